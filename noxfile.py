@@ -1,0 +1,59 @@
+"""
+Every check of the project: `nox` runs them all, `nox -l` lists them.
+
+A framework is a group `backend-*` in pyproject.toml; each gets a session of its own.
+"""
+
+import nox
+
+nox.options.default_venv_backend = "virtualenv"
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+PREFIX = "backend-"
+FRAMEWORKS = [
+    group.removeprefix(PREFIX)
+    for group in PYPROJECT["dependency-groups"]
+    if group.startswith(PREFIX)
+]
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """Install the package as a user does, not editable: what is built is what is checked."""
+    session.install(".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+def run_pytest(session: nox.Session, frameworks: list[str], marks: str) -> None:
+    """Run the tests that have these marks, with these frameworks and no other."""
+    install(session, "test", *(PREFIX + name for name in frameworks))
+    selected = [f"--framework={name}" for name in frameworks]
+    session.run("pytest", "--installed", *selected, "-m", marks, *session.posargs)
+
+
+def add_session_of(framework: str) -> None:
+    """Make the session of one framework."""
+
+    @nox.session(name=f"tests-{framework}")
+    def tests(session: nox.Session) -> None:
+        """Test the installed package with one framework."""
+        run_pytest(session, [framework], "not together")
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check form, format and types."""
+    install(session, "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+
+
+for _framework in FRAMEWORKS:
+    add_session_of(_framework)
+
+
+@nox.session(name="tests-all")
+def tests_all(session: nox.Session) -> None:
+    """Test what needs all frameworks at once, and run the demonstration."""
+    run_pytest(session, FRAMEWORKS, "together")
+    # -P: the installed package, not the working tree
+    session.run("python", "-P", "-m", "safeops", "--json", silent=True)

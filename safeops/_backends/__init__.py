@@ -1,0 +1,186 @@
+"""
+Which framework owns an array: recognition by cached type, then promotion, once, at entry.
+
+No framework is imported here before its first array arrives: recognition asks only those already
+in `sys.modules`. The `import` statements in `load` stand written out because torch.compile traces
+them, and neither `importlib.import_module` nor `__import__` (torch 2.13).
+"""
+
+import sys
+from typing import Any, NamedTuple
+
+from array_api_compat import array_namespace
+
+from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._typing import Array, Backend, DType, Namespace
+
+FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
+REAL = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
+
+class Limits(NamedTuple):
+    """What a dtype can hold, as Python floats."""
+
+    max: float
+    eps: float
+    # The least number that no framework flushes to zero and whose reciprocal is finite.
+    smallest_normal: float
+    # The least number that every framework tells from zero. float16 subnormals are flushed by none
+    # (measured: torch 2.13, jax 0.10.2, tensorflow 2.21, CPU), those of the wider dtypes by two.
+    smallest_nonzero: float
+
+
+# None: a Python scalar or a keyword not given, which belong to any framework.
+_known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
+_generic: dict[Namespace, Backend] = {}
+_names: dict[DType, str] = {}
+_limits: dict[DType, Limits] = {}
+
+
+def load(name: str) -> Backend:
+    """Return the backend of a framework, which this imports."""
+    if name == "numpy":
+        from safeops._backends.numpy import backend  # noqa: PLC0415  (lazy: see the module)
+    elif name == "torch":
+        from safeops._backends.torch import backend  # noqa: PLC0415  (lazy: see the module)
+    elif name == "jax":
+        from safeops._backends.jax import backend  # noqa: PLC0415  (lazy: see the module)
+    else:
+        from safeops._backends.tensorflow import backend  # noqa: PLC0415  (lazy: see the module)
+    return backend
+
+
+def backend_of(*args: Any) -> Backend:
+    """
+    Return the backend of all arrays among `args`; Python scalars and None belong to any.
+
+    Raises
+    ------
+    TypeError
+        If there is no array, arrays of two frameworks, or something that is no array.
+    """
+    found = None
+    for x in args:
+        kind = type(x)
+        backend = _known[kind] if kind in _known else _recognise(x)
+        if backend is None or backend is found:
+            continue
+        if found is not None:
+            return _of_mixed(args)
+        found = backend
+    if found is None:
+        msg = f"expected at least one array of {_accepted()}, got {_kinds(args)}"
+        raise TypeError(msg)
+    return found
+
+
+def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
+    """
+    Return the namespace, then `args` as arrays of one floating dtype, promoted together.
+
+    Arrays in `also` (fill values) take part and come back promoted too, a Python scalar or None
+    among them as it is: `where` takes those, weakly.
+    """
+    backend = backend_of(*args, *also)
+    values = [x for x in (*args, *also) if x is not None]
+    arrays = [x for x in values if not isinstance(x, SCALARS)]
+    for x in arrays:
+        backend.check(x)
+        require(x.dtype, INTEGER + REAL + COMPLEX)
+    dtype = backend.result_type(values)
+    require(dtype, REAL + COMPLEX if complex_too else REAL)
+    promoted = (backend.cast(x, dtype, arrays[0]) for x in args)
+    kept = (x if x is None or isinstance(x, SCALARS) else backend.cast(x, dtype, x) for x in also)
+    return backend.xp, *promoted, *kept
+
+
+def enter_mask(where: Any, like: Array) -> Array | None:
+    """Return `where` as a boolean array of the framework of `like`; None stays None."""
+    if where is None:
+        return None
+    backend = backend_of(where, like)
+    if isinstance(where, bool):
+        return backend.cast(where, backend.xp.bool, like)
+    name = dtype_name(where.dtype) if hasattr(where, "dtype") else type(where).__name__
+    if name != "bool":
+        msg = f"expected a boolean array as condition (True = keep), got {name}; compare first"
+        raise TypeError(msg)
+    backend.check(where)
+    return backend.cast(where, where.dtype, like)
+
+
+def require(dtype: DType, names: tuple[str, ...]) -> None:
+    """Raise TypeError if `dtype` is not among `names`."""
+    name = dtype_name(dtype)
+    if name not in names:
+        way_out = "; convert the array first"
+        if name in COMPLEX:
+            way_out = "; the function has no meaning for complex numbers: pass the real part"
+        msg = f"expected a dtype out of ({', '.join(names)}), got {name}{way_out}"
+        raise TypeError(msg)
+
+
+def dtype_name(dtype: DType) -> str:
+    """Return the standard's name of a dtype, such as ``"float32"``."""
+    name = _names.get(dtype)
+    if name is None:
+        name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
+        _names[dtype] = name
+    return name
+
+
+def is_complex(x: Array) -> bool:
+    """Whether `x` has a complex dtype."""
+    return dtype_name(x.dtype) in COMPLEX
+
+
+def limits(xp: Namespace, x: Array) -> Limits:
+    """Return the limits of the real part of the dtype of `x`."""
+    found = _limits.get(x.dtype)
+    if found is None:
+        info = xp.finfo(x.dtype)
+        eps, normal = float(info.eps), float(info.smallest_normal)
+        nonzero = normal * eps if dtype_name(x.dtype) == "float16" else normal
+        found = _limits[x.dtype] = Limits(float(info.max), eps, normal, nonzero)
+    return found
+
+
+def _recognise(x: Any) -> Backend | None:
+    """Find the backend of a type not met before and remember it."""
+    for name in FRAMEWORKS:
+        if name in sys.modules and load(name).owns(x):
+            return _remember(x, load(name))
+    try:
+        xp = array_namespace(x)
+    except TypeError:
+        msg = f"expected arrays of {_accepted()}, got {_kinds((x,))}"
+        raise TypeError(msg) from None
+    return _remember(x, _generic.setdefault(xp, ArrayAPI(xp)))
+
+
+def _remember(x: Any, backend: Backend) -> Backend:
+    _known[type(x)] = backend
+    return backend
+
+
+def _of_mixed(args: tuple[Any, ...]) -> Backend:
+    """Let NumPy scalars that are Python floats (np.float64) pass as such; raise for the rest."""
+    arrays = [x for x in args if x is not None and not isinstance(x, SCALARS)]
+    owners = {backend_of(x).name: x for x in arrays}
+    if len(owners) == 1:
+        return backend_of(*arrays)
+    msg = (
+        f"expected arrays of one framework, got {' and '.join(owners)} ({_kinds(arrays)}); "
+        f"convert them to one first"
+    )
+    raise TypeError(msg)
+
+
+def _accepted() -> str:
+    return f"one framework out of ({', '.join(FRAMEWORKS)}, or any of the array API standard)"
+
+
+def _kinds(args: Any) -> str:
+    return ", ".join(type(x).__name__ for x in args)

@@ -1,0 +1,60 @@
+"""Any namespace of the array API standard, without a list of names; the base of the others."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from safeops._typing import Array, DType, Function, Namespace
+
+SCALARS = (bool, int, float, complex)
+
+
+class ArrayAPI:
+    """A framework known by its namespace alone."""
+
+    def __init__(self, xp: Namespace) -> None:
+        self.xp = xp
+        self.name = xp.__name__.removeprefix("array_api_compat.")
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is an array of this namespace."""
+        return getattr(x, "__array_namespace__", lambda: None)() is self.xp
+
+    def check(self, x: Array) -> None:
+        """Accept every array."""
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """Return the standard's promotion; it leaves the division of integers undefined."""
+        return self.xp.result_type(*args)
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
+        if isinstance(x, SCALARS):
+            return self.xp.asarray(x, dtype=dtype, device=like.device)
+        return x if x.dtype == dtype else self.xp.astype(x, dtype)
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return `x`: the standard has no derivatives."""
+        return x
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        """Do nothing: the standard has no warnings."""
+        return nullcontext()
+
+    def grad(self, f: Function) -> Function:
+        """Raise TypeError: there is no derivative to take."""
+        raise TypeError(self._no_autodiff(f))
+
+    def jvp(self, f: Function) -> Function:
+        """Raise TypeError: there is no derivative to take."""
+        raise TypeError(self._no_autodiff(f))
+
+    def nan_detector(self) -> AbstractContextManager[Any]:
+        """Do nothing: the standard has no detector."""
+        return nullcontext()
+
+    def _no_autodiff(self, f: Function) -> str:
+        return (
+            f"{self.name} has no automatic differentiation, so {f} has no gradient there; "
+            "pass torch, jax or tensorflow arrays"
+        )

@@ -1,0 +1,59 @@
+"""PyTorch: tensors on any device, `torch.func` wrappers, fake and meta tensors."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import array_api_compat.torch as xp
+import torch
+
+from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._typing import Array, DType, Function
+
+
+class Torch(ArrayAPI):
+    """PyTorch tensors."""
+
+    name = "torch"
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is a tensor."""
+        return isinstance(x, torch.Tensor)
+
+    def check(self, x: Array) -> None:
+        """Refuse sparse and nested tensors, whose empty entries have no place in a `where`."""
+        if x.layout is not torch.strided:
+            msg = f"expected a dense tensor, got layout {x.layout}; pass x.to_dense()"
+            raise TypeError(msg)
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """Return the standard's promotion (0-d tensors count); integers divide to `torch.get_default_dtype()`."""
+        dtype = xp.result_type(*args)
+        inexact = dtype.is_floating_point or dtype.is_complex
+        return dtype if inexact else torch.get_default_dtype()
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """Array or Python scalar as a tensor of `dtype`, scalars on the device of `like`."""
+        if isinstance(x, SCALARS):
+            return torch.full((), x, dtype=dtype, device=like.device)
+        return x.to(dtype)
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return `x` detached."""
+        return x.detach()
+
+    def grad(self, f: Function) -> Function:
+        """Reverse mode, by `torch.func.grad`."""
+        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+
+    def jvp(self, f: Function) -> Function:
+        """Forward mode, by `torch.func.jvp`."""
+        return lambda args, tangents: torch.func.jvp(f, tuple(args), tuple(tangents))[1]
+
+    def nan_detector(self) -> AbstractContextManager[Any]:
+        """Raise RuntimeError where a backward function returns NaN."""
+        return torch.autograd.detect_anomaly()
+
+
+
+backend = Torch(xp)

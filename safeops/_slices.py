@@ -1,0 +1,51 @@
+"""What norms, softmax and reductions do with slices: masks, empty slices, dropped axes."""
+
+from typing import Any
+
+from safeops._backends import dtype_name, enter, enter_mask
+from safeops._typing import Array, Axis, DType, Namespace
+
+NARROW = ("float16", "bfloat16")
+
+
+def enter_slices(
+    *args: Array, where: Any, complex_too: bool = False
+) -> tuple[Namespace, DType, Array | None, list[Array]]:
+    """
+    Return the namespace, the dtype of the result, `where` as an array, and `args`.
+
+    float16 and bfloat16 become float32: a sum of squares leaves their range at 256 and their
+    precision at once; frameworks accumulate in float32 too.
+    """
+    xp, *arrays = enter(*args, complex_too=complex_too)
+    dtype = arrays[0].dtype
+    keep = enter_mask(where, arrays[0])
+    if dtype_name(dtype) in NARROW:
+        arrays = [xp.astype(x, xp.float32) for x in arrays]
+    return xp, dtype, keep, arrays
+
+
+def largest(xp: Namespace, x: Array, axis: Axis, *, of_none: float) -> Array:
+    """Return the maximum with its axes kept, `of_none` for slices without an entry."""
+    if is_empty(x):  # frameworks raise
+        return xp.sum(x, axis=axis, keepdims=True) + of_none
+    return xp.max(x, axis=axis, keepdims=True)
+
+
+def is_empty(x: Array) -> bool:
+    """Whether `x` is known to have no entry; False where the shape is unknown."""
+    shape = x.shape
+    return getattr(shape, "rank", 0) is not None and 0 in tuple(shape)
+
+
+def drop_axes(xp: Namespace, x: Array, axis: Axis, *, keepdims: bool) -> Array:
+    """Remove the axes that a reduction kept."""
+    if keepdims:
+        return x
+    return xp.reshape(x, ()) if axis is None else xp.squeeze(x, axis=axis)
+
+
+def count(xp: Namespace, x: Array, keep: Array | None, axis: Axis) -> Array:
+    """Return how many entries of each slice are kept, in the dtype of `x`, axes kept."""
+    ones = xp.ones_like(x) if keep is None else xp.where(keep, xp.ones_like(x), 0.0)
+    return xp.sum(ones, axis=axis, keepdims=True)

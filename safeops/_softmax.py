@@ -1,0 +1,354 @@
+"""The softmax family, in which an entry at -inf or with ``where=False`` is absent."""
+
+import math
+from typing import Any, NamedTuple
+
+from safeops._backends import INTEGER, backend_of, dtype_name, limits
+from safeops._powers import safe_exp
+from safeops._slices import count, drop_axes, enter_slices, largest
+from safeops._typing import Array, Axis, DType, Namespace
+from safeops._where import double_where, stop_gradient
+
+
+class _Rows(NamedTuple):
+    """Slices of logits, and what their exponentials need."""
+
+    xp: Namespace
+    dtype: DType
+    x: Array
+    keep: Array | None
+    zero: Array  # kept, and at -inf
+    absent: Array  # at -inf or not kept
+    empty: Array  # no entry present, axes kept
+    peak: Array  # the largest entry present, a constant; 0 in an empty slice
+
+
+def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
+    """
+    Softmax in which entries at -inf are absent; an empty slice is 0, with gradient 0.
+
+    Same as ``exp(x) / sum(exp(x))`` over the entries present, 0 elsewhere.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Logits. NaN stays NaN; inf gives NaN.
+    axis : int or tuple of ints, default: -1
+        Axes of a slice; None for all.
+    where : array, boolean, optional
+        True = keep. Entries left out are absent, whatever they hold.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`. Slices sum to 1, empty ones to 0.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``diag(s) - s s^T`` over the entries present; 0 to and from absent entries, at
+    every order.
+
+    **Source.** The masked attention of PyTorch issue 55056; `torch._safe_softmax` for the value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_softmax(np.asarray([[0.0, 0.0, -np.inf], [-np.inf, -np.inf, -np.inf]]))
+    array([[0.5, 0.5, 0. ],
+           [0. , 0. , 0. ]])
+    """
+    rows, _ = _rows(x, axis, where)
+    parts = _exponentials(rows)
+    total = rows.xp.where(rows.empty, 1.0, rows.xp.sum(parts, axis=axis, keepdims=True))
+    return rows.xp.astype(parts / total, rows.dtype)
+
+
+def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
+    """
+    Logarithm of `safe_softmax`: -inf, with gradient 0, at absent entries and in empty slices.
+
+    Same as ``x - log(sum(exp(x)))`` over the entries present, -inf elsewhere.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Logits. NaN stays NaN; inf gives NaN.
+    axis : int or tuple of ints, default: -1
+        Axes of a slice; None for all.
+    where : array, boolean, optional
+        True = keep. Entries left out are absent, whatever they hold.
+
+    Returns
+    -------
+    array, shape (...)
+        Nats; framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``I - 1 s^T`` over the entries present, with the softmax s; 0 to and from absent
+    entries, at every order.
+
+    **Source.** As for `safe_softmax`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_log_softmax(np.asarray([0.0, -np.inf]))
+    array([  0., -inf])
+    """
+    rows, _ = _rows(x, axis, where)
+    out = rows.xp.where(rows.absent, -math.inf, _log_parts(rows, axis))
+    return rows.xp.astype(out, rows.dtype)
+
+
+def safe_logsumexp(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    b: Array | None = None,
+) -> Array:
+    """
+    Logarithm of the sum of exponentials; an empty slice is -inf, with gradient 0.
+
+    Same as ``log(sum(b * exp(x)))`` over the entries present, without overflow.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Entries at -inf are absent; inf gives NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out are absent, whatever they hold.
+    b : array, shape (...), real floating, optional
+        Factors of the exponentials. A slice whose factors are all 0 counts as empty; one with a
+        negative sum is NaN.
+
+    Returns
+    -------
+    array
+        Nats; framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``b * exp(x - out)`` for `x` and ``exp(x - out)`` for `b`; 0 at absent entries
+    and in empty slices, at every order.
+
+    **Source.** `scipy.special.logsumexp` for the values and for `b`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_logsumexp(np.asarray([[0.0, -np.inf], [-np.inf, -np.inf]]), axis=-1)
+    array([  0., -inf])
+    """
+    rows, b = _rows(x, axis, where, factors=b)
+    if b is None:
+        parts = _exponentials(rows)
+    else:
+        # A factor of 0 may stand beside an entry above the peak: that peak is of the others.
+        parts = double_where(
+            rows.xp,
+            rows.absent,
+            (rows.x, b),
+            0.0,
+            lambda x, b: b * safe_exp(x - rows.peak),
+            dead=(rows.peak, 1.0),
+        )
+    return _finish(rows, _log_total(rows, parts, axis), axis, keepdims=keepdims)
+
+
+def safe_logmeanexp(
+    x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
+) -> Array:
+    """
+    Logarithm of the mean of exponentials; an empty slice is -inf, with gradient 0.
+
+    Same as ``log(mean(exp(x)))`` over the entries with ``where=True``, without overflow.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Entries at -inf count in the mean, as zeros; inf gives NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out do not count, whatever they hold.
+
+    Returns
+    -------
+    array
+        Nats; framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** The softmax of `x`; 0 at absent entries and in empty slices, at every order.
+
+    **Source.** `safe_logsumexp` less the logarithm of the count.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_logmeanexp(np.asarray([0.0, 0.0, 7.0]), where=np.asarray([True, True, False]))
+    array(0.)
+    """
+    rows, _ = _rows(x, axis, where)
+    number = count(rows.xp, rows.x, rows.keep, axis)
+    number = rows.xp.where(rows.empty, 1.0, number)
+    total = _log_total(rows, _exponentials(rows), axis)
+    return _finish(rows, total - rows.xp.log(number), axis, keepdims=keepdims)
+
+
+def safe_cross_entropy(
+    logits: Array, labels: Array, /, *, axis: int = -1, where: Array | None = None
+) -> Array:
+    """
+    Cross entropy of labels and the softmax of logits; an empty slice is 0, with gradient 0.
+
+    Same as ``-sum(labels * log_softmax(logits))`` over the entries present.
+
+    Parameters
+    ----------
+    logits : array, shape (..., n), real floating
+        NaN stays NaN; inf gives NaN. Entries at -inf have probability 0.
+    labels : array, shape (..., n), real floating; or shape (...), integer
+        Probabilities of the n classes; or the class, where a negative one marks a slice to leave
+        out (value 0) and one of n or more gives NaN.
+    axis : int, default: -1
+        Axis of the classes in `logits`.
+    where : array, boolean, shape (..., n), optional
+        True = keep. Classes left out are absent, and so are their labels, whatever they hold.
+
+    Returns
+    -------
+    array, shape (...)
+        Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes it
+        inf, unless the slice is empty.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not arrays of one supported framework, `logits` not real, or `where`
+        not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``softmax(logits) * sum(labels) - labels`` for `logits`, ``-log_softmax(logits)``
+    for `labels`; 0 at absent entries and in empty slices, at every order.
+
+    **Source.** `torch.nn.functional.cross_entropy` for the two kinds of labels.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logits = np.asarray([[0.0, 0.0, -np.inf], [-np.inf, -np.inf, -np.inf]])
+    >>> safe_cross_entropy(logits, np.asarray([1, 0]))
+    array([0.69314718, 0.        ])
+    """
+    backend = backend_of(logits, labels)
+    if hasattr(labels, "dtype") and dtype_name(labels.dtype) in INTEGER:
+        rows, _ = _rows(logits, axis, where)
+        weights, known = _one_hot(rows, backend.cast(labels, labels.dtype, labels), axis)
+    else:
+        rows, weights = _rows(logits, axis, where, labels=labels)
+        known = None
+    xp = rows.xp
+    log_parts = _log_parts(rows, axis)
+    terms = double_where(xp, rows.absent, (weights, log_parts), 0.0, lambda w, q: -w * q, dead=0.0)
+    total = xp.sum(terms, axis=axis, keepdims=True)
+    impossible = xp.any(xp.logical_and(rows.zero, weights > 0), axis=axis, keepdims=True)
+    total = total + xp.where(impossible, math.inf, xp.zeros_like(total))
+    if known is not None:
+        total = xp.where(known, total, math.nan)
+    return _finish(rows, xp.where(rows.empty, 0.0, total), axis, keepdims=False)
+
+
+def _rows(
+    x: Array, axis: Axis, where: Any, *, factors: Any = None, labels: Any = None
+) -> tuple[_Rows, Array | None]:
+    """Return the slices, and factors or labels in their dtype. A factor of 0 sets no peak."""
+    others = [y for y in (factors, labels) if y is not None]
+    xp, dtype, keep, (x, *others) = enter_slices(x, *others, where=where)
+    zero = xp.logical_and(xp.isinf(x), x < 0)
+    if keep is None:
+        absent = zero
+    else:
+        absent = xp.logical_or(zero, xp.logical_not(keep))
+        zero = xp.logical_and(zero, keep)
+    mute = absent if factors is None else xp.logical_or(absent, others[0] == 0)
+    least = -limits(xp, x).max  # not -inf, which NaN detectors report
+    peak = largest(xp, xp.where(mute, least, x), axis, of_none=least)
+    empty = xp.all(mute, axis=axis, keepdims=True)
+    peak = stop_gradient(xp.where(empty, 0.0, peak))
+    rows = _Rows(xp, dtype, x, keep, zero, absent, empty, peak)
+    return rows, others[0] if others else None
+
+
+def _exponentials(rows: _Rows) -> Array:
+    """Return ``exp(x - peak)``, 0 where absent. No result depends on the peak: it is a constant."""
+    return double_where(
+        rows.xp,
+        rows.absent,
+        (rows.x,),
+        0.0,
+        lambda x: rows.xp.exp(x - rows.peak),
+        dead=(rows.peak,),
+    )
+
+
+def _log_total(rows: _Rows, parts: Array, axis: Axis) -> Array:
+    """Return the logarithm of the sum of `parts`, axes kept; -inf for an empty slice."""
+    total = rows.xp.sum(parts, axis=axis, keepdims=True)
+    return double_where(
+        rows.xp, rows.empty, (total,), -math.inf, lambda total: rows.peak + rows.xp.log(total)
+    )
+
+
+def _log_parts(rows: _Rows, axis: Axis) -> Array:
+    """Return the logarithm of the softmax, with something finite at absent entries."""
+    total = rows.xp.sum(_exponentials(rows), axis=axis, keepdims=True)
+    total = rows.xp.where(rows.empty, 1.0, total)
+    return rows.xp.where(rows.absent, rows.peak, rows.x) - rows.peak - rows.xp.log(total)
+
+
+def _one_hot(rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
+    """Return the labels of classes as probabilities, and where a class is known or left out."""
+    xp = rows.xp
+    ones = xp.astype(xp.ones_like(rows.x), xp.int32)
+    # An arange that needs no shape. Some frameworks sum int32 to int64.
+    index = xp.astype(xp.cumulative_sum(ones, axis=axis) - 1, xp.int32)
+    classes = xp.expand_dims(xp.astype(classes, xp.int32), axis=axis)
+    chosen = index == classes
+    known = xp.logical_or(xp.any(chosen, axis=axis, keepdims=True), classes < 0)
+    return xp.where(chosen, xp.ones_like(rows.x), 0.0), known
+
+
+def _finish(rows: _Rows, x: Array, axis: Axis, *, keepdims: bool) -> Array:
+    return rows.xp.astype(drop_axes(rows.xp, x, axis, keepdims=keepdims), rows.dtype)

@@ -1,0 +1,57 @@
+"""The types of the house: an array of any framework, and what a framework's file must offer."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# No type covers ndarray, torch.Tensor, jax.Array and tf.Tensor; the name says what is meant.
+Array: TypeAlias = Any
+Namespace: TypeAlias = "ModuleType | Any"
+DType: TypeAlias = Any
+Axis: TypeAlias = int | tuple[int, ...] | None
+Function: TypeAlias = Callable[..., Any]
+
+
+class Backend(Protocol):
+    """
+    What a framework's file in `_backends/` must satisfy.
+
+    Nothing else in the house asks which framework an array belongs to.
+    """
+
+    name: str
+    xp: Namespace  # functions by their names in the array API standard
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is an array of this framework."""
+
+    def check(self, x: Array) -> None:
+        """Raise TypeError for arrays that the framework has and safeops cannot serve."""
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """Dtype of the framework's own division of `args`; Python scalars are weak."""
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return the value of `x`, of which no derivative is taken."""
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        """Silence floating-point warnings that entries not taken would raise."""
+
+    def grad(self, f: Function) -> Function:
+        """
+        Reverse mode: turn a scalar function into that of its gradients.
+
+        ``grad(f)(*args)`` is a tuple, one entry an argument; ``grad(grad_entry)`` works.
+        """
+
+    def jvp(self, f: Function) -> Function:
+        """Forward mode: ``jvp(f)(args, tangents)`` is the tangent of ``f(*args)``."""
+
+    def nan_detector(self) -> AbstractContextManager[Any]:
+        """Turn on the framework's own search for NaN, which raises when one is made."""

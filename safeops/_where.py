@@ -1,0 +1,387 @@
+"""
+The double where: a branch never sees the entries that it will not supply.
+
+``where(x > 0, log(x), 0)`` has gradient NaN at 0. The backward pass sends 0 into the branch not
+taken, whose slope is ``1 / 0 = inf``, and ``0 * inf`` is NaN. The outer `where` cannot help: it
+comes after the value is made. An inner one, which hands the branch a harmless number instead of x,
+makes the slope finite. Both are needed: with the outer one alone reverse mode is NaN, with the
+inner one alone forward mode carries the tangent of the harmless number.
+
+Source: the `where` note of TensorFlow Probability (2019); the JAX FAQ, "Gradients contain NaN
+where using where".
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from safeops._backends import INTEGER, backend_of, dtype_name, enter, enter_mask
+from safeops._backends.array_api import SCALARS
+from safeops._typing import Array, Backend, Function, Namespace
+
+
+def double_where(
+    xp: Namespace, cond: Array, args: Sequence[Array], on_true: Any, on_false: Any, dead: Any = 1.0
+) -> Array:
+    """
+    Same as ``on_true(*args) if cond else on_false(*args)``, elementwise, gradients included.
+
+    A branch that is no function is the value itself. Neither branch sees the other's entries: it
+    gets `dead` there, one number for all arguments or a tuple with one for each.
+    """
+    dead = dead if isinstance(dead, tuple) else (dead,) * len(args)
+    taken = _on_true(xp, cond, args, on_true, dead)
+    return xp.where(cond, taken, _on_false(xp, cond, args, on_false, dead))
+
+
+def _on_true(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead: Any) -> Any:
+    if not callable(branch):
+        return branch
+    return branch(*(_guard(xp, cond, x, x, d) for x, d in zip(args, dead, strict=True)))
+
+
+def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead: Any) -> Any:
+    # Not _on_true with logical_not(cond): for that TensorFlow's Grappler writes x > 0 in place of
+    # not (x <= 0), and a NaN changes sides (2.21).
+    if not callable(branch):
+        return branch
+    return branch(*(_guard(xp, cond, x, d, x) for x, d in zip(args, dead, strict=True)))
+
+
+def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> Any:
+    """Leave Python scalars as they are: they have no gradient to protect."""
+    return x if isinstance(x, SCALARS) else xp.where(cond, if_true, if_false)
+
+
+def stop_gradient(x: Array, /) -> Array:
+    """
+    The value of `x`, as a constant: every derivative through it is 0.
+
+    Same as ``x``.
+
+    Parameters
+    ----------
+    x : array, shape (...), any dtype
+        Any value.
+
+    Returns
+    -------
+    array, shape (...)
+        `x` itself where the framework has no derivatives, else a detached view.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** 0 in every mode and order.
+
+    **Source.** `torch.Tensor.detach`, `jax.lax.stop_gradient`, `tf.stop_gradient`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stop_gradient(np.asarray([1.0, 2.0]))
+    array([1., 2.])
+    """
+    return backend_of(x).stop_gradient(x)
+
+
+def safe_where(
+    cond: Array,
+    args: Array | tuple[Array, ...],
+    f1: Function,
+    f2: Function | None = None,
+    /,
+    *,
+    fill_value: Any = None,
+    placeholder: Any = None,
+) -> Array:
+    """
+    `f1` where `cond`, elsewhere `f2` or `fill_value`; the branch not taken has gradient 0.
+
+    Same as ``f1(*args) if cond else (f2(*args) or fill_value)``, elementwise. A call of
+    `array_api_extra.apply_where` means the same here.
+
+    Parameters
+    ----------
+    cond : array, shape (...), boolean
+        True where `f1` supplies the value. Must broadcast against `args`.
+    args : array or tuple of arrays, shape (...), any dtype
+        Arguments of `f1` and `f2`. Python scalars are passed on unchanged.
+    f1, f2 : callable
+        Elementwise functions of the arguments. Give exactly one of `f2` and `fill_value`.
+    fill_value : scalar or array, optional
+        Value where `cond` is False. An array has its own gradient there.
+    placeholder : scalar, array or tuple, optional
+        What a branch sees in entries that it does not supply: a point of its domain, one for all
+        arguments or a tuple with one for each. Default: the argument itself, as a constant. That
+        makes gradients with respect to `args` right whatever the branch does there. To protect
+        also what the branch closes over (parameters), or to keep NaN detectors silent, give a
+        number at which the branch is finite.
+
+    Returns
+    -------
+    array, shape (...)
+        The shapes of `cond`, `args` and the branches, broadcast; their dtypes, promoted.
+
+    Raises
+    ------
+    TypeError
+        If `cond` is not boolean, `f1` or `f2` is not a function, not exactly one of `f2` and
+        `fill_value` is given, or arrays belong to different frameworks.
+
+    Notes
+    -----
+    **Gradient.** That of the branch taken; 0 to `args` from the other one, at every order. On NumPy
+    there is none; without a placeholder floating-point warnings are silenced there, because
+    entries not taken would raise them.
+
+    **Source.** Double where: TensorFlow Probability's `where` note; the signature is that of
+    `array_api_extra.apply_where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([4.0, 0.0])
+    >>> safe_where(x > 0, x, lambda x: 1 / x, fill_value=0)
+    array([0.25, 0.  ])
+    """
+    if (f2 is None) == (fill_value is None):
+        msg = "Exactly one of f2 and fill_value must be given, the value where cond is False"
+        raise TypeError(msg)
+    _require_function("f1", f1)
+    _require_function("f2", f2)
+    operands = args if isinstance(args, tuple) else (args,)
+    backend, cond, operands = _enter_branches(cond, operands, (fill_value,))
+    dead = _placeholders(backend, operands, placeholder)
+    other = _materialise(backend, fill_value, cond) if f2 is None else f2
+    with _quiet(backend, placeholder):
+        return double_where(backend.xp, cond, operands, f1, other, dead)
+
+
+def vectorized_cond(
+    pred: Array,
+    true_fun: Function,
+    false_fun: Function,
+    /,
+    *operands: Array,
+    placeholder: Any = None,
+) -> Any:
+    """
+    `true_fun` where `pred`, elsewhere `false_fun`; the branch not taken has gradient 0.
+
+    Same as ``true_fun(*operands) if pred else false_fun(*operands)``, elementwise: the argument
+    order of `jax.lax.cond`.
+
+    Parameters
+    ----------
+    pred : array, shape (...), boolean
+        True where `true_fun` supplies the value.
+    true_fun, false_fun : callable
+        Elementwise functions of all operands. Each may return a tuple, list or dict of arrays, the
+        two in the same structure.
+    *operands : array, shape (...), any dtype
+        Broadcast against each other and `pred` before a branch sees them. Python scalars are
+        passed on unchanged.
+    placeholder : scalar, array or pair, optional
+        What a branch sees in entries that it does not supply, as in `safe_where`. A pair has one
+        for `true_fun` and one for `false_fun`.
+
+    Returns
+    -------
+    array, or tuple, list or dict of arrays
+        The structure that the branches return.
+
+    Raises
+    ------
+    TypeError
+        If `pred` is not boolean, a branch is not a function, the branches return different
+        structures, or arrays belong to different frameworks.
+    ValueError
+        If `placeholder` is a tuple of another length than 2.
+
+    Notes
+    -----
+    **Gradient.** That of the branch taken; 0 to `operands` from the other one, at every order.
+
+    **Source.** `jax.lax.cond`, made elementwise by a double where.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([4.0, 0.0])
+    >>> vectorized_cond(x > 0, lambda x: 1 / x, lambda x: x - 1, x)
+    array([ 0.25, -1.  ])
+    """
+    _require_function("true_fun", true_fun)
+    _require_function("false_fun", false_fun)
+    backend, cond, operands = _enter_branches(pred, operands, ())
+    xp = backend.xp
+    shaped = iter(xp.broadcast_arrays(cond, *(x for x in operands if _is_array(x))))
+    cond = next(shaped)
+    operands = tuple(next(shaped) if _is_array(x) else x for x in operands)
+    in_true, in_false = _pair(placeholder)
+    with _quiet(backend, in_true, in_false):
+        dead = _placeholders(backend, operands, in_true)
+        taken = _on_true(xp, cond, operands, true_fun, dead)
+        dead = _placeholders(backend, operands, in_false)
+        other = _on_false(xp, cond, operands, false_fun, dead)
+        return _map_leaves(lambda a, b: xp.where(cond, a, b), taken, other)
+
+
+def make_safe(
+    f: Function, domain: Function, /, *, placeholder: Any, fill_value: Any
+) -> Callable[..., Array]:
+    """
+    Turn an elementwise function into a safe one: `fill_value`, gradient 0, outside `domain`.
+
+    Same as ``f(*args) if domain(*args) else fill_value``, elementwise; NaN stays NaN.
+
+    Parameters
+    ----------
+    f : callable
+        Elementwise function of one or more arrays.
+    domain : callable
+        Boolean function of the same arrays, True where `f` and its derivatives are finite.
+    placeholder : scalar or tuple
+        A point of the domain, one number for all arguments or a tuple with one for each.
+    fill_value : scalar or array
+        Value outside the domain.
+
+    Returns
+    -------
+    callable
+        Function of arrays, shape (...), real or complex floating, promoted to one dtype. A NaN in
+        any argument reaches `f`, whatever `domain` says of it.
+
+    Raises
+    ------
+    TypeError
+        If `f` or `domain` is not a function; from the result, for arrays of different frameworks.
+
+    Notes
+    -----
+    **Gradient.** That of `f` inside the domain, 0 outside, at every order.
+
+    **Source.** Double where, with the placeholder in the domain: the library's own operations are
+    made in this way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log = make_safe(np.log, lambda x: x > 0, placeholder=1.0, fill_value=0.0)
+    >>> log(np.asarray([1.0, 0.0, np.nan]))
+    array([ 0.,  0., nan])
+    """
+    _require_function("f", f)
+    _require_function("domain", domain)
+
+    def safe(*args: Array) -> Array:
+        xp, *rest = enter(*args, also=(fill_value,), complex_too=True)
+        *arrays, fill = rest
+        kept = enter_mask(domain(*arrays), arrays[0])
+        for x in arrays:
+            kept = xp.logical_or(kept, xp.isnan(x))
+        return double_where(xp, kept, arrays, f, fill, placeholder)
+
+    return safe
+
+
+def _enter_branches(
+    cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
+) -> tuple[Backend, Array, tuple[Any, ...]]:
+    """Return the backend, and the condition and operands as its arrays, in their own dtypes."""
+    backend = backend_of(cond, *operands, *also)
+    like = next(x for x in (cond, *operands, *also) if _is_array(x))
+    cond = enter_mask(cond, like)
+    if cond is None:
+        msg = "expected a boolean array as condition, got None"
+        raise TypeError(msg)
+    for x in operands:
+        if _is_array(x):
+            backend.check(x)
+    cast = (backend.cast(x, x.dtype, x) if _is_array(x) else x for x in operands)
+    return backend, cond, tuple(cast)
+
+
+def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
+    """Return what a branch sees in dead entries of each operand."""
+    if placeholder is None:
+        return tuple(backend.stop_gradient(x) if _is_array(x) else x for x in operands)
+    dead = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
+    if len(dead) != len(operands):
+        msg = f"expected a placeholder for each of {len(operands)} arguments, got {len(dead)}"
+        raise ValueError(msg)
+    return tuple(_fitting(backend, d, x) for d, x in zip(dead, operands, strict=True))
+
+
+def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
+    """Return a placeholder in the dtype of its operand, so that it promotes nothing."""
+    if not _is_array(x):
+        return dead
+    backend_of(dead, x)
+    if isinstance(dead, float) and dtype_name(x.dtype) in INTEGER and not dead.is_integer():
+        msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {dead}"
+        raise TypeError(msg)
+    return backend.cast(dead, x.dtype, x)
+
+
+def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
+    """Return a fill value as `where` takes it: Python scalars stay weak."""
+    if isinstance(fill_value, SCALARS):
+        return fill_value
+    return backend.cast(fill_value, fill_value.dtype, like)
+
+
+def _require_function(name: str, f: Any) -> None:
+    """Say why an array will not do where a function is needed."""
+    if f is None and name == "f2":
+        return
+    if not callable(f):
+        msg = (
+            f"expected a function as {name}, got {type(f).__name__}; an array computed beforehand "
+            "cannot be protected: its NaN slopes are on the tape already, so pass the function "
+            "that makes it"
+        )
+        raise TypeError(msg)
+
+
+def _pair(placeholder: Any) -> tuple[Any, Any]:
+    if not isinstance(placeholder, tuple):
+        return placeholder, placeholder
+    if len(placeholder) != 2:  # noqa: PLR2004  (a pair)
+        msg = f"expected a pair of placeholders, one for each branch, got {len(placeholder)}"
+        raise ValueError(msg)
+    return placeholder
+
+
+def _quiet(backend: Backend, *placeholders: Any) -> AbstractContextManager[Any]:
+    """Silence warnings only where dead entries enter a branch as they are."""
+    return backend.quiet() if any(p is None for p in placeholders) else nullcontext()
+
+
+def _is_array(x: Any) -> bool:
+    return x is not None and not isinstance(x, SCALARS)
+
+
+def _map_leaves(select: Function, a: Any, b: Any) -> Any:
+    """Apply `select` to the arrays of two equal structures."""
+    if not isinstance(a, (tuple, list, dict)) and not isinstance(b, (tuple, list, dict)):
+        return select(a, b)
+    if type(a) is not type(b) or len(a) != len(b) or (isinstance(a, dict) and a.keys() != b.keys()):
+        msg = f"expected branches that return one structure, got {_shape(a)} and {_shape(b)}"
+        raise TypeError(msg)
+    if isinstance(a, dict):
+        return {key: _map_leaves(select, a[key], b[key]) for key in a}
+    leaves = [_map_leaves(select, x, y) for x, y in zip(a, b, strict=True)]
+    return type(a)(*leaves) if hasattr(a, "_fields") else type(a)(leaves)
+
+
+def _shape(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return f"dict with keys {sorted(map(str, tree))}"
+    size = f" of {len(tree)}" if isinstance(tree, (tuple, list)) else ""
+    return f"{type(tree).__name__}{size}"

@@ -1,0 +1,129 @@
+"""
+Which frameworks a run tests, and how each is set up.
+
+`--framework NAME` selects, several times or with commas; without it every installed framework is
+tested. Selected means required: one that cannot be imported is an error, never a skip. A test that
+asks for `framework` or `autodiff_framework` runs once for each name; one marked `only` runs where
+those frameworks are selected.
+"""
+
+import os
+from contextlib import nullcontext
+from importlib import import_module
+from importlib.util import find_spec
+
+import hypothesis
+import pytest
+
+from frameworks import FRAMEWORKS, module_of
+
+WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
+FIXTURES = ("framework", "autodiff_framework")
+
+# One result for each commit: the same examples each time, and no time limit on a busy machine.
+hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("house")
+
+
+def pytest_addoption(parser):
+    """Add the options of this suite."""
+    group = parser.getgroup("safeops")
+    group.addoption("--framework", action="append", default=[], help=", ".join(FRAMEWORKS))
+    group.addoption("--gpu", action="store_true", help="run the tests that need an accelerator")
+    group.addoption("--installed", action="store_true", help="demand that the working tree is not")
+
+
+def pytest_configure(config):
+    """Import the selected frameworks, and no other."""
+    config.frameworks = chosen(config.getoption("framework"))
+    for name in config.frameworks:
+        try:
+            import_module(module_of(name))
+        except ImportError as error:
+            msg = f"framework {name} is selected and cannot be imported: {error}"
+            raise pytest.UsageError(msg) from error
+        SET_UP.get(name, lambda: None)()
+
+
+def chosen(options):
+    """Return the names asked for, or those of all frameworks installed."""
+    names = [name for option in options for name in option.split(",")]
+    if unknown := sorted(set(names) - set(FRAMEWORKS)):
+        msg = f"expected frameworks out of ({', '.join(FRAMEWORKS)}), got {', '.join(unknown)}"
+        raise pytest.UsageError(msg)
+    return names or [name for name in FRAMEWORKS if find_spec(module_of(name))]
+
+
+def set_up_torch():
+    """Use one thread: the arrays of tests are small."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def set_up_jax():
+    """Have float64, and refuse promotions that our code has not written out."""
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+SET_UP = {"torch": set_up_torch, "jax": set_up_jax}
+# TensorFlow greets on stderr; it reads this when it is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def pytest_generate_tests(metafunc):
+    """Run a test once for each framework."""
+    names = metafunc.config.frameworks
+    able = [name for name in names if name not in WITHOUT_AUTODIFF]
+    if "framework" in metafunc.fixturenames:
+        metafunc.parametrize("framework", names)
+    if "autodiff_framework" in metafunc.fixturenames:
+        metafunc.parametrize("autodiff_framework", able or [None])
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what this run is not for, and skip what it has not got."""
+    dropped = [item for item in items if not concerns(item, config.frameworks)]
+    items[:] = [item for item in items if concerns(item, config.frameworks)]
+    config.hook.pytest_deselected(items=dropped)
+    missing = sorted(set(FRAMEWORKS) - set(config.frameworks))
+    for item in items:
+        if item.get_closest_marker("gpu") and not config.getoption("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs an accelerator: pytest --gpu"))
+        if item.get_closest_marker("together") and missing:
+            item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)} too"))
+
+
+def concerns(item, selected):
+    """Whether a test has something to say about one of the selected frameworks."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    names = [parameters[key] for key in FIXTURES if key in parameters] or selected
+    only = item.get_closest_marker("only")
+    return None not in names and (only is None or not set(only.args).isdisjoint(names))
+
+
+@pytest.fixture
+def mixed_dtypes(pytestconfig):
+    """Let JAX promote the arguments of one call, which it may not do elsewhere."""
+    with jax_option(pytestconfig, "numpy_dtype_promotion", "standard"):
+        yield
+
+
+@pytest.fixture
+def users_defaults(pytestconfig):
+    """Let JAX promote and make float32, as it does for those who read the docs."""
+    standard = jax_option(pytestconfig, "numpy_dtype_promotion", "standard")
+    with standard, jax_option(pytestconfig, "enable_x64", False):
+        yield
+
+
+def jax_option(config, name, value):
+    """Return a context in which an option of JAX has another value, if JAX is selected."""
+    if "jax" not in config.frameworks:
+        return nullcontext()
+    import jax
+
+    return getattr(jax, name)(value)

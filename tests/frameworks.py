@@ -1,0 +1,82 @@
+"""The frameworks; arrays of each from NumPy, and back."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+# The files of safeops/_backends are the list; array-api-strict stands for all that array_api.py
+# serves.
+BACKENDS = Path(find_spec("safeops").origin).parent / "_backends"
+FRAMEWORKS = tuple(
+    sorted(
+        {"array_api": "array-api-strict"}.get(file.stem, file.stem)
+        for file in BACKENDS.glob("[!_]*.py")
+    )
+)
+
+
+def module_of(framework):
+    """Return the name of the module to import."""
+    return framework.replace("-", "_")
+
+
+def asarray(framework, values, dtype="float64"):
+    """Return an array of a framework; a dtype by its name in the array API standard."""
+    return MAKERS[framework](np.array(values), dtype)
+
+
+def to_numpy(x):
+    """Return the value of an array of any framework, bfloat16 as float32."""
+    if hasattr(x, "detach"):
+        return to_numpy_from_torch(x)
+    value = np.asarray(x)
+    return value.astype("float32") if value.dtype.name == "bfloat16" else value
+
+
+def to_numpy_from_torch(x):
+    """Return the value of a tensor, wherever it lives."""
+    x = x.detach().cpu().resolve_conj().resolve_neg()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+
+
+def make_numpy(values, dtype):
+    """Return an ndarray."""
+    return values.astype(dtype)
+
+
+def make_torch(values, dtype):
+    """Return a tensor."""
+    import torch
+
+    return torch.tensor(values, dtype=getattr(torch, dtype))
+
+
+def make_jax(values, dtype):
+    """Return a jax.Array."""
+    import jax.numpy as jnp
+
+    return jnp.asarray(values, dtype=dtype)
+
+
+def make_tensorflow(values, dtype):
+    """Return an eager tensor."""
+    import tensorflow as tf
+
+    return tf.cast(tf.constant(values), dtype)
+
+
+def make_array_api_strict(values, dtype):
+    """Return an array of the strict namespace."""
+    import array_api_strict as xp
+
+    return xp.asarray(values, dtype=getattr(xp, dtype))
+
+
+MAKERS = {
+    "numpy": make_numpy,
+    "torch": make_torch,
+    "jax": make_jax,
+    "tensorflow": make_tensorflow,
+    "array-api-strict": make_array_api_strict,
+}

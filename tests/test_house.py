@@ -1,0 +1,327 @@
+"""The rules of the house: what imports what, what the docs promise, what is tested."""
+
+import ast
+import doctest
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import safeops
+from frameworks import FRAMEWORKS, MAKERS
+
+ROOT = Path(__file__).parents[1]
+HOUSE = Path(safeops.__file__).parent
+MODULES = {".".join(f.relative_to(HOUSE).with_suffix("").parts): f for f in HOUSE.rglob("*.py")}
+TESTS = {file.stem: file for file in (ROOT / "tests").glob("*.py")}
+PUBLIC = sorted(name for name in safeops.__all__ if inspect.isfunction(getattr(safeops, name)))
+
+# A module imports from floors below its own only.
+FLOORS = (
+    ("_typing",),
+    ("_backends",),
+    ("_where",),
+    ("_angles", "_division", "_logs", "_powers", "_slices"),
+    ("_norms", "_softmax"),  # made of elementwise operations
+    ("testing",),
+    ("__init__",),
+    ("_demo",),
+    ("__main__",),
+)
+FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
+HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
+TALKERS = {"_demo", "__main__"}
+LONGEST = 30  # lines of a function body, docstring left out
+
+# One word for each idea; the last two belong to one function each.
+KEYWORDS = {"axis", "correction", "fill_value", "initial", "keepdims", "ord", "placeholder"}
+KEYWORDS |= {"where", "b", "min_norm"}
+
+
+# What breaks a rule: each finder takes source text and returns what it finds.
+
+
+def imports(source):
+    """Return the full names of all imports, wherever they stand."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def upward_imports(source, module):
+    """Return the imports from the module's own floor or above; a folder is one room."""
+    room = module.split(".")[0]
+    for name in imports(source):
+        house, *rest = name.split(".")
+        target = rest[0] if rest and rest[0] in FLOOR else "__init__"
+        if house == "safeops" and target != room and FLOOR[target] >= FLOOR[room]:
+            yield name
+
+
+def framework_imports(source):
+    """Return the imports of frameworks, and of rich."""
+    return [name for name in imports(source) if name.split(".")[0] in HEAVY]
+
+
+def noises(source):
+    """Return what prints, logs or reads the environment."""
+    names = {name.split(".")[0] for name in imports(source)}
+    for node in ast.walk(ast.parse(source)):
+        names |= {getattr(node, "id", None), getattr(node, "attr", None)}
+    return sorted(names & {"environ", "getenv", "logging", "print"})
+
+
+def long_functions(source):
+    """Return the functions whose body is longer than the rule allows."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            if body and node.end_lineno - body[0].lineno + 1 > LONGEST:
+                yield node.name
+
+
+def assertion_helpers(source):
+    """Return the names of the functions that assert."""
+    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef))
+    return {node.name for node in functions if node.name.startswith("assert_")}
+
+
+def helpers_seen_to_fail(source):
+    """Return the names of the functions called under ``pytest.raises(AssertionError)``."""
+    for block in ast.walk(ast.parse(source)):
+        if isinstance(block, ast.With) and "raises(AssertionError" in ast.unparse(block.items[0]):
+            calls = (node for node in ast.walk(block) if isinstance(node, ast.Call))
+            yield from (ast.unparse(call.func).split(".")[-1] for call in calls)
+
+
+def sections(name):
+    """Return the sections of a docstring by their titles."""
+    doc = inspect.getdoc(getattr(safeops, name)) or ""
+    summary, *rest = re.split(r"^(\w[\w ]*)\n-{3,}\n", doc, flags=re.MULTILINE)
+    return {"Summary": summary, **dict(zip(rest[::2], rest[1::2], strict=True))}
+
+
+def python_blocks(text):
+    """Return the Python blocks of a Markdown text, each on the lines where it stands there."""
+    for block in re.finditer(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL):
+        yield "\n" * (text[: block.start()].count("\n") + 1) + block[1]
+
+
+def parameters(name):
+    """Return the parameters of a public function."""
+    return inspect.signature(getattr(safeops, name)).parameters.values()
+
+
+@pytest.mark.parametrize(
+    ("find", "source", "found"),
+    [
+        (lambda s: upward_imports(s, "_where"), "from safeops._logs import x", "_logs.x"),
+        (lambda s: upward_imports(s, "_logs"), "def f():\n import safeops._powers", "_powers"),
+        (lambda s: upward_imports(s, "_backends.jax"), "from safeops import x", "safeops.x"),
+        (framework_imports, "def f():\n from jax.numpy import sqrt", "jax.numpy.sqrt"),
+        (noises, "def f():\n print()", "print"),
+        (noises, "import os\nos.environ", "environ"),
+        (noises, "from logging import warning", "logging"),
+        (long_functions, "def f():\n '''Doc.'''" + "\n pass" * 31, "f"),
+        (assertion_helpers, "def assert_equal(a, b): pass", "assert_equal"),
+        (helpers_seen_to_fail, "with pytest.raises(AssertionError): m.assert_x(1)", "assert_x"),
+        (python_blocks, "A\n```python\nx = 1\n```\n", "\n\nx = 1\n"),
+    ],
+)
+def test_a_finder_finds_what_is_planted(find, source, found):
+    """Each finder finds its fault in a planted source."""
+    assert any(name.endswith(found) for name in find(source))
+
+
+@pytest.mark.parametrize(
+    ("find", "source"),
+    [
+        (lambda s: upward_imports(s, "_logs"), "from safeops._where import x"),
+        (lambda s: upward_imports(s, "_backends.jax"), "from safeops._backends.numpy import x"),
+        (framework_imports, "import array_api_compat.torch"),
+        (noises, "x = 'print'"),
+        (long_functions, "def f():\n '''Doc.\n\n\n'''" + "\n pass" * 30),
+        (helpers_seen_to_fail, "with pytest.raises(TypeError): assert_x(1)"),
+    ],
+)
+def test_a_finder_passes_what_is_right(find, source):
+    """No finder finds a fault where there is none."""
+    assert not list(find(source))
+
+
+# The house.
+
+
+def test_the_right_package_is_tested(pytestconfig):
+    """``--installed`` tests the installed package; without it the working tree is tested."""
+    installed = pytestconfig.getoption("installed")
+
+    assert (ROOT / "safeops" == HOUSE) is not installed
+    assert not installed or version("safeops") == safeops.__version__
+
+
+def test_every_module_has_a_floor():
+    """The list of floors names every module and no other."""
+    assert {name.split(".")[0] for name in MODULES} == set(FLOOR)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module):
+    """A module imports from floors below only."""
+    found = list(upward_imports(MODULES[module].read_text(), module))
+
+    assert found == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_frameworks_are_imported_in_backends_only(module):
+    """Only the framework's own file imports it, and only the demonstration imports rich."""
+    room = module.split(".")[0]
+    found = {name.split(".")[0] for name in framework_imports(MODULES[module].read_text())}
+    allowed = HEAVY if room == "_backends" else {"rich"} if room in TALKERS else set()
+
+    assert found <= allowed
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_talks(module):
+    """Nothing prints, logs or reads the environment, but the command line."""
+    found = [] if module in TALKERS else noises(MODULES[module].read_text())
+
+    assert found == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_function_is_long(module):
+    """A function body has at most 30 lines."""
+    found = list(long_functions(MODULES[module].read_text()))
+
+    assert found == []
+
+
+def test_import_is_light_and_silent():
+    """``import safeops`` imports no framework but NumPy, and prints nothing."""
+    code = f"import safeops, sys; sys.exit(str(sorted({HEAVY} & set(sys.modules)) or ''))"
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=HOUSE.parent,  # so that it imports the package under test
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr.strip()) == ("", "")
+
+
+def test_a_framework_is_a_file_and_a_group():
+    """Backends, dependency groups and the makers of test arrays are one list."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = [group for group in project["dependency-groups"] if group.startswith("backend-")]
+
+    assert sorted(groups) == [f"backend-{name}" for name in FRAMEWORKS]
+    assert sorted(MAKERS) == list(FRAMEWORKS)
+
+
+def test_every_assertion_helper_can_fail():
+    """Each ``assert_*`` of the tests is called under ``pytest.raises(AssertionError)``."""
+    sources = [file.read_text() for file in TESTS.values()]
+    helpers = set().union(*map(assertion_helpers, sources))
+    seen = {name for source in sources for name in helpers_seen_to_fail(source)}
+
+    assert helpers <= seen
+
+
+# The door.
+
+
+def test_the_door_is_in_order():
+    """Every name of ``__all__`` exists, once, and there are functions among them."""
+    assert PUBLIC
+    assert len(set(safeops.__all__)) == len(safeops.__all__)
+    assert all(hasattr(safeops, name) for name in safeops.__all__)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_arrays_by_position_options_by_keyword(name):
+    """No parameter can be given both ways, and options have the words of the house."""
+    kinds = {p.kind for p in parameters(name)}
+    options = {p.name for p in parameters(name) if p.kind is p.KEYWORD_ONLY}
+
+    assert kinds.isdisjoint(
+        {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.VAR_KEYWORD}
+    )
+    assert options <= KEYWORDS
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_functions_are_annotated(name):
+    """Every parameter has a type, and so has the result."""
+    signature = inspect.signature(getattr(safeops, name))
+
+    assert all(p.annotation is not p.empty for p in parameters(name))
+    assert signature.return_annotation is not signature.empty
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstrings_have_their_sections(name):
+    """A docstring has a one-line summary, the sections of numpydoc, its gradient and source."""
+    doc = sections(name)
+
+    assert re.match(r"[^\n]+\.\n\n", doc["Summary"])
+    assert {"Parameters", "Returns", "Notes", "Examples"} <= set(doc)
+    assert "**Gradient.**" in doc["Notes"]
+    assert "**Source.**" in doc["Notes"]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstrings_name_every_parameter(name):
+    """The section Parameters lists the parameters of the signature, in their order."""
+    rows = re.findall(r"^(\S.*?) : ", sections(name)["Parameters"], flags=re.MULTILINE)
+    listed = [word.strip("*` ") for row in rows for word in row.split(",")]
+
+    assert listed == [p.name for p in parameters(name)]
+
+
+@pytest.mark.together
+@pytest.mark.usefixtures("users_defaults")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_docstring_examples_run(name):
+    """There are examples, and they print what they say."""
+    doc = inspect.getdoc(getattr(safeops, name))
+    example = doctest.DocTestParser().get_doctest(doc, {**vars(safeops)}, name, name, 0)
+
+    result = doctest.DocTestRunner().run(example)
+
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# The files at the top.
+
+
+@pytest.mark.together
+@pytest.mark.usefixtures("users_defaults")
+def test_readme_examples_run():
+    """The Python blocks of the README run, one after the other."""
+    blocks = list(python_blocks((ROOT / "README.md").read_text()))
+    names = {"__name__": "readme"}
+
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+
+    assert blocks
+
+
+def test_changelog_has_a_place_for_what_is_new():
+    """The changelog opens with the section of what is not yet released."""
+    titles = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+
+    assert titles[0] == "Unreleased"
