@@ -206,7 +206,7 @@ def safe_logit(x: Array, /) -> Array:
     **Gradient.** ``1 / (x * (1 - x))`` inside, 0 elsewhere, at every order.
 
     **Source.** `scipy.special.logit`, which is infinite at the ends. Around one half
-    ``2 * atanh(2 * x - 1)`` keeps the digits that the logarithms lose.
+    ``log1p(t) - log1p(-t)`` with ``t = 2 * x - 1`` keeps the digits that the logarithms lose.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def safe_logit(x: Array, /) -> Array:
             xp,
             xp.abs(x - 0.5) < 0.25,  # noqa: PLR2004  (where 2 * x - 1 is exact)
             (x,),
-            lambda x: 2.0 * xp.atanh(2.0 * x - 1.0),
+            lambda x: xp.log1p(2.0 * x - 1.0) - xp.log1p(1.0 - 2.0 * x),
             lambda x: xp.log(x) - xp.log1p(-x),
             dead=0.5,
         )

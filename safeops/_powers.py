@@ -146,7 +146,12 @@ def safe_pow(x: Array, p: Array, /) -> Array:
 def _power(xp: Namespace, x: Array, p: Array) -> Array:
     """Power of a base that is not zero, by its size, so that the slope for p never meets log(x)."""
     negative = x < 0
-    size = xp.pow(xp.abs(x), xp.where(negative, stop_gradient(p), p))
+    base, p = xp.abs(x), xp.where(negative, stop_gradient(p), p)
+    # PyTorch's slope for x is a constant 0 at p == 0, without its derivative 1 / x for p (2.13).
+    neutral = xp.logical_and(p == 0, base < math.inf)
+    size = double_where(
+        xp, neutral, (base, p), lambda base, p: xp.exp(p * xp.log(base)), xp.pow
+    )
     odd = xp.floor(p / 2) < p / 2
     return xp.where(xp.logical_and(negative, odd), -size, size)
 

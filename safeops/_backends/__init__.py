@@ -42,13 +42,14 @@ _limits: dict[DType, Limits] = {}
 def load(name: str) -> Backend:
     """Return the backend of a framework, which this imports."""
     if name == "numpy":
-        from safeops._backends.numpy import backend  # noqa: PLC0415  (lazy: see the module)
+        from safeops._backends import numpy as module  # noqa: PLC0415  (lazy: see the module)
     elif name == "torch":
-        from safeops._backends.torch import backend  # noqa: PLC0415  (lazy: see the module)
+        from safeops._backends import torch as module  # noqa: PLC0415  (lazy: see the module)
     elif name == "jax":
-        from safeops._backends.jax import backend  # noqa: PLC0415  (lazy: see the module)
+        from safeops._backends import jax as module  # noqa: PLC0415  (lazy: see the module)
     else:
-        from safeops._backends.tensorflow import backend  # noqa: PLC0415  (lazy: see the module)
+        from safeops._backends import tensorflow as module  # noqa: PLC0415  (lazy: see the module)
+    backend: Backend = module.backend
     return backend
 
 

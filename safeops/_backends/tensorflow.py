@@ -3,12 +3,12 @@ TensorFlow: eager and symbolic tensors and variables, under names of the array A
 
 array-api-compat has no TensorFlow (1.16; its pull request 441 is open): the first part goes when
 it has. Every function runs eagerly, in `tf.function`, under XLA, and without static shapes.
-Comments name the faults of TensorFlow 2.21 that are repaired here, on CPU, and their issues.
+Comments name the faults of TensorFlow 2.21, on CPU, that are repaired here, and their issues.
 """
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache, reduce
@@ -35,7 +35,7 @@ KINDS = {
     "complex floating": COMPLEX,
     "numeric": SIGNED + UNSIGNED + REAL + COMPLEX,
 }
-MAX_DOUBLINGS = 31  # of a length that is unknown: TensorFlow indexes with int32
+MAX_DOUBLINGS = 31  # of a length that is not known: int32 indexes the longest axis
 
 xp = SimpleNamespace(__name__="tensorflow")
 for _dtype in (tf.bool, *KINDS["numeric"]):
@@ -48,11 +48,11 @@ def standard(function: Function) -> Function:
     return function
 
 
-# Dtypes
+# Dtypes and conversion
 
 
 def floating(dtype: DType) -> DType:
-    """Return the dtype in which `tf.truediv` divides `dtype`; booleans, which it refuses: float32."""
+    """Return the dtype in which `tf.truediv` divides; for bool, which it refuses, float32."""
     if dtype in INEXACT:
         return dtype
     return tf.float32 if dtype == tf.bool or dtype.size < tf.int32.size else tf.float64
@@ -61,25 +61,22 @@ def floating(dtype: DType) -> DType:
 @cache
 def promote(a: DType, b: DType) -> DType:
     """
-    Return the dtype that holds both, by the standard's table.
+    Return the least dtype that holds both, by the standard's table.
 
     Where that has no entry: bool gives way to all, integers give way to floats, float16 with
     bfloat16 is float32, uint64 with a signed integer is float64, as in NumPy.
     """
-    if a == b or b == tf.bool:
-        return a
-    if a == tf.bool or (b in INEXACT and a not in INEXACT):
-        return b
-    if a in INEXACT and b not in INEXACT:
-        return a
+    wider = a if a.size >= b.size else b
+    for kinds in ({tf.bool}, {*SIGNED, *UNSIGNED}):
+        if (a in kinds) != (b in kinds):
+            return b if a in kinds else a
     if a in COMPLEX or b in COMPLEX:
         return tf.complex128 if {a, b} & {tf.float64, tf.complex128} else tf.complex64
     if a in REAL:
-        return tf.float32 if a.size == b.size else max(a, b, key=lambda dtype: dtype.size)
-    if (a in SIGNED) == (b in SIGNED):
-        return max(a, b, key=lambda dtype: dtype.size)
-    signed, unsigned = (a, b) if a in SIGNED else (b, a)
-    return {1: tf.int16, 2: tf.int32, 4: tf.int64, 8: tf.float64}[max(unsigned.size, signed.size // 2)]
+        return tf.float32 if a != b and a.size == b.size else wider
+    if (a in SIGNED) == (b in SIGNED) or (wider in SIGNED and a.size != b.size):
+        return wider
+    return {1: tf.int16, 2: tf.int32, 4: tf.int64, 8: tf.float64}[wider.size]
 
 
 @standard
@@ -87,24 +84,19 @@ def result_type(*args: Any) -> DType:
     """
     Return the common dtype of arrays, dtypes and Python scalars; scalars are weak.
 
-    A scalar changes the dtype only where that cannot hold its kind: an integer tensor with a float
-    becomes what `tf.truediv` makes of it, a boolean tensor with an int int64.
+    A scalar changes the dtype only if that cannot hold its kind: an integer tensor with a float
+    becomes what `tf.truediv` makes of it, a boolean one with an int becomes int64.
     """
     scalars = [x for x in args if isinstance(x, SCALARS)]
-    dtypes = [getattr(x, "dtype", x) for x in args if not isinstance(x, SCALARS)]
+    dtypes = [tf.as_dtype(getattr(x, "dtype", x)) for x in args if not isinstance(x, SCALARS)]
     if not dtypes:
-        return reduce(promote, (tf.convert_to_tensor(x).dtype for x in scalars))
-    dtype = reduce(promote, map(tf.as_dtype, dtypes))
-    kind = max((SCALARS.index(_kind_of(x)) for x in scalars), default=0)
-    if kind == SCALARS.index(complex):
+        return reduce(promote, (tf.constant(x).dtype for x in scalars))
+    dtype = reduce(promote, dtypes)
+    if any(isinstance(x, complex) for x in scalars):
         return promote(floating(dtype), tf.complex64)
-    if kind == SCALARS.index(float):
+    if any(isinstance(x, float) for x in scalars):
         return floating(dtype)
-    return tf.int64 if kind == SCALARS.index(int) and dtype == tf.bool else dtype
-
-
-def _kind_of(scalar: Any) -> type:
-    return next(kind for kind in SCALARS if isinstance(scalar, kind))
+    return tf.int64 if dtype == tf.bool and {*map(type, scalars)} - {bool} else dtype
 
 
 @standard
@@ -116,11 +108,26 @@ def isdtype(dtype: DType, kind: Any) -> bool:
 
 @standard
 def finfo(x: Any, /) -> Any:
-    """Return the limits of a floating dtype or array; of complex ones those of the parts."""
+    """Return the limits of a floating dtype or array; those of the parts if it is complex."""
     return ml_dtypes.finfo(tf.as_dtype(getattr(x, "dtype", x)).real_dtype.as_numpy_dtype)
 
 
-# Making and converting
+@standard
+def asarray(x: Any, /, *, dtype: DType = None, device: str | None = None) -> Array:
+    """Return `x` as a tensor of `dtype` on `device`; Python floats default to float32."""
+    if device:
+        with tf.device(device):
+            return tf.identity(asarray(x, dtype=dtype))
+    if isinstance(x, SCALARS):
+        return tf.constant(x, dtype)
+    x = tensor(x)
+    return x if dtype is None or x.dtype == dtype else tf.cast(x, dtype)
+
+
+@standard
+def astype(x: Array, dtype: DType, /) -> Array:
+    """Return `x` in `dtype`."""
+    return asarray(x, dtype=dtype)
 
 
 def tensor(x: Any) -> Array:
@@ -142,44 +149,21 @@ def together(*args: Any) -> list[Array]:
     return [asarray(x, dtype=dtype) for x in args]
 
 
-@standard
-def asarray(x: Any, /, *, dtype: DType = None, device: str | None = None) -> Array:
-    """Return `x` as a tensor of `dtype` on `device`; Python floats default to float32."""
-    if device:
-        with tf.device(device):
-            return tf.identity(asarray(x, dtype=dtype))
-    if isinstance(x, SCALARS):
-        return tf.constant(x, dtype)
-    x = tensor(x)
-    return x if dtype is None or x.dtype == dtype else tf.cast(x, dtype)
-
-
-@standard
-def astype(x: Array, dtype: DType, /) -> Array:
-    """Return `x` in `dtype`."""
-    return asarray(x, dtype=dtype)
-
-
-@standard
-def ones_like(x: Array, /, *, dtype: DType = None) -> Array:
-    """Ones of the shape of `x`."""
-    return tf.ones_like(tensor(x), dtype)
-
-
-@standard
-def zeros_like(x: Array, /, *, dtype: DType = None) -> Array:
-    """Zeros of the shape of `x`."""
-    return tf.zeros_like(tensor(x), dtype)
-
-
-@standard
-def full_like(x: Array, fill_value: Any, /, *, dtype: DType = None) -> Array:
-    """`fill_value` in the shape of `x`."""
-    x = tensor(x)
-    return tf.broadcast_to(asarray(fill_value, dtype=dtype or x.dtype), tf.shape(x))
+def _converting(function: Function, convert: Function) -> Function:
+    return lambda *args, **options: function(*convert(*args), **options)
 
 
 # Elementwise
+
+for _names, _convert in {
+    "exp expm1 log log1p sqrt sin cos asin acos acosh atanh": lambda x: (inexact(x),),
+    "square real imag conj": lambda x: (tensor(x),),
+    "add multiply floormod equal not_equal logical_and logical_or": together,
+    "atan2": lambda y, x: map(inexact, together(y, x)),
+}.items():
+    for _name in _names.split():
+        setattr(xp, _name, _converting(getattr(tf.math, _name), _convert))
+xp.remainder = xp.floormod
 
 
 @standard
@@ -188,54 +172,16 @@ def where(cond: Array, x: Any, y: Any, /) -> Array:
     return tf.where(tensor(cond), *together(x, y))
 
 
-def _of_inexact(function: Function) -> Function:
-    return lambda x, /: function(inexact(x))
-
-
-for _name in ("exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "asin", "acos", "acosh", "atanh"):
-    setattr(xp, _name, _of_inexact(getattr(tf.math, _name)))
-
-
-def _of_promoted(function: Function) -> Function:
-    return lambda x, y, /: function(*together(x, y))
-
-
-for _name, _function in {
-    "add": tf.add,
-    "multiply": tf.multiply,
-    "remainder": tf.math.floormod,
-    "equal": tf.equal,
-    "not_equal": tf.not_equal,
-    "logical_and": tf.logical_and,
-    "logical_or": tf.logical_or,
-}.items():
-    setattr(xp, _name, _of_promoted(_function))
-
-
-def _of_tensor(function: Function) -> Function:
-    return lambda x, /: function(tensor(x))
-
-
-for _name in ("square", "real", "imag", "conj"):
-    setattr(xp, _name, _of_tensor(getattr(tf.math, _name)))
-
-
 @standard
 def log2(x: Array, /) -> Array:
     """Logarithm to base 2."""
-    return tf.math.log(inexact(x)) / math.log(2.0)
+    return xp.log(x) / math.log(2.0)
 
 
 @standard
 def log10(x: Array, /) -> Array:
     """Logarithm to base 10."""
-    return tf.math.log(inexact(x)) / math.log(10.0)
-
-
-@standard
-def atan2(y: Any, x: Any, /) -> Array:
-    """Angle of the point (`x`, `y`)."""
-    return tf.atan2(*map(inexact, together(y, x)))
+    return xp.log(x) / math.log(10.0)
 
 
 @standard
@@ -273,7 +219,7 @@ def floor(x: Array, /) -> Array:
 def logical_not(x: Array, /) -> Array:
     """Elementwise negation."""
     # Grappler turns LogicalNot(x <= 0) into x > 0, which NaN fails too, in every tf.function.
-    return tf.equal(tensor(x), False)  # noqa: FBT003  (the operand of a comparison)
+    return tf.equal(tensor(x), tf.constant(value=False))
 
 
 @standard
@@ -299,7 +245,7 @@ def _chosen(first: Array, second: Array, x: Array, y: Array) -> Array:
     return tf.where(first, x, tf.where(second, y, mean_of_both))
 
 
-def _test(name: str, of_integers: bool, of_parts: Function) -> None:
+def _test(name: str, *, of_integers: bool, of_parts: Function) -> None:
     # tf.math.is_nan, is_inf and is_finite refuse integers and complex numbers.
     kernel = getattr(tf.math, name.replace("is", "is_"))
 
@@ -312,30 +258,22 @@ def _test(name: str, of_integers: bool, of_parts: Function) -> None:
     setattr(xp, name, test)
 
 
-_test("isnan", False, tf.logical_or)
-_test("isinf", False, tf.logical_or)
-_test("isfinite", True, tf.logical_and)
+_test("isnan", of_integers=False, of_parts=tf.logical_or)
+_test("isinf", of_integers=False, of_parts=tf.logical_or)
+_test("isfinite", of_integers=True, of_parts=tf.logical_and)
 
 
 # Shapes
 
-
-@standard
-def expand_dims(x: Array, /, *, axis: int = 0) -> Array:
-    """Insert an axis of length 1."""
-    return tf.expand_dims(tensor(x), axis)
+for _name in ("expand_dims", "squeeze", "reshape", "broadcast_to", "ones_like", "zeros_like"):
+    setattr(xp, _name, _converting(getattr(tf, _name), lambda x, *args: (tensor(x), *args)))
 
 
 @standard
-def squeeze(x: Array, /, axis: int | tuple[int, ...]) -> Array:
-    """Remove axes of length 1."""
-    return tf.squeeze(tensor(x), axis)
-
-
-@standard
-def reshape(x: Array, /, shape: Any) -> Array:
-    """Same entries in another shape."""
-    return tf.reshape(tensor(x), shape)
+def full_like(x: Array, fill_value: Any, /, *, dtype: DType = None) -> Array:
+    """`fill_value` in the shape of `x`."""
+    x = tensor(x)
+    return tf.broadcast_to(asarray(fill_value, dtype=dtype or x.dtype), tf.shape(x))
 
 
 @standard
@@ -358,12 +296,6 @@ def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
 
 
 @standard
-def broadcast_to(x: Array, /, shape: Any) -> Array:
-    """Repeat `x` to fill `shape`."""
-    return tf.broadcast_to(tensor(x), shape)
-
-
-@standard
 def broadcast_arrays(*arrays: Array) -> list[Array]:
     """Repeat all to fill their common shape."""
     tensors = [tensor(x) for x in arrays]
@@ -376,60 +308,385 @@ def _flat(x: Array) -> Array:
 
 
 def _swapped(x: Array, axis: int) -> Array:
-    """Exchange `axis` and the last one, which is its own inverse; axis=-1 needs no rank."""
+    """Exchange `axis` and the last one, which undoes itself; axis=-1 needs no rank."""
     if axis == -1:
         return x
     if x.shape.rank is None:
         axes, last = tf.range(tf.rank(x)), tf.rank(x) - 1
         axis = axis % tf.rank(x)
         return tf.transpose(x, tf.where(axes == axis, last, tf.where(axes == last, axis, axes)))
-    axes = list(range(x.shape.rank))
-    axes[axis], axes[-1] = axes[-1], axes[axis]
-    return tf.transpose(x, axes)
+    order = list(range(x.shape.rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    return tf.transpose(x, order)
+
+
+def _length(x: Array) -> int | None:
+    return None if x.shape.rank is None else x.shape[-1]
 
 
 # Reductions
 
 
 def _reduction(function: Function) -> Function:
-    def reduced(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        return function(tensor(x), axis, keepdims)
+    def reduced(x: Array, /, *, axis: Axis = None, keepdims: bool = False, **options: Any) -> Array:
+        return function(tensor(x), axis, keepdims, **options)
 
     reduced.__name__, reduced.__doc__ = function.__name__, function.__doc__
     return standard(reduced)
 
 
 @_reduction
-def any_(x: Array, axis: Axis, keepdims: bool) -> Array:
+def any_(x: Array, *where_to: Any) -> Array:
     """Whether any entry is true."""
-    return tf.reduce_any(tf.cast(x, tf.bool), axis, keepdims)
+    return tf.reduce_any(asarray(x, dtype=tf.bool), *where_to)
 
 
 @_reduction
-def all_(x: Array, axis: Axis, keepdims: bool) -> Array:
+def all_(x: Array, *where_to: Any) -> Array:
     """Whether all entries are true."""
-    return tf.reduce_all(tf.cast(x, tf.bool), axis, keepdims)
+    return tf.reduce_all(asarray(x, dtype=tf.bool), *where_to)
 
 
 @_reduction
-def max_(x: Array, axis: Axis, keepdims: bool) -> Array:
+def max_(x: Array, *where_to: Any) -> Array:
     """Greatest entry, NaN if there is one; ties split the gradient evenly."""
     if x.dtype == tf.bool:
-        return tf.reduce_any(x, axis, keepdims)
-    return tf.reduce_max(x, axis, keepdims) * _nan_if_any(x, axis, keepdims)
+        return tf.reduce_any(x, *where_to)
+    return _nan_if_any(x, tf.reduce_max(x, *where_to), *where_to)
 
 
 @_reduction
-def min_(x: Array, axis: Axis, keepdims: bool) -> Array:
+def min_(x: Array, *where_to: Any) -> Array:
     """Least entry, NaN if there is one; ties split the gradient evenly."""
     if x.dtype == tf.bool:
-        return tf.reduce_all(x, axis, keepdims)
-    return tf.reduce_min(x, axis, keepdims) * _nan_if_any(x, axis, keepdims)
+        return tf.reduce_all(x, *where_to)
+    return _nan_if_any(x, tf.reduce_min(x, *where_to), *where_to)
 
 
-def _nan_if_any(x: Array, axis: Axis, keepdims: bool) -> Array:
-    # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). This factor
+def _nan_if_any(x: Array, found: Array, *where_to: Any) -> Array:
+    # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). This product
     # makes value and gradient NaN again; selecting a NaN would leave the gradient at 0.
     if x.dtype not in INEXACT:
-        return tf.ones([], x.dtype)
-    return where(tf.reduce_any(xp.isnan(x), axis, keepdims), asarray(math.nan, dtype=x.dtype), 1)
+        return found
+    one = tf.constant(1.0, x.dtype)
+    return found * tf.where(tf.reduce_any(tf.math.is_nan(x), *where_to), math.nan * one, one)
+
+
+@_reduction
+def sum_(x: Array, *where_to: Any, dtype: DType = None) -> Array:
+    """Sum; integers in 64 bits, as tf.reduce_sum overflows."""
+    return tf.reduce_sum(_accumulator(x, dtype), *where_to)
+
+
+@_reduction
+def mean(x: Array, *where_to: Any) -> Array:
+    """Mean; integers in floating point, as tf.reduce_mean truncates."""
+    x = inexact(x)
+    return tf.cast(tf.reduce_mean(_widened(x), *where_to), x.dtype)
+
+
+@_reduction
+def prod(x: Array, axis: Axis, keepdims: Any, *, dtype: DType = None) -> Array:
+    """Product, with all its derivatives; integers in 64 bits."""
+    # The gradient of tf.reduce_prod divides by the entries: no second derivative at zeros.
+    x = _accumulator(x, dtype)
+    if x.dtype not in INEXACT:
+        return tf.reduce_prod(x, axis, keepdims)
+    if axis is None:
+        return tf.reshape(_product(_flat(x)), tf.ones_like(tf.shape(x)) if keepdims else [])
+    for one in axis if isinstance(axis, tuple) else (axis,):
+        x = _swapped(_product(_swapped(x, one)), one)
+    return tf.reduce_sum(x, axis, keepdims)  # of one entry each
+
+
+def _product(x: Array) -> Array:
+    """Multiply the last axis down to length 1, half with half."""
+    static = _length(x)
+    for _ in range(_doublings(x)):
+        length = _length(x) or tf.shape(x)[-1]
+        half = (length + 1) // 2
+        first, second = x[..., :half], x[..., length - half :]
+        middle = tf.logical_and(tf.range(half) == 0, length % 2 == 1)  # is in both
+        x = first * tf.where(middle, tf.ones_like(second), second)
+    total = tf.reduce_sum(x, -1, keepdims=True)  # of one entry, or none
+    return total if static else tf.where(tf.shape(x)[-1] == 0, tf.ones_like(total), total)
+
+
+def _doublings(x: Array) -> int:
+    length = _length(x)
+    return MAX_DOUBLINGS if length is None else (length - 1).bit_length()
+
+
+def _accumulator(x: Array, dtype: DType) -> Array:
+    if dtype is None and x.dtype not in INEXACT:
+        dtype = tf.uint64 if x.dtype in UNSIGNED else tf.int64
+    return asarray(x, dtype=dtype)
+
+
+def _widened(x: Array) -> Array:
+    # Outside XLA, the sum in a mean of float16 overflows and a running one of bfloat16 sticks at
+    # 256. XLA has no cumsum of uint64, with which int64 agrees modulo 2**64.
+    if x.dtype in (tf.float16, tf.bfloat16):
+        return tf.cast(x, tf.float32)
+    return tf.cast(x, tf.int64) if x.dtype == tf.uint64 else x
+
+
+def _cumulative(function: Function) -> Function:
+    def cumulated(
+        x: Array, /, *, axis: int | None = None, dtype: DType = None, include_initial: bool = False
+    ) -> Array:
+        x = tensor(x)
+        if axis is None and x.shape.rank not in (None, 1):
+            msg = f"expected an axis for {x.shape.rank} dimensions, got None"
+            raise ValueError(msg)
+        axis = -1 if axis is None else axis
+        x = _swapped(_accumulator(x, dtype), axis)
+        initial, total = function(x)
+        if include_initial:
+            edge = tf.fill(tf.concat([tf.shape(x)[:-1], [1]], 0), tf.constant(initial, x.dtype))
+            total = tf.concat([edge, total], -1)
+        return _swapped(total, axis)
+
+    cumulated.__name__, cumulated.__doc__ = function.__name__, function.__doc__
+    return standard(cumulated)
+
+
+@_cumulative
+def cumulative_sum(x: Array) -> tuple[int, Array]:
+    """Return the sums of the first entries."""
+    if x.dtype in COMPLEX:  # XLA has no cumsum for these
+        return 0, tf.complex(tf.cumsum(tf.math.real(x), -1), tf.cumsum(tf.math.imag(x), -1))
+    return 0, tf.cast(tf.cumsum(_widened(x), -1), x.dtype)
+
+
+@_cumulative
+def cumulative_prod(x: Array) -> tuple[int, Array]:
+    """Return the products of the first entries, with all their derivatives."""
+    # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros.
+    places = tf.range(tf.shape(x)[-1])
+    for doubling in range(_doublings(x)):
+        shift = 2**doubling
+        x *= tf.where(places < shift, tf.ones_like(x), tf.roll(x, shift, -1))
+    return 1, x
+
+
+# Order
+
+
+@standard
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Position of the first greatest entry, or of the first NaN."""
+    return _first(tensor(x), xp.max, axis, keepdims=keepdims)
+
+
+@standard
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """Position of the first least entry, or of the first NaN."""
+    return _first(tensor(x), xp.min, axis, keepdims=keepdims)
+
+
+def _first(x: Array, extreme: Function, axis: int | None, *, keepdims: bool) -> Array:
+    # tf.argmax and tf.argmin pass over NaN, eagerly in another way than in XLA (120232), and
+    # promise no order among ties.
+    if axis is None:
+        found = _first(_flat(x), extreme, -1, keepdims=False)
+        return tf.reshape(found, tf.ones_like(tf.shape(x))) if keepdims else found
+    x = _swapped(x, axis)
+    hit = tf.logical_or(tf.equal(x, extreme(x, axis=-1, keepdims=True)), xp.isnan(x))
+    length = tf.shape(x, tf.int64)[-1]
+    found = tf.reduce_min(tf.where(hit, tf.range(length), length), -1, keepdims=True)
+    found = _swapped(found, axis)
+    return found if keepdims else tf.squeeze(found, [axis])
+
+
+@standard
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Entries in order, NaN last in both directions."""
+    del stable  # it always is
+    x = _swapped(tensor(x), axis)
+    return _swapped(_picked(x, _order(x, descending=descending)), axis)
+
+
+@standard
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """Positions of the entries in order, NaN last in both directions."""
+    del stable  # it always is
+    return _swapped(_order(_swapped(tensor(x), axis), descending=descending), axis)
+
+
+@standard
+def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+    """Entries of `x` at `indices` along an axis; the other axes broadcast."""
+    return _swapped(_picked(_swapped(tensor(x), axis), _swapped(tensor(indices), axis)), axis)
+
+
+def _order(x: Array, *, descending: bool) -> Array:
+    # tf.sort and tf.argsort leave numbers unsorted where there are NaN (117287), and XLA puts -0
+    # before 0. So NaN becomes an infinity, and a second, stable sort puts it behind the others.
+    direction = "DESCENDING" if descending else "ASCENDING"
+    if x.dtype not in REAL:
+        x = tf.cast(x, tf.int8) if x.dtype == tf.bool else x
+        return tf.cast(tf.argsort(x, direction=direction, stable=True), tf.int64)
+    nan = tf.math.is_nan(x)
+    key = where(nan, -math.inf if descending else math.inf, where(x == 0, 0, x))
+    order = tf.cast(tf.argsort(key, direction=direction, stable=True), tf.int64)
+    nan_last = tf.argsort(tf.cast(_picked(nan, order), tf.int32), stable=True)
+    return _picked(order, tf.cast(nan_last, tf.int64))
+
+
+def _picked(x: Array, indices: Array) -> Array:
+    """Take along the last axis, in two dimensions, as tf.gather needs a rank."""
+    width, count = tf.shape(x)[-1], tf.shape(indices)[-1]
+    batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-1], tf.shape(indices)[:-1])
+    x = tf.broadcast_to(x, tf.concat([batch, [width]], 0))
+    indices = tf.broadcast_to(indices, tf.concat([batch, [count]], 0))
+    from_start = tf.where(indices < 0, indices + tf.cast(width, indices.dtype), indices)
+    rows = tf.reduce_prod(batch)
+    table, places = tf.reshape(x, [rows, width]), tf.reshape(from_start, [rows, count])
+    return tf.reshape(tf.gather(table, places, batch_dims=1), tf.shape(indices))
+
+
+# The backend
+
+_tapes_only: ContextVar[bool] = ContextVar("_tapes_only", default=False)
+
+
+class TensorFlow(ArrayAPI):
+    """TensorFlow tensors and variables."""
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is of TensorFlow or a symbol of Keras; `check` refuses some of those."""
+        return tf.is_tensor(x) or _is_of_keras(x)
+
+    def check(self, x: Array) -> None:
+        """Refuse ragged and sparse tensors, whose empty entries have no place in a `where`."""
+        kind = type(x).__name__
+        for refused, way_out in (
+            (tf.RaggedTensor, "pass x.to_tensor(), and where= for its padding"),
+            (tf.SparseTensor, "pass tf.sparse.to_dense(x)"),
+            (tf.IndexedSlices, "pass tf.convert_to_tensor(x)"),
+        ):
+            if isinstance(x, refused):
+                msg = f"expected a dense tensor, got {kind}; {way_out}"
+                raise TypeError(msg)
+        if _is_of_keras(x):
+            msg = f"expected a tensor, got {kind}; wrap the call in keras.layers.Lambda or a Layer"
+            raise TypeError(msg)
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """Return the standard's promotion; integers divide to what `tf.truediv` makes of them."""
+        return floating(result_type(*args))
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """Array, variable or Python scalar as a tensor of `dtype`."""
+        del like  # TensorFlow moves a scalar to the device of what it meets
+        return asarray(x, dtype=dtype)
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return `x` without its derivative."""
+        return tf.stop_gradient(tensor(x))
+
+    def grad(self, f: Function) -> Function:
+        """Reverse mode, by `tf.GradientTape`."""
+
+        def gradients(*args: Any) -> tuple[Array, ...]:
+            args = _fresh(args)
+            with tf.GradientTape() as tape:
+                tape.watch(args)
+                value = tensor(f(*args))
+            return _pulled_back(tape, value, args)
+
+        return gradients
+
+    def jvp(self, f: Function) -> Function:
+        """Forward mode, by `tf.autodiff.ForwardAccumulator`; inside another, by two tapes."""
+
+        def tangent(args: Sequence[Any], tangents: Sequence[Any]) -> Array:
+            primals = _fresh(args)
+            push = _transposed if _tapes_only.get() else _accumulated
+            pairs = zip(tangents, primals, strict=True)
+            return push(f, primals, tuple(asarray(t, dtype=x.dtype) for t, x in pairs))
+
+        return tangent
+
+    @contextmanager
+    def nan_detector(self) -> Iterator[None]:
+        """
+        Raise InvalidArgumentError where a NaN or inf is made, by `enable_check_numerics`.
+
+        A `tf.function` traced inside keeps its checks, one traced before has none, and XLA compiles
+        none. `jvp` goes by tapes here: ForwardAccumulator traces each op once and for all.
+        """
+        was_on = _detects()
+        with _by_tapes_only():
+            if not was_on:
+                tf.debugging.enable_check_numerics()
+            try:
+                yield
+            finally:
+                if not was_on:
+                    tf.debugging.disable_check_numerics()
+
+
+def _is_of_keras(x: object) -> bool:
+    symbol = getattr(sys.modules.get("keras"), "KerasTensor", None)
+    return symbol is not None and isinstance(x, symbol)
+
+
+def _detects() -> bool:
+    with tf.init_scope():  # leaves the graph, if there is one
+        try:
+            tf.math.log(tf.constant(-1.0))
+        except tf.errors.InvalidArgumentError:
+            return True
+    return False
+
+
+def _fresh(args: Sequence[Any]) -> tuple[Array, ...]:
+    # Tapes know a tensor by identity: a function inside f that closes over x, and is given x,
+    # would be differentiated with respect to both.
+    return tuple(tf.identity(x) for x in args)
+
+
+def _pulled_back(tape: Any, value: Array, args: Sequence[Array], *seed: Array) -> tuple[Array, ...]:
+    found = tape.gradient(value, args, *seed, unconnected_gradients="zero")
+    return tuple(_dense(gradient, x) for gradient, x in zip(found, args, strict=True))
+
+
+def _dense(gradient: Array, x: Array) -> Array:
+    # That of tf.gather is IndexedSlices, whose conversion warns where shapes are unknown.
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    at = tf.expand_dims(gradient.indices, -1)
+    return tf.tensor_scatter_nd_add(tf.zeros_like(x), at, gradient.values)
+
+
+@contextmanager
+def _by_tapes_only() -> Iterator[None]:
+    token = _tapes_only.set(True)
+    try:
+        yield
+    finally:
+        _tapes_only.reset(token)
+
+
+def _accumulated(f: Function, primals: Sequence[Array], tangents: Sequence[Array]) -> Array:
+    with _by_tapes_only(), tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
+        value = tensor(f(*primals))
+    return accumulator.jvp(value, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def _transposed(f: Function, primals: Sequence[Array], tangents: Sequence[Array]) -> Array:
+    # A ForwardAccumulator in another raises IndexError in graph mode, for tf.where among others.
+    # So: the transposed Jacobian is linear in the seed, and its derivative is the Jacobian.
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(primals)
+            value = tensor(f(*primals))
+        seed = tf.ones_like(value)
+        outer.watch(seed)
+        gradients = _pulled_back(inner, value, primals, seed)
+    return outer.gradient(gradients, seed, tangents, unconnected_gradients="zero")
+
+
+backend = TensorFlow(xp)

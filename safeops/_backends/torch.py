@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import Any
 
 import array_api_compat.torch as xp
@@ -27,10 +28,17 @@ class Torch(ArrayAPI):
             raise TypeError(msg)
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return the standard's promotion (0-d tensors count); integers divide to `torch.get_default_dtype()`."""
-        dtype = xp.result_type(*args)
-        inexact = dtype.is_floating_point or dtype.is_complex
-        return dtype if inexact else torch.get_default_dtype()
+        """
+        Return the standard's promotion (0-d tensors count); integers divide to the default dtype.
+
+        `torch.result_type` would do, but torch.compile cannot trace it with a scalar (2.13).
+        """
+        dtypes = [x.dtype for x in args if isinstance(x, torch.Tensor)]
+        dtype = reduce(torch.promote_types, dtypes)
+        if not (dtype.is_floating_point or dtype.is_complex):
+            dtype = torch.get_default_dtype()
+        complex_scalar = any(isinstance(x, complex) for x in args)
+        return dtype.to_complex() if complex_scalar and not dtype.is_complex else dtype
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as a tensor of `dtype`, scalars on the device of `like`."""

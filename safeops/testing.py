@@ -1,0 +1,535 @@
+"""A check of gradients: every way to differentiate a function, at the points where it may break."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safeops._backends import REAL, backend_of, dtype_name, limits, require
+from safeops._backends.array_api import SCALARS
+from safeops._typing import Array, Backend, Function
+
+__all__ = ["Finding", "Place", "Report", "check_gradients"]
+
+WHOLE = 8  # input entries up to which the Hessian is compared whole: fwd-fwd takes their square
+COARSE = 1e-4  # eps above which differences say nothing: that of float16 and bfloat16
+# What differences take a place for, and what is then wrong with a derivative that they contradict.
+KINDS = {
+    "smooth": "is not the slope",
+    "kink": "is not between the slopes",
+    "singular": "is far steeper than the slopes",
+}
+SHOWN = 12  # places that a report writes out
+
+Numbers = NDArray[np.float64]
+Places = tuple["Place", ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An input entry: which argument, where in it, what it holds."""
+
+    argument: int
+    entry: tuple[int, ...]
+    point: float
+
+    def __str__(self) -> str:
+        """Return such as ``args[0][1] = 0``."""
+        index = f"[{', '.join(map(str, self.entry))}]" if self.entry else ""
+        return f"args[{self.argument}]{index} = {self.point:g}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong, and where: at no place in particular, at one, or between two (Hessian)."""
+
+    check: str
+    places: Places
+    got: float
+    wanted: float
+    why: str
+
+
+@dataclass
+class Report:
+    """
+    What `check_gradients` found.
+
+    `derivatives` has, by place, what each way gave. `kinds` counts, by order, what finite
+    differences took for smooth, kink and singular. `detector` is the answer of the NaN detector.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    derivatives: dict[Places, dict[str, float]] = field(default_factory=dict)
+    kinds: dict[int, Counter[str]] = field(default_factory=dict)
+    detector: str = "not run"
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        """Return what was checked, then a table for each place with a finding."""
+        count = len(self.findings)
+        lines = [f"check_gradients: {count or 'no'} finding{'s' * (count != 1)}"]
+        for order, kinds in self.kinds.items():
+            tally = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
+            lines.append(f"finite differences of order {order}: {tally}")
+        lines += [f"NaN detector: {self.detector}", *self.remarks]
+        lines += [f"{x.check}: {x.why}" for x in self.findings if not x.places]
+        places = list(dict.fromkeys(x.places for x in self.findings if x.places))
+        for place in places[:SHOWN]:
+            lines += ["", "at " + " and ".join(map(str, place)), *self._table(place)]
+        more = len(places) - SHOWN
+        return "\n".join(lines + [f"\n... and at {more} more places"] * (more > 0))
+
+    def _table(self, places: Places) -> Iterable[str]:
+        """Yield a line for each way, with what was found about it."""
+        why = {x.check: x.why for x in self.findings if x.places == places}
+        for way, number in self.derivatives[places].items():
+            line = f"  {way:26}{number:>13.6g}  {why.get(way.partition(',')[0], '')}"
+            yield line.rstrip()
+
+
+def check_gradients(
+    f: Function,
+    points: Array | tuple[Array, ...],
+    /,
+    *,
+    order: int = 2,
+    forward: bool = True,
+    expected: Any = None,
+    finite_differences: bool = True,
+    nan_detector: bool = True,
+    allow_nonfinite: bool = False,
+    rtol: float | None = None,
+    atol: float | None = None,
+    raises: bool = True,
+) -> Report:
+    """
+    Differentiate `f` in every way at `points`; an AssertionError says which disagree, and where.
+
+    Same as ``assert derivative(f, points, way) == derivative(f, points, "reverse")`` for each way:
+    forward mode; rev-rev, fwd-rev (forward mode of reverse mode), rev-fwd and fwd-fwd; finite
+    differences; and the framework's NaN detector stays silent.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays that returns an array of any shape, elementwise or not.
+    points : array or tuple of arrays, shape (...), real floating
+        The arguments of `f`, of one dtype, with all points at once: those where it may break, and
+        neighbours. float64 makes the finest differences; nothing is cast.
+    order : {1, 2}, default: 2
+        1 leaves second derivatives out.
+    forward : bool, default: True
+        False leaves out what needs forward mode, which a `jax.custom_vjp` does not have.
+    expected : array or tuple of arrays, optional
+        Gradient of ``sum(f(*points))`` from mathematics, one for each argument: the derivatives at
+        the points, if `f` is elementwise.
+    finite_differences : bool, default: True
+        False where the stated derivative is not that of the value.
+    nan_detector : bool, default: True
+        False where a NaN on the way (for TensorFlow an inf, too) is accepted.
+    allow_nonfinite : bool, default: False
+        True accepts NaN and inf, if all ways agree on them.
+    rtol, atol : float, optional
+        Tolerances among the ways and to `expected`. Default: ``sqrt(eps)``, ``10 * eps``.
+    raises : bool, default: True
+        False returns the report although there are findings.
+
+    Returns
+    -------
+    Report
+        Findings and all derivatives as data; ``str(report)`` is the table to read.
+
+    Raises
+    ------
+    AssertionError
+        If anything was found; the report is its message.
+    TypeError
+        If `f` is not a function, it or `points` has anything but real floating arrays of one
+        framework and dtype, or that framework has no automatic differentiation.
+    ValueError
+        If there are no points, `order` is neither 1 nor 2, or `expected` does not fit.
+
+    Notes
+    -----
+    **Gradient.** That of ``sum(w * f)``, with fixed irregular w so that entries do not cancel;
+    where a point moves one entry of the value, as in elementwise functions, divided by its weight.
+    Every way must give what reverse mode (rev-rev) gives, and finite numbers; only the derivative
+    with respect to a point that is NaN itself may be NaN. Up to 8 points the Hessian is compared
+    whole; above, its product with one fixed vector, without differences.
+
+    Differences from the left and the right, with steps ``eps**0.25`` and ``eps**0.4``, say what a
+    place is. Smooth: they converge to one slope; the derivative is that. Kink: to two; the chosen
+    derivative lies between. Singular (jump, infinite slope, edge of the domain, too much noise):
+    any may be chosen, but not one ``eps**-0.25`` times steeper than the differences. Second
+    derivatives are held against differences of reverse mode, so that a fault which all four
+    compositions share is found. In float16 and bfloat16 there are no differences.
+
+    The detector runs value and reverse mode, but not at NaN, nor at inf if it takes that for a
+    fault (TensorFlow's does). PyTorch's sees backward functions only.
+
+    **Source.** `torch.autograd.gradcheck` and `jax.test_util.check_grads`, which compare with
+    central differences at smooth points.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from safeops import safe_log
+    >>> x = torch.tensor([2.0, 0.0], dtype=torch.float64)
+    >>> print(check_gradients(lambda x: safe_log(x, fill_value=0), x))
+    check_gradients: no findings
+    finite differences of order 1: 1 smooth, 0 kink, 1 singular
+    finite differences of order 2: 3 smooth, 0 kink, 1 singular
+    NaN detector: silent
+    >>> naive = lambda x: torch.where(x > 0, torch.log(x), 0)
+    >>> print(check_gradients(naive, x, order=1, nan_detector=False, raises=False))
+    check_gradients: 2 findings
+    finite differences of order 1: 1 smooth, 0 kink, 1 singular
+    NaN detector: not run
+    <BLANKLINE>
+    at args[0][1] = 0
+      reverse                             nan  not finite
+      forward                               0  differs from reverse
+      finite differences, left              0
+      finite differences, right  -2.63216e+07
+    """
+    if order not in {1, 2}:
+        msg = f"expected order 1 or 2, got {order!r}"
+        raise ValueError(msg)
+    check = _Check(f, points if isinstance(points, tuple) else (points,))
+    check.tolerate(rtol, atol, allow_nonfinite=allow_nonfinite)
+    differences = finite_differences and check.eps < COARSE
+    if finite_differences and not differences:
+        dtype = dtype_name(check.points[0].dtype)
+        check.report.remarks.append(f"finite differences: none, {dtype} is too coarse")
+    check.first_order(forward=forward, differences=differences)
+    if expected is not None:
+        check.against(expected if isinstance(expected, tuple) else (expected,))
+    if order > 1:
+        check.second_order(forward=forward, differences=differences)
+    if nan_detector:
+        check.detector()
+    if raises and not check.report.ok:
+        raise AssertionError(str(check.report))
+    return check.report
+
+
+class _Check:
+    """A function at its points, which are one flat vector of numbers here."""
+
+    def __init__(self, f: Any, points: tuple[Any, ...]) -> None:
+        self.f, self.report = f, Report()
+        self.backend = _backend_for(f, points)
+        self.points = tuple(self.backend.stop_gradient(x) for x in points)
+        self.eps = limits(self.backend.xp, self.points[0]).eps
+        self.shapes = [tuple(x.shape) for x in self.points]
+        self.flat = _flat(self.points)
+        entries = [(k, i) for k, shape in enumerate(self.shapes) for i in np.ndindex(shape)]
+        self.places = [Place(*at, float(x)) for at, x in zip(entries, self.flat, strict=True)]
+        self.basis = [self.arrays(row) for row in np.eye(self.flat.size)]
+        value = _value(self.backend, f, self.points)
+        self.weights = _irregular(_flat([value]).size)
+        self.w = self.array(self.weights, value)
+        self.unit = np.ones(self.flat.size)  # by what the report divides, for each point
+
+    def tolerate(self, rtol: float | None, atol: float | None, *, allow_nonfinite: bool) -> None:
+        """Set what counts as equal, and as finite."""
+        self.rtol = np.sqrt(self.eps) if rtol is None else rtol
+        self.atol = 10 * self.eps if atol is None else atol
+        self.allow_nonfinite = allow_nonfinite
+
+    def arrays(self, flat: Numbers) -> tuple[Array, ...]:
+        """Return a flat vector as arrays in the shapes of the points."""
+        ends = np.cumsum([np.prod(shape, dtype=int) for shape in self.shapes])
+        parts = np.split(flat, ends[:-1])
+        return tuple(self.array(part, x) for part, x in zip(parts, self.points, strict=True))
+
+    def array(self, numbers: Numbers, like: Array) -> Array:
+        """Return numbers as an array in the shape, dtype and device of another."""
+        numbers = np.array(numbers).reshape(tuple(like.shape))
+        return self.backend.xp.asarray(numbers, dtype=like.dtype, device=like.device)
+
+    # The ways.
+
+    def scalar(self, *args: Array) -> Array:
+        """Return the weighted sum of the values."""
+        return self.backend.xp.sum(self.w * self.f(*args))
+
+    def gradient(self, *args: Array) -> Array:
+        """Return the gradient of that by reverse mode, as one array."""
+        xp = self.backend.xp
+        return xp.concat([xp.reshape(g, (-1,)) for g in self.backend.grad(self.scalar)(*args)])
+
+    def column(self, vector: tuple[Array, ...]) -> Numbers:
+        """Return the slope of each entry of the value along a vector, by forward mode."""
+        return _flat([self.backend.jvp(self.f)(self.points, vector)])
+
+    def composed(self, name: str, vector: tuple[Array, ...]) -> Numbers:
+        """Return the product of the Hessian and a vector; the outer mode comes first."""
+        xp, grad, jvp = self.backend.xp, self.backend.grad, self.backend.jvp
+
+        def slope(*args: Array) -> Array:
+            if name.endswith("fwd"):
+                return jvp(self.scalar)(args, vector)
+            gradient = grad(self.scalar)(*args)
+            return sum(xp.sum(v * g) for v, g in zip(vector, gradient, strict=True))
+
+        if name == "fwd-rev":
+            return _flat([jvp(self.gradient)(self.points, vector)])
+        if name == "fwd-fwd":
+            return _flat([jvp(slope)(self.points, e) for e in self.basis])
+        return _flat(grad(slope)(*self.points))
+
+    # The checks.
+
+    def first_order(self, *, forward: bool, differences: bool) -> None:
+        """Hold forward mode, and differences of the value, against reverse mode."""
+        keys = [(place,) for place in self.places]
+        reverse = _flat([self.gradient(*self.points)])
+        columns = self.attempt("forward", self.column, self.basis) if forward else None
+        slopes = self.slopes(self.f) if differences else None
+        moves = np.zeros((self.flat.size, self.weights.size), dtype=bool)
+        moves |= False if columns is None else columns != 0
+        moves |= False if slopes is None else slopes.moves
+        alone = moves.sum(1) == 1
+        self.unit[alone] = self.weights[moves[alone].argmax(1)]
+        self.record("reverse", keys, reverse, reverse)
+        if columns is not None:
+            self.record("forward", keys, columns @ self.weights, reverse)
+        if slopes is not None:
+            self.judge(keys, reverse, slopes.summed(self.weights))
+
+    def second_order(self, *, forward: bool, differences: bool) -> None:
+        """Hold the compositions, and differences of reverse mode, against rev-rev."""
+        whole = self.flat.size <= WHOLE
+        vectors = self.basis if whole else [self.arrays(_irregular(self.flat.size))]
+        starts = [(place,) for place in self.places] if whole else [()]
+        keys = [(*start, place) for start in starts for place in self.places]
+        reference = self.attempt("rev-rev", partial(self.composed, "rev-rev"), vectors)
+        if reference is None:
+            return
+        self.record("rev-rev", keys, reference, reference)
+        for name in ("fwd-rev", "rev-fwd", "fwd-fwd") if forward else ():
+            rows = self.attempt(name, partial(self.composed, name), vectors)
+            if rows is not None:
+                self.record(name, keys, rows, reference)
+        if not whole:
+            self.report.remarks.append("second derivatives: the Hessian times one fixed vector")
+        elif differences:
+            self.judge(keys, reference, self.slopes(self.gradient))
+
+    def against(self, expected: tuple[Any, ...]) -> None:
+        """Hold the gradient of the plain sum against the expected one."""
+        if len(expected) != len(self.points):
+            msg = f"expected {len(self.points)} gradients, one an argument, got {len(expected)}"
+            raise ValueError(msg)
+        xp = self.backend.xp
+        plain = _flat(self.backend.grad(lambda *args: xp.sum(self.f(*args)))(*self.points))
+        pairs = zip(expected, self.shapes, strict=True)
+        wanted = np.concatenate([np.broadcast_to(_numbers(x), shape).ravel() for x, shape in pairs])
+        for place, got, want in zip(self.places, plain, wanted, strict=True):
+            self.report.derivatives[place,]["expected"] = want
+            if not self.equal(got, want):
+                self.find("expected", (place,), got, want, f"reverse of sum(f) is {got:g}")
+
+    def detector(self) -> None:
+        """Run value and reverse mode under the framework's NaN detector."""
+        xp = self.backend.xp
+        if np.isnan(self.flat).any():
+            self.report.detector = "not run, a point is NaN"
+        elif np.isinf(self.flat).any() and self.alarm(lambda *args: sum(map(xp.sum, args))):
+            self.report.detector = "not run, it takes inf for a fault and a point is inf"
+        else:
+            self.report.detector = self.alarm(self.scalar) or "silent"
+            if self.report.detector != "silent":
+                self.find("NaN detector", (), np.nan, np.nan, "raised, a NaN is made on the way")
+
+    def alarm(self, scalar: Function) -> str:
+        """Return what the NaN detector says of a function; nothing, if it is silent."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns that its detector is slow
+            try:
+                with self.backend.nan_detector():
+                    scalar(*self.points)
+                    self.backend.grad(scalar)(*self.points)
+            except Exception as error:  # noqa: BLE001  (each framework raises its own)
+                return _words(error)
+        return ""
+
+    def attempt(self, check: str, way: Function, vectors: Sequence[Any]) -> Numbers | None:
+        """Return what a way gives for each vector; that it raises is a finding."""
+        try:
+            return np.stack([way(vector) for vector in vectors])
+        except Exception as error:  # noqa: BLE001  (such as a rule that is missing)
+            self.find(check, (), np.nan, np.nan, f"raised {_words(error)}")
+        return None
+
+    # The findings.
+
+    def equal(self, got: float, wanted: float) -> bool:
+        """Whether two numbers agree within the tolerance; NaN agrees with NaN."""
+        return bool(np.isclose(got, wanted, self.rtol, self.atol, equal_nan=True))
+
+    def find(self, check: str, places: Places, got: float, wanted: float, why: str) -> None:
+        """Add a finding."""
+        self.report.findings.append(Finding(check, places, float(got), float(wanted), why))
+
+    def record(self, check: str, keys: Any, numbers: Numbers, reference: Numbers) -> None:
+        """Keep what a way gave, and what is wrong with it."""
+        numbers, reference = (np.ravel(x / self.unit) for x in (numbers, reference))
+        for places, got, wanted in zip(keys, numbers, reference, strict=True):
+            self.report.derivatives.setdefault(places, {})[check] = float(got)
+            allowed = self.allow_nonfinite or any(np.isnan(x.point) for x in places)
+            if not self.equal(got, wanted):
+                rival = "rev-rev" if "-" in check else "reverse"
+                self.find(check, places, got, wanted, f"differs from {rival}")
+            elif check in {"reverse", "rev-rev"} and not (np.isfinite(got) or allowed):
+                self.find(check, places, got, np.nan, "not finite")
+
+    def slopes(self, g: Function) -> "_Slopes":
+        """Measure the slopes of `g`, of each entry of its value by each point."""
+
+        def at(flat: Numbers) -> Numbers:
+            return _flat([g(*self.arrays(flat))])
+
+        here = at(self.flat)
+        rows = [_slopes_by(at, here, self.flat, j, self.eps) for j in range(self.flat.size)]
+        return _Slopes(*(np.stack(column) for column in zip(*rows, strict=True)))
+
+    def judge(self, keys: Any, derivative: Numbers, slopes: "_Slopes") -> None:
+        """Hold derivatives against one-sided slopes."""
+        check, order = "finite differences", len(keys[0])
+        kinds = [tuple(KINDS)[kind] for kind in slopes.kind.flat]
+        self.report.kinds[order] = Counter(kinds)
+        columns = (np.ravel(x / self.unit) for x in (derivative, *slopes[:4]))
+        for places, kind, got, left, right, low, high in zip(keys, kinds, *columns, strict=True):
+            row = self.report.derivatives[places]
+            row |= {f"{check}, left": float(left), f"{check}, right": float(right)}
+            if np.isfinite(got) and (got < low or got > high):
+                rival = "rev-rev" if order > 1 else "reverse"
+                self.find(check, places, got, np.clip(got, low, high), f"{rival} {KINDS[kind]}")
+
+
+class _Slopes(NamedTuple):
+    """One-sided slopes, the bounds that they set, the kind of the place, what moves at all."""
+
+    left: Numbers
+    right: Numbers
+    low: Numbers
+    high: Numbers
+    kind: NDArray[np.int64]
+    moves: NDArray[np.bool_]
+
+    def summed(self, weights: Numbers) -> "_Slopes":
+        """Return the slopes of the weighted sum of all values."""
+        kind = self.kind.max(1, initial=0)
+        return _Slopes(*(x @ weights for x in self[:4]), kind, self.moves.any(1))
+
+
+def _slopes_by(at: Function, here: Numbers, flat: Numbers, j: int, eps: float) -> _Slopes:
+    """Measure slopes by one point; by a small one at its own scale, too, if that shows more."""
+    size = abs(flat[j])
+    scales = [max(size, 1.0) if np.isfinite(size) else 1.0]
+    scales += [size] if 0 < size < 1 else []
+    with np.errstate(all="ignore"):
+        found = [_slopes_at(at, here, flat, j, eps, scale) for scale in scales]
+    return min(found, key=lambda slopes: slopes.kind.max(initial=0))
+
+
+def _slopes_at(
+    at: Function, here: Numbers, flat: Numbers, j: int, eps: float, scale: float
+) -> _Slopes:
+    near, wide = (_one_sided(at, here, flat, j, scale * eps**power) for power in (0.4, 0.25))
+    steep = np.fmax(*np.abs(near))
+    size = np.where(np.isfinite(here), np.abs(here), 0.0)
+    noise = 10 * eps**0.6 * np.maximum(size / scale, 1.0)  # 10 roundings, over the near step
+    slack = eps**0.25 * steep + noise
+    gap = np.abs(near[1] - near[0])
+    kink = gap > np.maximum(slack, 0.5 * np.abs(wide[1] - wide[0]))
+    # 1.3: from one step to the other the slope of x * log(abs(x)) at 0 grows by 1.6.
+    diverges = ~(steep <= 1.3 * np.abs(wide).max(0) + slack)
+    finite = np.isfinite(near).all(0) & np.isfinite(wide).all(0)
+    singular = diverges | ~finite | (noise > 0.1 * np.maximum(steep, 1.0))
+    # 0.1: what is left of the change at the near step, for smooth functions and abs(x)**1.5.
+    margin = slack + 0.1 * np.abs(near - wide).max(0) + np.where(kink, 0.0, gap)
+    far = (1 + steep) / eps**0.25
+    low = np.where(singular, -far, near.min(0) - margin)
+    high = np.where(singular, far, near.max(0) + margin)
+    moves = (near != 0).any(0) | (wide != 0).any(0)
+    return _Slopes(*near, low, high, np.where(singular, 2, kink), moves)
+
+
+def _one_sided(at: Function, here: Numbers, flat: Numbers, j: int, step: float) -> Numbers:
+    """Return the slopes from the left and from the right."""
+    slopes = []
+    for signed in (-step, step):
+        moved = flat.copy()
+        moved[j] += signed
+        there = at(moved)
+        same = (there == here) | (np.isnan(there) & np.isnan(here))
+        # An inf or NaN that stays does not depend on a finite point; on one of its like it may.
+        same &= np.isfinite(here) | np.isfinite(flat[j])
+        slopes.append(np.where(same, 0.0, (there - here) / signed))
+    return np.stack(slopes)
+
+
+def _backend_for(f: Any, points: tuple[Any, ...]) -> Backend:
+    """Return the backend of the points, if `f` can be differentiated there."""
+    if not callable(f):
+        msg = f"expected a function, got {type(f).__name__}; pass the function, not its value"
+        raise TypeError(msg)
+    for x in points:
+        backend_of(x).check(x)
+        require(x.dtype, REAL)
+    if not sum(np.prod(x.shape, dtype=int) for x in points):
+        msg = "expected at least one point, got none"
+        raise ValueError(msg)
+    if len({x.dtype for x in points}) > 1:
+        msg = f"expected points of one dtype, got {', '.join(str(x.dtype) for x in points)}"
+        raise TypeError(msg)
+    backend = backend_of(*points)
+    backend.grad(f)  # raises where there is no automatic differentiation
+    return backend
+
+
+def _value(backend: Backend, f: Function, points: tuple[Array, ...]) -> Array:
+    """Return the value of `f`, if it is one that has a gradient."""
+    value = f(*points)
+    if isinstance(value, (*SCALARS, tuple, list, type(None))) or backend_of(value) is not backend:
+        msg = f"expected f to return an array of {backend.name}, got {type(value).__name__}"
+        raise TypeError(msg)
+    require(value.dtype, REAL)
+    return value
+
+
+def _numbers(x: Any) -> Numbers:
+    """Return the numbers in an array of any framework, or a list."""
+    # tolist: NumPy takes no tensor of another device, of bfloat16 or with requires_grad.
+    return np.asarray(x.tolist() if hasattr(x, "tolist") else x, dtype=np.float64)
+
+
+def _flat(arrays: Sequence[Array]) -> Numbers:
+    """Return the numbers in all arrays as one vector."""
+    return np.concatenate([_numbers(x).ravel() for x in arrays])
+
+
+def _irregular(count: int) -> Numbers:
+    """Return weights from 0.5 to 1.5 that no simple sum cancels, exact in every dtype."""
+    golden = (np.sqrt(5) - 1) / 2
+    return 0.5 + np.round(np.arange(1, count + 1) * golden % 1 * 64) / 64
+
+
+def _words(error: Exception) -> str:
+    """Return the name of an error and the first line of its message."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}: {line}"[:160]
