@@ -3,20 +3,24 @@
 import numpy as np
 
 
-def assert_close(got, wanted, rtol, message=""):
+def assert_close(got, wanted, rtol, message="", atol=0.0):
     """
-    Values are equal to `rtol`, exactly where they are 0, infinite or NaN.
+    Each value equals the wanted one to `rtol` of it and to `atol`, which may be an array.
 
-    The tolerance is relative to the entry alone: a 0 that is chosen must be 0.
+    Infinite and NaN are equal to themselves only; with no `atol` a 0 must be 0.
     """
-    got = np.asarray(got, dtype=np.float64)
-    np.testing.assert_allclose(
-        got, np.broadcast_to(wanted, got.shape), rtol=rtol, atol=0, err_msg=message
-    )
+    got, wanted = np.broadcast_arrays(np.asarray(got, float), np.asarray(wanted, float))
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    with np.errstate(invalid="ignore"):
+        near = np.abs(got - wanted) <= atol + rtol * np.abs(wanted)
+    same = (got == wanted) | (np.isnan(got) & np.isnan(wanted)) | (finite & near)
+    if not same.all():
+        msg = f"{message}: at {np.argwhere(~same).tolist()} got {got[~same]}, not {wanted[~same]}"
+        raise AssertionError(msg)
 
 
 def assert_differs(got, wanted, message=""):
-    """At least one value is off by more than a thousandth."""
-    same = np.allclose(got, wanted, rtol=1e-3, atol=1e-3, equal_nan=True)
-    if same:
-        raise AssertionError(message or f"{got} equals {wanted}")
+    """At least one value is off by more than a thousandth, or is not finite where it should be."""
+    if np.allclose(got, wanted, rtol=1e-3, atol=1e-3, equal_nan=True):
+        msg = f"{message}: got {got}, which is right"
+        raise AssertionError(msg)

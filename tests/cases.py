@@ -36,6 +36,8 @@ class Row:
     naive: object  # function of the namespace, then of the arguments
     points: tuple
     naive_is_right: dict = field(default_factory=dict)
+    # Derivatives that a framework cannot take: {(framework, mode): (derivatives, fact)}.
+    unsupported: dict = field(default_factory=dict)
     # Points at which float32 or a narrower dtype has another value by definition.
     only_float64: bool = False
 
@@ -55,6 +57,14 @@ FLAT = ((0, 0), (0, 0, 0))  # gradient and second derivatives of a constant
 # The kernels for the slopes of sqrt, rsqrt and reciprocal return 0 for a cotangent of 0, outside
 # XLA too (2.21): 0 * inf is 0 there.
 ZERO_KERNEL = {"tensorflow": "its kernel makes 0 * inf a 0 outside XLA"}
+
+# For operations that treat a scale as a constant.
+DETACHED = {
+    ("torch", "compile"): (
+        ("fwd-fwd",),
+        "torch.compile traces no jvp of a jvp of ``x * x.detach()`` (torch 2.13)",
+    ),
+}
 
 ROWS = (
     Row(
@@ -360,6 +370,7 @@ ROWS = (
             two((0.0, -5.0), pi, (-0.2, 0), (0, -0.04, 0)),
             two((1e-200, 1e-200), pi / 4, (0.5e200, -0.5e200), None),
         ),
+        unsupported=DETACHED,
     ),
     Row(
         "safe_hypot",
@@ -372,6 +383,7 @@ ROWS = (
             two((1e200, 1e200), sqrt(2) * 1e200, (sqrt(0.5), sqrt(0.5)), None),
             two((1e-200, 0.0), 1e-200, (1, 0), None),
         ),
+        unsupported=DETACHED,
     ),
     Row(
         "sinc",
