@@ -1,10 +1,12 @@
 """A check of gradients: every way to differentiate a function, at the points where it may break."""
 
+import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +18,7 @@ from safeops._typing import Array, Backend, Function
 
 __all__ = ["Finding", "Place", "Report", "check_gradients"]
 
-WHOLE = 8  # input entries up to which the Hessian is compared whole: fwd-fwd takes their square
+WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square
 COARSE = 1e-4  # eps above which differences say nothing: that of float16 and bfloat16
 # What differences take a place for, and what is then wrong with a derivative that they contradict.
 KINDS = {
@@ -24,6 +26,8 @@ KINDS = {
     "kink": "is not between the slopes",
     "singular": "is far steeper than the slopes",
 }
+SINGULAR = list(KINDS).index("singular")
+PROBES = (-0.7, 0.3, 2.5)  # what a point is set to, to see which entries of the value change
 SHOWN = 12  # places that a report writes out
 
 Numbers = NDArray[np.float64]
@@ -165,7 +169,7 @@ def check_gradients(
     **Gradient.** That of ``sum(w * f)``, with fixed irregular w so that entries do not cancel;
     where a point moves one entry of the value, as in elementwise functions, divided by its weight.
     Every way must give what reverse mode (rev-rev) gives, and finite numbers; only the derivative
-    with respect to a point that is NaN itself may be NaN. Up to 8 points the Hessian is compared
+    with respect to a point that is NaN itself may be NaN. Up to 6 points the Hessian is compared
     whole; above, its product with one fixed vector, without differences.
 
     Differences from the left and the right, with steps ``eps**0.25`` and ``eps**0.4``, say what a
@@ -189,7 +193,7 @@ def check_gradients(
     >>> print(check_gradients(lambda x: safe_log(x, fill_value=0), x))
     check_gradients: no findings
     finite differences of order 1: 1 smooth, 0 kink, 1 singular
-    finite differences of order 2: 3 smooth, 0 kink, 1 singular
+    finite differences of order 2: 1 smooth, 0 kink, 3 singular
     NaN detector: silent
     >>> naive = lambda x: torch.where(x > 0, torch.log(x), 0)
     >>> print(check_gradients(naive, x, order=1, nan_detector=False, raises=False))
@@ -207,7 +211,9 @@ def check_gradients(
         msg = f"expected order 1 or 2, got {order!r}"
         raise ValueError(msg)
     check = _Check(f, points if isinstance(points, tuple) else (points,))
-    check.tolerate(rtol, atol, allow_nonfinite=allow_nonfinite)
+    check.rtol = check.rtol if rtol is None else rtol
+    check.atol = check.atol if atol is None else atol
+    check.allow_nonfinite = allow_nonfinite
     differences = finite_differences and check.eps < COARSE
     if finite_differences and not differences:
         dtype = dtype_name(check.points[0].dtype)
@@ -218,7 +224,7 @@ def check_gradients(
     if order > 1:
         check.second_order(forward=forward, differences=differences)
     if nan_detector:
-        check.detector()
+        check.report.detector = check.detector()
     if raises and not check.report.ok:
         raise AssertionError(str(check.report))
     return check.report
@@ -240,13 +246,10 @@ class _Check:
         value = _value(self.backend, f, self.points)
         self.weights = _irregular(_flat([value]).size)
         self.w = self.array(self.weights, value)
-        self.unit = np.ones(self.flat.size)  # by what the report divides, for each point
-
-    def tolerate(self, rtol: float | None, atol: float | None, *, allow_nonfinite: bool) -> None:
-        """Set what counts as equal, and as finite."""
-        self.rtol = np.sqrt(self.eps) if rtol is None else rtol
-        self.atol = 10 * self.eps if atol is None else atol
-        self.allow_nonfinite = allow_nonfinite
+        self.reach = self.reached()
+        alone = self.reach.sum(1) == 1
+        self.unit = np.where(alone, self.reach @ self.weights, 1.0)  # by which the report divides
+        self.rtol, self.atol, self.allow_nonfinite = np.sqrt(self.eps), 10 * self.eps, False
 
     def arrays(self, flat: Numbers) -> tuple[Array, ...]:
         """Return a flat vector as arrays in the shapes of the points."""
@@ -259,6 +262,17 @@ class _Check:
         numbers = np.array(numbers).reshape(tuple(like.shape))
         return self.backend.xp.asarray(numbers, dtype=like.dtype, device=like.device)
 
+    def reached(self) -> NDArray[np.bool_]:
+        """Return, for each point, which entries of the value can depend on it."""
+        count = self.flat.size
+        reach = np.zeros((count, self.weights.size), dtype=bool)
+        for base in (self.flat, _irregular(count)):
+            here = _flat([self.f(*self.arrays(base))])
+            for j, probe in product(range(count), PROBES):
+                there = _flat([self.f(*self.arrays(np.where(np.arange(count) == j, probe, base)))])
+                reach[j] |= ~_same(here, there)
+        return reach
+
     # The ways.
 
     def scalar(self, *args: Array) -> Array:
@@ -270,25 +284,31 @@ class _Check:
         xp = self.backend.xp
         return xp.concat([xp.reshape(g, (-1,)) for g in self.backend.grad(self.scalar)(*args)])
 
-    def column(self, vector: tuple[Array, ...]) -> Numbers:
-        """Return the slope of each entry of the value along a vector, by forward mode."""
+    def forward(self, vector: tuple[Array, ...]) -> Numbers:
+        """Return the slopes of the values along a vector by forward mode."""
         return _flat([self.backend.jvp(self.f)(self.points, vector)])
 
     def composed(self, name: str, vector: tuple[Array, ...]) -> Numbers:
         """Return the product of the Hessian and a vector; the outer mode comes first."""
-        xp, grad, jvp = self.backend.xp, self.backend.grad, self.backend.jvp
+        xp, grad, jvp, points = self.backend.xp, self.backend.grad, self.backend.jvp, self.points
 
-        def slope(*args: Array) -> Array:
-            if name.endswith("fwd"):
-                return jvp(self.scalar)(args, vector)
+        def along_reverse(*args: Array) -> Array:
             gradient = grad(self.scalar)(*args)
             return sum(xp.sum(v * g) for v, g in zip(vector, gradient, strict=True))
 
+        if name == "rev-rev":
+            return _flat(grad(along_reverse)(*points))
         if name == "fwd-rev":
-            return _flat([jvp(self.gradient)(self.points, vector)])
-        if name == "fwd-fwd":
-            return _flat([jvp(slope)(self.points, e) for e in self.basis])
-        return _flat(grad(slope)(*self.points))
+            return _flat([jvp(self.gradient)(points, vector)])
+        if name == "rev-fwd":
+            return _flat(grad(lambda *args: jvp(self.scalar)(args, vector))(*points))
+        slope = jvp(lambda *args: jvp(self.f)(args, vector))
+        return self.weighted(np.stack([_flat([slope(points, e)]) for e in self.basis]))
+
+    def weighted(self, columns: Numbers) -> Numbers:
+        """Return the derivatives of the weighted sum from those of the values."""
+        # 0 * inf, at another point than the one by which this is the derivative.
+        return np.where(self.reach | np.isfinite(columns), columns, 0.0) @ self.weights
 
     # The checks.
 
@@ -296,18 +316,15 @@ class _Check:
         """Hold forward mode, and differences of the value, against reverse mode."""
         keys = [(place,) for place in self.places]
         reverse = _flat([self.gradient(*self.points)])
-        columns = self.attempt("forward", self.column, self.basis) if forward else None
-        slopes = self.slopes(self.f) if differences else None
-        moves = np.zeros((self.flat.size, self.weights.size), dtype=bool)
-        moves |= False if columns is None else columns != 0
-        moves |= False if slopes is None else slopes.moves
-        alone = moves.sum(1) == 1
-        self.unit[alone] = self.weights[moves[alone].argmax(1)]
+        columns = self.attempt("forward", self.forward, self.basis) if forward else None
+        slopes = self.slopes(self.f, self.reach) if differences else None
         self.record("reverse", keys, reverse, reverse)
         if columns is not None:
-            self.record("forward", keys, columns @ self.weights, reverse)
+            self.record("forward", keys, self.weighted(columns), reverse)
         if slopes is not None:
-            self.judge(keys, reverse, slopes.summed(self.weights))
+            slopes = slopes.summed(self.weights)
+            self.singular = slopes.kind == SINGULAR
+            self.judge(keys, reverse, slopes)
 
     def second_order(self, *, forward: bool, differences: bool) -> None:
         """Hold the compositions, and differences of reverse mode, against rev-rev."""
@@ -315,18 +332,19 @@ class _Check:
         vectors = self.basis if whole else [self.arrays(_irregular(self.flat.size))]
         starts = [(place,) for place in self.places] if whole else [()]
         keys = [(*start, place) for start in starts for place in self.places]
-        reference = self.attempt("rev-rev", partial(self.composed, "rev-rev"), vectors)
-        if reference is None:
-            return
-        self.record("rev-rev", keys, reference, reference)
-        for name in ("fwd-rev", "rev-fwd", "fwd-fwd") if forward else ():
+        together = self.reach.astype(int) @ self.reach.T > 0
+        reference = None
+        for name in ("rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd") if forward else ("rev-rev",):
             rows = self.attempt(name, partial(self.composed, name), vectors)
             if rows is not None:
+                rows = np.where(together | np.isfinite(rows), rows, 0.0) if whole else rows
+                reference = rows if reference is None else reference
                 self.record(name, keys, rows, reference)
         if not whole:
             self.report.remarks.append("second derivatives: the Hessian times one fixed vector")
-        elif differences:
-            self.judge(keys, reference, self.slopes(self.gradient))
+        elif differences and reference is not None:
+            slopes = _Slopes._make(x.T for x in self.slopes(self.gradient, together))
+            self.judge(keys, reference, slopes.freed(self.singular | self.singular[:, None]))
 
     def against(self, expected: tuple[Any, ...]) -> None:
         """Hold the gradient of the plain sum against the expected one."""
@@ -335,24 +353,24 @@ class _Check:
             raise ValueError(msg)
         xp = self.backend.xp
         plain = _flat(self.backend.grad(lambda *args: xp.sum(self.f(*args)))(*self.points))
-        pairs = zip(expected, self.shapes, strict=True)
-        wanted = np.concatenate([np.broadcast_to(_numbers(x), shape).ravel() for x, shape in pairs])
+        pairs = zip(map(_numbers, expected), self.shapes, strict=True)
+        wanted = np.concatenate([_fitting(numbers, shape).ravel() for numbers, shape in pairs])
         for place, got, want in zip(self.places, plain, wanted, strict=True):
             self.report.derivatives[place,]["expected"] = want
             if not self.equal(got, want):
                 self.find("expected", (place,), got, want, f"reverse of sum(f) is {got:g}")
 
-    def detector(self) -> None:
-        """Run value and reverse mode under the framework's NaN detector."""
+    def detector(self) -> str:
+        """Run value and reverse mode under the framework's NaN detector; return its answer."""
         xp = self.backend.xp
         if np.isnan(self.flat).any():
-            self.report.detector = "not run, a point is NaN"
-        elif np.isinf(self.flat).any() and self.alarm(lambda *args: sum(map(xp.sum, args))):
-            self.report.detector = "not run, it takes inf for a fault and a point is inf"
-        else:
-            self.report.detector = self.alarm(self.scalar) or "silent"
-            if self.report.detector != "silent":
-                self.find("NaN detector", (), np.nan, np.nan, "raised, a NaN is made on the way")
+            return "not run, a point is NaN"
+        if np.isinf(self.flat).any() and self.alarm(lambda *args: sum(map(xp.sum, args))):
+            return "not run, it takes inf for a fault and a point is inf"
+        if alarm := self.alarm(self.scalar):
+            self.find("NaN detector", (), np.nan, np.nan, alarm)
+            return "raised"
+        return "silent"
 
     def alarm(self, scalar: Function) -> str:
         """Return what the NaN detector says of a function; nothing, if it is silent."""
@@ -396,15 +414,25 @@ class _Check:
             elif check in {"reverse", "rev-rev"} and not (np.isfinite(got) or allowed):
                 self.find(check, places, got, np.nan, "not finite")
 
-    def slopes(self, g: Function) -> "_Slopes":
-        """Measure the slopes of `g`, of each entry of its value by each point."""
+    def slopes(self, g: Function, reach: NDArray[np.bool_]) -> "_Slopes":
+        """Measure the slopes of `g`, of each entry of its value by each point that can reach it."""
+        here = _flat([g(*self.points)])
 
-        def at(flat: Numbers) -> Numbers:
-            return _flat([g(*self.arrays(flat))])
+        def change(j: int, step: float) -> Numbers:
+            moved = self.flat.copy()
+            moved[j] += step
+            there = _flat([g(*self.arrays(moved))])
+            # An inf or NaN that stays may still depend on a point that can reach it.
+            stays = _same(here, there) & (np.isfinite(here) | ~reach[j])
+            return np.where(stays, 0.0, there - here)
 
-        here = at(self.flat)
-        rows = [_slopes_by(at, here, self.flat, j, self.eps) for j in range(self.flat.size)]
-        return _Slopes(*(np.stack(column) for column in zip(*rows, strict=True)))
+        level = np.where(np.isfinite(here), np.abs(here), 0.0)
+        with np.errstate(all="ignore"):
+            rows = [
+                _slopes_by(partial(change, j), level, abs(x), self.eps)
+                for j, x in enumerate(self.flat)
+            ]
+        return _Slopes._make(np.stack(column) for column in zip(*rows, strict=True))
 
     def judge(self, keys: Any, derivative: Numbers, slopes: "_Slopes") -> None:
         """Hold derivatives against one-sided slopes."""
@@ -421,66 +449,54 @@ class _Check:
 
 
 class _Slopes(NamedTuple):
-    """One-sided slopes, the bounds that they set, the kind of the place, what moves at all."""
+    """One-sided slopes, the bounds that they set, and the kind of the place."""
 
     left: Numbers
     right: Numbers
     low: Numbers
     high: Numbers
     kind: NDArray[np.int64]
-    moves: NDArray[np.bool_]
 
     def summed(self, weights: Numbers) -> "_Slopes":
         """Return the slopes of the weighted sum of all values."""
-        kind = self.kind.max(1, initial=0)
-        return _Slopes(*(x @ weights for x in self[:4]), kind, self.moves.any(1))
+        sums = (x @ weights for x in self[:4])
+        return _Slopes._make((*sums, self.kind.max(1, initial=0)))
+
+    def freed(self, chosen: NDArray[np.bool_]) -> "_Slopes":
+        """Return the slopes with no bounds where the gradient itself is chosen."""
+        low, high = np.where(chosen, -np.inf, self.low), np.where(chosen, np.inf, self.high)
+        return self._replace(low=low, high=high, kind=np.where(chosen, SINGULAR, self.kind))
 
 
-def _slopes_by(at: Function, here: Numbers, flat: Numbers, j: int, eps: float) -> _Slopes:
-    """Measure slopes by one point; by a small one at its own scale, too, if that shows more."""
-    size = abs(flat[j])
-    scales = [max(size, 1.0) if np.isfinite(size) else 1.0]
-    scales += [size] if 0 < size < 1 else []
-    with np.errstate(all="ignore"):
-        found = [_slopes_at(at, here, flat, j, eps, scale) for scale in scales]
-    return min(found, key=lambda slopes: slopes.kind.max(initial=0))
+def _slopes_by(change: Function, level: Numbers, size: float, eps: float) -> _Slopes:
+    """Measure slopes by a point; by a small one at its own scale, too, where that shows more."""
+    slopes = _slopes_at(change, level, max(size, 1.0) if np.isfinite(size) else 1.0, eps)
+    if not 0 < size < 1:
+        return slopes
+    closer = _slopes_at(change, level, size, eps)
+    better = closer.kind < slopes.kind
+    return _Slopes._make(np.where(better, *pair) for pair in zip(closer, slopes, strict=True))
 
 
-def _slopes_at(
-    at: Function, here: Numbers, flat: Numbers, j: int, eps: float, scale: float
-) -> _Slopes:
-    near, wide = (_one_sided(at, here, flat, j, scale * eps**power) for power in (0.4, 0.25))
+def _slopes_at(change: Function, level: Numbers, scale: float, eps: float) -> _Slopes:
+    steps = (scale * eps**0.4, scale * eps**0.25)
+    near, wide = (np.stack([change(-step) / -step, change(step) / step]) for step in steps)
+    # 10 roundings, over the near step. A value that does not move far from 0 has none.
+    moves = (near != 0).any(0) | (wide != 0).any(0) | (scale < 1)
+    noise = 10 * eps**0.6 * np.maximum(np.where(moves, level, 0.0) / scale, 1.0)
     steep = np.fmax(*np.abs(near))
-    size = np.where(np.isfinite(here), np.abs(here), 0.0)
-    noise = 10 * eps**0.6 * np.maximum(size / scale, 1.0)  # 10 roundings, over the near step
     slack = eps**0.25 * steep + noise
     gap = np.abs(near[1] - near[0])
     kink = gap > np.maximum(slack, 0.5 * np.abs(wide[1] - wide[0]))
     # 1.3: from one step to the other the slope of x * log(abs(x)) at 0 grows by 1.6.
-    diverges = ~(steep <= 1.3 * np.abs(wide).max(0) + slack)
-    finite = np.isfinite(near).all(0) & np.isfinite(wide).all(0)
-    singular = diverges | ~finite | (noise > 0.1 * np.maximum(steep, 1.0))
+    converges = (steep <= 1.3 * np.abs(wide).max(0) + slack) & np.isfinite(near + wide).all(0)
+    singular = ~converges | (noise > 0.1 * np.maximum(steep, 1.0))
     # 0.1: what is left of the change at the near step, for smooth functions and abs(x)**1.5.
     margin = slack + 0.1 * np.abs(near - wide).max(0) + np.where(kink, 0.0, gap)
     far = (1 + steep) / eps**0.25
     low = np.where(singular, -far, near.min(0) - margin)
     high = np.where(singular, far, near.max(0) + margin)
-    moves = (near != 0).any(0) | (wide != 0).any(0)
-    return _Slopes(*near, low, high, np.where(singular, 2, kink), moves)
-
-
-def _one_sided(at: Function, here: Numbers, flat: Numbers, j: int, step: float) -> Numbers:
-    """Return the slopes from the left and from the right."""
-    slopes = []
-    for signed in (-step, step):
-        moved = flat.copy()
-        moved[j] += signed
-        there = at(moved)
-        same = (there == here) | (np.isnan(there) & np.isnan(here))
-        # An inf or NaN that stays does not depend on a finite point; on one of its like it may.
-        same &= np.isfinite(here) | np.isfinite(flat[j])
-        slopes.append(np.where(same, 0.0, (there - here) / signed))
-    return np.stack(slopes)
+    return _Slopes(near[0], near[1], low, high, np.where(singular, SINGULAR, kink))
 
 
 def _backend_for(f: Any, points: tuple[Any, ...]) -> Backend:
@@ -512,15 +528,27 @@ def _value(backend: Backend, f: Function, points: tuple[Array, ...]) -> Array:
     return value
 
 
+def _fitting(gradient: Numbers, shape: tuple[int, ...]) -> Numbers:
+    if gradient.shape not in {(), shape}:
+        msg = f"expected a gradient of shape {shape}, got {gradient.shape}"
+        raise ValueError(msg)
+    return np.broadcast_to(gradient, shape)
+
+
 def _numbers(x: Any) -> Numbers:
     """Return the numbers in an array of any framework, or a list."""
-    # tolist: NumPy takes no tensor of another device, of bfloat16 or with requires_grad.
-    return np.asarray(x.tolist() if hasattr(x, "tolist") else x, dtype=np.float64)
+    # NumPy takes no tensor of another device or of bfloat16, and tolist none of PyTorch's zeros
+    # without storage (a structurally zero derivative), which + 0 fills.
+    return np.asarray((x + 0).tolist() if hasattr(x, "tolist") else x, dtype=np.float64)
 
 
 def _flat(arrays: Sequence[Array]) -> Numbers:
     """Return the numbers in all arrays as one vector."""
     return np.concatenate([_numbers(x).ravel() for x in arrays])
+
+
+def _same(a: Numbers, b: Numbers) -> NDArray[np.bool_]:
+    return (a == b) | (np.isnan(a) & np.isnan(b))
 
 
 def _irregular(count: int) -> Numbers:
@@ -530,6 +558,5 @@ def _irregular(count: int) -> Numbers:
 
 
 def _words(error: Exception) -> str:
-    """Return the name of an error and the first line of its message."""
-    line = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {line}"[:160]
+    """Return the name of an error and the start of its message."""
+    return textwrap.shorten(f"{type(error).__name__}: {error}", 240, placeholder=" ...")

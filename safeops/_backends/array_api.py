@@ -14,7 +14,7 @@ class ArrayAPI:
 
     def __init__(self, xp: Namespace) -> None:
         self.xp = xp
-        self.name = xp.__name__.removeprefix("array_api_compat.")
+        self.name = getattr(type(self), "name", xp.__name__)
 
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this namespace."""

@@ -42,9 +42,11 @@ for _dtype in (tf.bool, *KINDS["numeric"]):
     setattr(xp, _dtype.name, _dtype)
 
 
-def standard(function: Function) -> Function:
+def standard(function: Function, *, described: Function | None = None) -> Function:
     """Add a function to the namespace; the underscore that spares a builtin falls off."""
-    setattr(xp, function.__name__.rstrip("_"), function)
+    function.__doc__ = (described or function).__doc__
+    function.__name__ = (described or function).__name__.rstrip("_")
+    setattr(xp, function.__name__, function)
     return function
 
 
@@ -121,6 +123,9 @@ def asarray(x: Any, /, *, dtype: DType = None, device: str | None = None) -> Arr
     if isinstance(x, SCALARS):
         return tf.constant(x, dtype)
     x = tensor(x)
+    if dtype in COMPLEX and x.dtype not in COMPLEX:
+        x = tf.cast(x, dtype.real_dtype)
+        return tf.complex(x, tf.zeros_like(x))  # the gradient of tf.cast would log a warning
     return x if dtype is None or x.dtype == dtype else tf.cast(x, dtype)
 
 
@@ -164,6 +169,7 @@ for _names, _convert in {
     for _name in _names.split():
         setattr(xp, _name, _converting(getattr(tf.math, _name), _convert))
 xp.remainder = xp.floormod
+xp.divide = _converting(tf.math.truediv, together)
 
 
 @standard
@@ -225,24 +231,25 @@ def logical_not(x: Array, /) -> Array:
 @standard
 def maximum(x: Any, y: Any, /) -> Array:
     """Return the greater of two, NaN if one is; a tie splits the gradient evenly."""
-    # XLA drops a NaN in the second operand (118673), and a tie sends all to the first.
-    x, y = together(x, y)
-    return _chosen(x > y, x < y, x, y) if x.dtype in INEXACT else tf.maximum(x, y)
+    return _chosen(tf.greater, tf.maximum, x, y)
 
 
 @standard
 def minimum(x: Any, y: Any, /) -> Array:
     """Return the lesser of two, NaN if one is; a tie splits the gradient evenly."""
+    return _chosen(tf.less, tf.minimum, x, y)
+
+
+def _chosen(wins: Function, of_integers: Function, x: Any, y: Any) -> Array:
+    # XLA drops a NaN in the second operand (118673), and a tie sends all to the first. If neither
+    # wins, there is a tie, of which the mean is the value and the gradient, or a NaN, which the
+    # mean keeps. In float32, as half of the least subnormal of float16 rounds to 0.
     x, y = together(x, y)
-    return _chosen(x < y, x > y, x, y) if x.dtype in INEXACT else tf.minimum(x, y)
-
-
-def _chosen(first: Array, second: Array, x: Array, y: Array) -> Array:
-    # Neither first nor second: a tie, of which the mean is the value and the gradient, or a NaN,
-    # which the mean keeps. In float32, as half of the least subnormal of float16 rounds to 0.
+    if x.dtype not in REAL:
+        return of_integers(x, y)
     wide = tf.float32 if x.dtype == tf.float16 else x.dtype
     mean_of_both = tf.cast(0.5 * tf.cast(x, wide) + 0.5 * tf.cast(y, wide), x.dtype)
-    return tf.where(first, x, tf.where(second, y, mean_of_both))
+    return tf.where(wins(x, y), x, tf.where(wins(y, x), y, mean_of_both))
 
 
 def _test(name: str, *, of_integers: bool, of_parts: Function) -> None:
@@ -324,6 +331,21 @@ def _length(x: Array) -> int | None:
     return None if x.shape.rank is None else x.shape[-1]
 
 
+def _along_axis(default: int | None = None) -> Function:
+    def decorator(function: Function) -> Function:
+        def moved(x: Array, /, *, axis: int | None = default, **options: Any) -> Array:
+            x = tensor(x)
+            if axis is None and x.shape.rank not in (None, 1):
+                msg = f"expected an axis for {x.shape.rank} dimensions, got None"
+                raise ValueError(msg)
+            axis = -1 if axis is None else axis
+            return _swapped(function(_swapped(x, axis), **options), axis)
+
+        return standard(moved, described=function)
+
+    return decorator
+
+
 # Reductions
 
 
@@ -331,58 +353,54 @@ def _reduction(function: Function) -> Function:
     def reduced(x: Array, /, *, axis: Axis = None, keepdims: bool = False, **options: Any) -> Array:
         return function(tensor(x), axis, keepdims, **options)
 
-    reduced.__name__, reduced.__doc__ = function.__name__, function.__doc__
-    return standard(reduced)
+    return standard(reduced, described=function)
 
 
 @_reduction
-def any_(x: Array, *where_to: Any) -> Array:
+def any_(x: Array, *axes: Any) -> Array:
     """Whether any entry is true."""
-    return tf.reduce_any(asarray(x, dtype=tf.bool), *where_to)
+    return tf.reduce_any(asarray(x, dtype=tf.bool), *axes)
 
 
 @_reduction
-def all_(x: Array, *where_to: Any) -> Array:
+def all_(x: Array, *axes: Any) -> Array:
     """Whether all entries are true."""
-    return tf.reduce_all(asarray(x, dtype=tf.bool), *where_to)
+    return tf.reduce_all(asarray(x, dtype=tf.bool), *axes)
 
 
 @_reduction
-def max_(x: Array, *where_to: Any) -> Array:
+def max_(x: Array, *axes: Any) -> Array:
     """Greatest entry, NaN if there is one; ties split the gradient evenly."""
-    if x.dtype == tf.bool:
-        return tf.reduce_any(x, *where_to)
-    return _nan_if_any(x, tf.reduce_max(x, *where_to), *where_to)
+    return _extreme(tf.reduce_any if x.dtype == tf.bool else tf.reduce_max, x, *axes)
 
 
 @_reduction
-def min_(x: Array, *where_to: Any) -> Array:
+def min_(x: Array, *axes: Any) -> Array:
     """Least entry, NaN if there is one; ties split the gradient evenly."""
-    if x.dtype == tf.bool:
-        return tf.reduce_all(x, *where_to)
-    return _nan_if_any(x, tf.reduce_min(x, *where_to), *where_to)
+    return _extreme(tf.reduce_all if x.dtype == tf.bool else tf.reduce_min, x, *axes)
 
 
-def _nan_if_any(x: Array, found: Array, *where_to: Any) -> Array:
+def _extreme(function: Function, x: Array, *axes: Any) -> Array:
     # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). This product
     # makes value and gradient NaN again; selecting a NaN would leave the gradient at 0.
-    if x.dtype not in INEXACT:
+    found = function(x, *axes)
+    if x.dtype not in REAL:
         return found
     one = tf.constant(1.0, x.dtype)
-    return found * tf.where(tf.reduce_any(tf.math.is_nan(x), *where_to), math.nan * one, one)
+    return found * tf.where(tf.reduce_any(tf.math.is_nan(x), *axes), math.nan * one, one)
 
 
 @_reduction
-def sum_(x: Array, *where_to: Any, dtype: DType = None) -> Array:
+def sum_(x: Array, *axes: Any, dtype: DType = None) -> Array:
     """Sum; integers in 64 bits, as tf.reduce_sum overflows."""
-    return tf.reduce_sum(_accumulator(x, dtype), *where_to)
+    return tf.reduce_sum(_accumulator(x, dtype), *axes)
 
 
 @_reduction
-def mean(x: Array, *where_to: Any) -> Array:
+def mean(x: Array, *axes: Any) -> Array:
     """Mean; integers in floating point, as tf.reduce_mean truncates."""
     x = inexact(x)
-    return tf.cast(tf.reduce_mean(_widened(x), *where_to), x.dtype)
+    return tf.cast(tf.reduce_mean(_widened(x), *axes), x.dtype)
 
 
 @_reduction
@@ -431,43 +449,31 @@ def _widened(x: Array) -> Array:
     return tf.cast(x, tf.int64) if x.dtype == tf.uint64 else x
 
 
-def _cumulative(function: Function) -> Function:
-    def cumulated(
-        x: Array, /, *, axis: int | None = None, dtype: DType = None, include_initial: bool = False
-    ) -> Array:
-        x = tensor(x)
-        if axis is None and x.shape.rank not in (None, 1):
-            msg = f"expected an axis for {x.shape.rank} dimensions, got None"
-            raise ValueError(msg)
-        axis = -1 if axis is None else axis
-        x = _swapped(_accumulator(x, dtype), axis)
-        initial, total = function(x)
-        if include_initial:
-            edge = tf.fill(tf.concat([tf.shape(x)[:-1], [1]], 0), tf.constant(initial, x.dtype))
-            total = tf.concat([edge, total], -1)
-        return _swapped(total, axis)
-
-    cumulated.__name__, cumulated.__doc__ = function.__name__, function.__doc__
-    return standard(cumulated)
-
-
-@_cumulative
-def cumulative_sum(x: Array) -> tuple[int, Array]:
+@_along_axis()
+def cumulative_sum(x: Array, *, dtype: DType = None, include_initial: bool = False) -> Array:
     """Return the sums of the first entries."""
+    x = _accumulator(x, dtype)
     if x.dtype in COMPLEX:  # XLA has no cumsum for these
-        return 0, tf.complex(tf.cumsum(tf.math.real(x), -1), tf.cumsum(tf.math.imag(x), -1))
-    return 0, tf.cast(tf.cumsum(_widened(x), -1), x.dtype)
+        total = tf.complex(tf.cumsum(tf.math.real(x), -1), tf.cumsum(tf.math.imag(x), -1))
+    else:
+        total = tf.cast(tf.cumsum(_widened(x), -1), x.dtype)
+    return tf.concat([_column(x, 0), total], -1) if include_initial else total
 
 
-@_cumulative
-def cumulative_prod(x: Array) -> tuple[int, Array]:
+@_along_axis()
+def cumulative_prod(x: Array, *, dtype: DType = None, include_initial: bool = False) -> Array:
     """Return the products of the first entries, with all their derivatives."""
     # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros.
+    total = _accumulator(x, dtype)
     places = tf.range(tf.shape(x)[-1])
     for doubling in range(_doublings(x)):
         shift = 2**doubling
-        x *= tf.where(places < shift, tf.ones_like(x), tf.roll(x, shift, -1))
-    return 1, x
+        total *= tf.where(places < shift, tf.ones_like(total), tf.roll(total, shift, -1))
+    return tf.concat([_column(total, 1), total], -1) if include_initial else total
+
+
+def _column(x: Array, value: int) -> Array:
+    return tf.fill(tf.concat([tf.shape(x)[:-1], [1]], 0), tf.constant(value, x.dtype))
 
 
 # Order
@@ -499,19 +505,16 @@ def _first(x: Array, extreme: Function, axis: int | None, *, keepdims: bool) -> 
     return found if keepdims else tf.squeeze(found, [axis])
 
 
-@standard
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+@_along_axis(-1)
+def sort(x: Array, *, descending: bool = False, stable: bool = True) -> Array:
     """Entries in order, NaN last in both directions."""
-    del stable  # it always is
-    x = _swapped(tensor(x), axis)
-    return _swapped(_picked(x, _order(x, descending=descending)), axis)
+    return _picked(x, _order(x, descending=descending, stable=stable))
 
 
-@standard
-def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+@_along_axis(-1)
+def argsort(x: Array, *, descending: bool = False, stable: bool = True) -> Array:
     """Positions of the entries in order, NaN last in both directions."""
-    del stable  # it always is
-    return _swapped(_order(_swapped(tensor(x), axis), descending=descending), axis)
+    return _order(x, descending=descending, stable=stable)
 
 
 @standard
@@ -520,9 +523,10 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     return _swapped(_picked(_swapped(tensor(x), axis), _swapped(tensor(indices), axis)), axis)
 
 
-def _order(x: Array, *, descending: bool) -> Array:
+def _order(x: Array, *, descending: bool, stable: bool) -> Array:
     # tf.sort and tf.argsort leave numbers unsorted where there are NaN (117287), and XLA puts -0
     # before 0. So NaN becomes an infinity, and a second, stable sort puts it behind the others.
+    del stable  # it always is
     direction = "DESCENDING" if descending else "ASCENDING"
     if x.dtype not in REAL:
         x = tf.cast(x, tf.int8) if x.dtype == tf.bool else x

@@ -1,0 +1,539 @@
+"""The check of gradients: what it finds, what it passes, what it says."""
+
+import doctest
+import inspect
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import safeops
+from frameworks import asarray
+from safeops._backends import load
+from safeops.testing import Finding, Place, check_gradients
+
+FIRST = {"reverse", "forward"}
+SECOND = {"rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd"}
+DIFFERENCES = "finite differences"
+VALUES = [2.0, 0.0, -1.0]
+
+
+@pytest.fixture
+def xp(autodiff_framework):
+    """Return the namespace of the framework under test."""
+    return load(autodiff_framework).xp
+
+
+@pytest.fixture
+def x(autodiff_framework):
+    """Return three points, with one where functions break in the middle."""
+    return asarray(autodiff_framework, VALUES)
+
+
+def found(f, points, **options):
+    """Return the report on a function that may be wrong."""
+    return check_gradients(f, points, raises=False, **options)
+
+
+def checks(report):
+    """Return the names of the checks that found something."""
+    return {finding.check for finding in report.findings}
+
+
+def pretending(value, slope_of):
+    """Return a function with the value of one and all derivatives of another."""
+
+    def f(x):
+        return slope_of(x) + safeops.stop_gradient(value(x) - slope_of(x))
+
+    return f
+
+
+def wrong_square(framework):
+    """Return the square of x with a rule of the framework that says 3 * x."""
+    return {"torch": wrong_in_torch, "jax": wrong_in_jax, "tensorflow": wrong_in_tensorflow}[
+        framework
+    ]()
+
+
+def wrong_in_torch():
+    """Return such a square of PyTorch."""
+    import torch
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            del output
+            ctx.save_for_backward(*inputs)
+            ctx.save_for_forward(*inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 3 * ctx.saved_tensors[0] * gradient
+
+        @staticmethod
+        def jvp(ctx, tangent):
+            return 3 * ctx.saved_tensors[0] * tangent
+
+    return Square.apply
+
+
+def wrong_in_jax():
+    """Return such a square of JAX."""
+    import jax
+
+    square = jax.custom_jvp(lambda x: x * x)
+    square.defjvps(lambda t, _, x: 3 * x * t)
+    return square
+
+
+def wrong_in_tensorflow():
+    """Return such a square of TensorFlow."""
+    import tensorflow as tf
+
+    return tf.custom_gradient(lambda x: (x * x, lambda gradient: 3 * x * gradient))
+
+
+def reverse_only_in_torch():
+    """Return a square of PyTorch without forward mode."""
+    import torch
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(x):
+            return x * x
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            del output
+            ctx.save_for_backward(*inputs)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * ctx.saved_tensors[0] * gradient
+
+    return Square.apply
+
+
+def reverse_only_in_jax():
+    """Return a square of JAX without forward mode."""
+    import jax
+
+    square = jax.custom_vjp(lambda x: x * x)
+    square.defvjp(lambda x: (x * x, x), lambda x, gradient: (2 * x * gradient,))
+    return square
+
+
+# What it finds.
+
+
+def test_a_nan_gradient_is_found(xp, x):
+    """An outer where alone fails in reverse mode, at its point, and forward mode says 0."""
+    report = found(lambda x: xp.where(x > 0, xp.log(x), 0), x, order=1, nan_detector=False)
+
+    assert checks(report) == FIRST
+    assert {finding.places for finding in report.findings} == {(Place(0, (1,), 0.0),)}
+    row = report.derivatives[Place(0, (1,), 0.0),]
+    assert np.isnan(row["reverse"])
+    assert row["forward"] == 0.0
+
+
+def test_an_inner_where_alone_is_found(autodiff_framework, xp):
+    """An inner where alone has the gradient 0 in reverse mode and fails in forward mode."""
+    x = asarray(autodiff_framework, [0.5, 1.0, -0.5])
+
+    def inner_only(x):
+        return xp.acos(xp.where(x < 1, x, safeops.stop_gradient(x)))
+
+    report = found(inner_only, x, order=1, nan_detector=False)
+
+    assert [(f.check, f.places[0].entry) for f in report.findings] == [("forward", (1,))]
+
+
+def test_a_straight_through_trick_is_found(xp, x):
+    """A gradient that belongs to another function is found by finite differences, and only so."""
+    report = found(pretending(xp.exp, lambda x: x), x, order=1)
+
+    assert checks(report) == {DIFFERENCES}
+    first = report.findings[0]
+    assert first.why == "reverse is not the slope"
+    assert first.got == 1.0
+    assert first.wanted == pytest.approx(np.exp(2), rel=1e-3)
+
+
+def test_a_wrong_custom_rule_is_found(autodiff_framework, x):
+    """A framework's custom rule with the wrong slope is found by finite differences."""
+    report = found(wrong_square(autodiff_framework), x, order=1)
+
+    assert checks(report) == {DIFFERENCES}
+    assert [finding.got for finding in report.findings] == [6.0, -3.0]
+
+
+def test_an_infinite_gradient_is_found(autodiff_framework, xp):
+    """A gradient that is inf is a finding although all ways agree on it."""
+    x = asarray(autodiff_framework, [4.0, 0.0, 1.0])
+
+    report = found(xp.sqrt, x, order=1, nan_detector=False)
+
+    assert checks(report) == {"reverse"}
+    assert report.findings[0].why == "not finite"
+    assert report.findings[0].got == np.inf
+
+
+def test_a_huge_gradient_is_found(autodiff_framework, xp):
+    """A gradient much steeper than the function anywhere near is a finding."""
+    x = asarray(autodiff_framework, [4.0, 0.0, 1.0])
+
+    report = found(lambda x: xp.sqrt(xp.abs(x) + x + 1e-30), x, order=1)
+
+    assert checks(report) == {DIFFERENCES}
+    assert report.findings[0].why == "reverse is far steeper than the slopes"
+
+
+def test_a_gradient_beside_a_kink_is_found(xp, x):
+    """At a kink the chosen gradient has to lie between the two slopes."""
+    steep = pretending(xp.abs, lambda x: 3 * x)
+
+    report = found(lambda x: xp.where(x == 0, steep(x), xp.abs(x)), x, order=1)
+
+    (finding,) = report.findings
+    assert finding == Finding(DIFFERENCES, (Place(0, (1,), 0.0),), 3.0, finding.wanted, finding.why)
+    assert finding.why == "reverse is not between the slopes"
+    assert finding.wanted == pytest.approx(1, rel=1e-3)
+
+
+def test_errors_that_cancel_in_the_sum_are_found(x):
+    """The gradient of the sum of a softmax is 0; a softmax whose gradient is 0 is found."""
+    report = found(lambda x: safeops.stop_gradient(safeops.safe_softmax(x, axis=-1)), x, order=1)
+
+    assert checks(report) == {DIFFERENCES}
+    assert len(report.findings) == 3
+
+
+def test_a_second_derivative_that_is_not_finite_is_found(xp, x):
+    """A NaN that only the second derivative has is found by rev-rev, not before."""
+    report = found(lambda x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0), x, nan_detector=False)
+
+    assert "rev-rev" in checks(report)
+    assert checks(report) <= SECOND
+
+
+def test_a_second_derivative_wrong_in_all_ways_is_found(x):
+    """Differences of the gradient find a Hessian on which all four compositions agree."""
+
+    def tangent_line(x):
+        at = safeops.stop_gradient(x)
+        return at * at + 2 * at * (x - at)
+
+    report = found(tangent_line, x)
+
+    assert checks(report) == {DIFFERENCES}
+    assert {f.why for f in report.findings} == {"rev-rev is not the slope"}
+    assert [(f.places[0], f.got) for f in report.findings] == [
+        (Place(0, (i,), VALUES[i]), 0.0) for i in range(3)
+    ]
+
+
+@pytest.mark.only("torch", "jax")
+def test_a_missing_rule_is_found(autodiff_framework):
+    """A way that raises is a finding with the words of the error; ``forward=False`` leaves it."""
+    square = {"torch": reverse_only_in_torch, "jax": reverse_only_in_jax}[autodiff_framework]()
+    x = asarray(autodiff_framework, VALUES)
+
+    (finding,) = found(square, x, order=1).findings
+
+    assert finding.check == "forward"
+    assert finding.places == ()
+    assert finding.why.startswith("raised ")
+    assert check_gradients(square, x, forward=False).kinds[2] == Counter(smooth=9)
+
+
+def test_a_hidden_nan_is_found(xp, x):
+    """A NaN made on the way is found by the detector, though no derivative shows it."""
+
+    def hiding(x):
+        return safeops.safe_where(x > 0, x, xp.log, fill_value=0)
+
+    report = found(hiding, x, order=1)
+
+    assert checks(report) == {"NaN detector"}
+    assert report.detector == "raised"
+    assert "raised" not in str(found(hiding, x, order=1, nan_detector=False))
+
+
+def test_an_unexpected_gradient_is_found(xp, x):
+    """A gradient other than the expected one is a finding with both numbers."""
+    report = found(xp.exp, x, order=1, expected=[np.exp(2), 1.5, np.exp(-1)])
+
+    place = Place(0, (1,), 0.0)
+    assert report.findings == [Finding("expected", (place,), 1.0, 1.5, "reverse of sum(f) is 1")]
+    assert report.derivatives[place,]["expected"] == 1.5
+
+
+# What it passes.
+
+SAFE = {
+    "log": safeops.safe_log,
+    "norm": safeops.safe_norm,
+    "norm of zero": lambda x: safeops.safe_norm(x * 0),
+    "softmax": lambda x: safeops.safe_softmax(x, axis=-1),
+    "where": lambda x: safeops.safe_where(x > 0, x, lambda x: 1 / x, fill_value=0, placeholder=1.0),
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_a_safe_operation_passes(name, x):
+    """Operations of this library have no findings."""
+    report = check_gradients(SAFE[name], x)
+
+    assert report.ok
+    assert report.detector == "silent"
+
+
+def test_a_function_of_two_arguments_passes(autodiff_framework, x):
+    """Each argument has its places, and the Hessian those of all pairs."""
+    y = asarray(autodiff_framework, [0.0, 4.0, 0.5])
+
+    report = check_gradients(safeops.safe_div, (x, y), expected=([0.0, 0.25, 2.0], [0.0, 0.0, 4.0]))
+
+    assert len(report.derivatives) == 6 + 36
+    assert report.derivatives[Place(0, (1,), 0.0), Place(1, (1,), 4.0)]["rev-rev"] == -0.0625
+
+
+KINKED = {
+    "abs": lambda xp, x: xp.abs(x),
+    "relu": lambda xp, x: xp.where(x > 0, x, 0),
+    "maximum": lambda xp, x: xp.maximum(x, xp.zeros_like(x)),
+}
+SMOOTH = {
+    "cube": lambda _, x: x * x * x,
+    "exp": lambda xp, x: xp.exp(5 * x),
+    "cancellation": lambda xp, x: xp.sin(x) + 1000 - 1000,
+    "jump of the second derivative": lambda xp, x: xp.abs(x) * x,
+    "small": lambda xp, x: 1e-12 * xp.cos(x),
+}
+SINGULAR = {
+    "infinite slope": lambda _, x: safeops.safe_sqrt(x),
+    "edge of the domain": lambda _, x: safeops.entr(x),
+    "jump": lambda xp, x: xp.where(x > 0, 1 + x, 0 * x),
+}
+
+
+@pytest.mark.parametrize("name", KINKED)
+def test_a_kink_is_a_choice(name, xp, x):
+    """Any gradient between the slopes of a kink passes, and the kink is counted."""
+    report = check_gradients(lambda x: KINKED[name](xp, x), x)
+
+    assert report.kinds[1] == Counter(smooth=2, kink=1)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_a_smooth_function_passes(name, xp, x):
+    """Curvature, rounding and scale make no findings, and every place counts as smooth."""
+    report = check_gradients(lambda x: SMOOTH[name](xp, x), x)
+
+    assert report.kinds[1] == Counter(smooth=3)
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_a_singular_point_is_not_judged(name, autodiff_framework, xp):
+    """Where there is no finite slope any number may be chosen, and that is counted."""
+    x = asarray(autodiff_framework, [2.0, 0.0, 0.5])
+
+    report = check_gradients(lambda x: SINGULAR[name](xp, x), x)
+
+    assert report.kinds[1] == Counter(smooth=2, singular=1)
+
+
+def test_a_small_point_is_measured_at_its_scale(autodiff_framework):
+    """At 1e-30 the slope of the logarithm is measured as 1e30, not across its singularity."""
+    x = asarray(autodiff_framework, [1e-30, 1.0, 1e30])
+
+    report = check_gradients(safeops.safe_log, x, order=1)
+
+    assert report.kinds[1] == Counter(smooth=3)
+    measured = report.derivatives[Place(0, (0,), 1e-30),][f"{DIFFERENCES}, right"]
+    assert measured == pytest.approx(1e30, rel=1e-3)
+
+
+def test_nan_and_inf_can_be_accepted(autodiff_framework, xp):
+    """``allow_nonfinite`` passes an infinite gradient on which the ways agree."""
+    x = asarray(autodiff_framework, [4.0, 0.0, 1.0])
+
+    report = check_gradients(xp.sqrt, x, order=1, allow_nonfinite=True, nan_detector=False)
+
+    assert report.derivatives[Place(0, (1,), 0.0),]["reverse"] == np.inf
+
+
+def test_nan_stays_nan(autodiff_framework):
+    """The derivative at a point that is NaN may be NaN, and no detector runs there."""
+    x = asarray(autodiff_framework, [2.0, np.nan, 0.0])
+
+    report = check_gradients(safeops.safe_log, x)
+
+    assert report.detector == "not run, a point is NaN"
+
+
+def test_a_masked_nan_has_slope_zero(autodiff_framework, xp):
+    """A NaN that does not reach the value must have the derivative 0."""
+    x = asarray(autodiff_framework, [2.0, np.nan, 0.0])
+    where = xp.isfinite(x)
+
+    report = check_gradients(lambda x: xp.where(where, x, 0), x)
+
+    assert report.kinds[1] == Counter(smooth=3)
+
+
+def test_many_points_are_checked_along_one_vector(autodiff_framework, xp):
+    """Above six points second derivatives are products, which still find the place."""
+    x = asarray(autodiff_framework, [3.0, 0.0, 1.0, -1.0, 0.5, 2.0, -2.0])
+
+    report = found(lambda x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0), x, nan_detector=False)
+
+    assert {f.places for f in report.findings if f.check == "rev-rev"} == {(Place(0, (1,), 0.0),)}
+    assert "second derivatives: the Hessian times one fixed vector" in report.remarks
+
+
+def test_a_scalar_point_is_a_point(autodiff_framework, xp):
+    """A 0-d array has a place without an index."""
+    report = check_gradients(xp.exp, asarray(autodiff_framework, 0.0), expected=1.0)
+
+    assert str(next(iter(report.derivatives))[0]) == "args[0] = 0"
+
+
+def test_float32_has_wider_tolerances(autodiff_framework):
+    """A safe operation passes in float32, differences included."""
+    x = asarray(autodiff_framework, VALUES, "float32")
+
+    report = check_gradients(safeops.safe_log, x)
+
+    assert report.kinds[1] == Counter(smooth=2, singular=1)
+
+
+def test_float16_has_no_differences(autodiff_framework):
+    """The ways are compared in float16, and the report says what is left out."""
+    x = asarray(autodiff_framework, VALUES, "float16")
+
+    report = check_gradients(safeops.safe_sqrt, x)
+
+    assert report.kinds == {}
+    assert "finite differences: none, float16 is too coarse" in str(report)
+
+
+@pytest.mark.only("torch")
+def test_points_that_require_gradients_are_points():
+    """Leaves of a model can be given as they are."""
+    x = asarray("torch", VALUES).requires_grad_()
+
+    assert check_gradients(safeops.safe_log, x).ok
+
+
+# What it says.
+
+
+def test_findings_are_raised(xp, x):
+    """An AssertionError has the report as its message."""
+    with pytest.raises(AssertionError) as error:
+        check_gradients(lambda x: xp.where(x > 0, xp.log(x), 0), x, order=1, nan_detector=False)
+
+    assert str(error.value).splitlines() == [
+        "check_gradients: 2 findings",
+        "finite differences of order 1: 2 smooth, 0 kink, 1 singular",
+        "NaN detector: not run",
+        "",
+        "at args[0][1] = 0",
+        "  reverse                             nan  not finite",
+        "  forward                               0  differs from reverse",
+        "  finite differences, left              0",
+        "  finite differences, right  -2.63216e+07",
+    ]
+
+
+def test_a_report_names_both_places_of_a_second_derivative(xp, x):
+    """The table of a Hessian entry has all four compositions."""
+    report = found(lambda x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0), x, nan_detector=False)
+    text = str(report)
+
+    assert "at args[0][1] = 0 and args[0][1] = 0\n  rev-rev" in text
+    assert all(f"\n  {name}  " in text for name in SECOND)
+
+
+def test_a_report_without_findings_says_what_was_checked(x):
+    """A report that is fine counts what finite differences took the places for."""
+    assert str(check_gradients(safeops.safe_sqrt, x, order=1)).splitlines() == [
+        "check_gradients: no findings",
+        "finite differences of order 1: 2 smooth, 0 kink, 1 singular",
+        "NaN detector: silent",
+    ]
+
+
+def test_a_long_report_is_cut(autodiff_framework, xp):
+    """A report writes out twelve places and counts the rest."""
+    x = asarray(autodiff_framework, np.zeros(15))
+
+    text = str(found(xp.sqrt, x, order=1, nan_detector=False))
+
+    assert text.count("\nat ") == 12
+    assert text.endswith("... and at 3 more places")
+
+
+@pytest.mark.only("torch")
+def test_the_example_runs():
+    """The example in the docstring prints what it says."""
+    doc = inspect.getdoc(check_gradients)
+    names = {"check_gradients": check_gradients}
+    example = doctest.DocTestParser().get_doctest(doc, names, "check_gradients", None, 0)
+
+    result = doctest.DocTestRunner().run(example)
+
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+# What it refuses.
+
+
+@pytest.mark.parametrize(
+    ("f", "make", "options", "error", "words"),
+    [
+        (1.0, lambda x: x, {}, TypeError, "expected a function, got float"),
+        (abs, lambda _: (), {}, ValueError, "expected at least one point, got none"),
+        (abs, lambda x: x[:0], {}, ValueError, "expected at least one point, got none"),
+        (abs, lambda x: [x], {}, TypeError, "got list"),
+        (abs, lambda _: 1.0, {}, TypeError, "expected at least one array"),
+        (abs, lambda x: x, {"order": 3}, ValueError, "expected order 1 or 2, got 3"),
+        (abs, lambda x: x, {"expected": (1, 1)}, ValueError, "expected 1 gradients"),
+        (abs, lambda x: x, {"expected": [1, 1]}, ValueError, "expected a gradient"),
+        (lambda _: 1.0, lambda x: x, {}, TypeError, "expected f to return an array of"),
+        (lambda x: (x, x), lambda x: x, {}, TypeError, "got tuple"),
+        (lambda x: x > 0, lambda x: x, {}, TypeError, "got bool"),
+    ],
+)
+def test_what_is_no_function_at_points_is_refused(f, make, options, error, words, x):
+    """An argument of the wrong kind or content raises an error that names it."""
+    with pytest.raises(error, match=words):
+        check_gradients(f, make(x), **options)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "complex64"])
+def test_a_dtype_without_real_derivatives_is_refused(dtype, autodiff_framework):
+    """Integers and complex numbers raise a TypeError that names their dtype."""
+    with pytest.raises(TypeError, match=f"got {dtype}"):
+        check_gradients(abs, asarray(autodiff_framework, [1, 2], dtype))
+
+
+def test_two_dtypes_are_refused(autodiff_framework, x):
+    """Points of two dtypes raise a TypeError that names both."""
+    with pytest.raises(TypeError, match=r"expected points of one dtype, got .*float64.*float32"):
+        check_gradients(safeops.safe_div, (x, asarray(autodiff_framework, VALUES, "float32")))
+
+
+@pytest.mark.only("numpy", "array-api-strict")
+def test_arrays_without_derivatives_are_refused(framework):
+    """NumPy has no automatic differentiation, and the TypeError says where there is one."""
+    with pytest.raises(TypeError, match="no automatic differentiation"):
+        check_gradients(abs, asarray(framework, VALUES))
