@@ -15,7 +15,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from safeops._backends import INTEGER, backend_of, dtype_name, enter, enter_mask
+from safeops._backends import (
+    COMPLEX,
+    INTEGER,
+    backend_of,
+    dtype_name,
+    enter,
+    enter_mask,
+    refuse_none,
+)
 from safeops._backends.array_api import SCALARS
 from safeops._typing import Array, Backend, Function, Namespace
 
@@ -29,6 +37,9 @@ def double_where(
     A branch that is no function is the value itself. Neither branch sees the other's entries: it
     gets `dead` there, one number for all arguments or a tuple with one for each.
     """
+    if on_true is None or on_false is None:
+        msg = "expected a number or an array as fill_value, got None"
+        raise TypeError(msg)
     dead = dead if isinstance(dead, tuple) else (dead,) * len(args)
     taken = _on_true(xp, cond, args, on_true, dead)
     return xp.where(cond, taken, _on_false(xp, cond, args, on_false, dead))
@@ -49,8 +60,9 @@ def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead
 
 
 def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> Any:
-    """Leave Python scalars as they are: they have no gradient to protect."""
-    return x if isinstance(x, SCALARS) else xp.where(cond, if_true, if_false)
+    """Leave Python scalars as they are: they have no gradient to protect, and no placeholder."""
+    alone = isinstance(x, SCALARS) and if_true is if_false  # 0-d results of NumPy are floats too
+    return x if alone else xp.where(cond, if_true, if_false)
 
 
 def stop_gradient(x: Array, /) -> Array:
@@ -86,7 +98,10 @@ def stop_gradient(x: Array, /) -> Array:
     >>> stop_gradient(np.asarray([1.0, 2.0]))
     array([1., 2.])
     """
-    return backend_of(x).stop_gradient(x)
+    backend = backend_of(x)
+    if _is_array(x):
+        backend.check(x)
+    return backend.stop_gradient(x)
 
 
 def safe_where(
@@ -285,7 +300,10 @@ def make_safe(
         kept = enter_mask(domain(*arrays), arrays[0])
         for x in arrays:
             kept = xp.logical_or(kept, xp.isnan(x))
-        return double_where(xp, kept, arrays, f, fill, placeholder)
+        backend = backend_of(*arrays)
+        dead = _placeholders(backend, arrays, placeholder)
+        with _quiet(backend, placeholder):
+            return double_where(xp, kept, arrays, f, fill, dead)
 
     return safe
 
@@ -295,7 +313,9 @@ def _enter_branches(
 ) -> tuple[Backend, Array, tuple[Any, ...]]:
     """Return the backend, and the condition and operands as its arrays, in their own dtypes."""
     backend = backend_of(cond, *operands, *also)
-    like = next(x for x in (cond, *operands, *also) if _is_array(x))
+    refuse_none(operands)
+    # Without an array there is an np.float64, a Python float too, beside whose owner all is alike.
+    like = next((x for x in (cond, *operands, *also) if _is_array(x)), cond)
     cond = enter_mask(cond, like)
     if cond is None:
         msg = "expected a boolean array as condition, got None"
@@ -303,14 +323,12 @@ def _enter_branches(
     for x in operands:
         if _is_array(x):
             backend.check(x)
-    cast = (backend.cast(x, x.dtype, x) if _is_array(x) else x for x in operands)
-    return backend, cond, tuple(cast)
+    owned = ((x, _is_array(x) or backend.owns(x)) for x in operands)  # np.float64 too, by NumPy
+    return backend, cond, tuple(backend.cast(x, x.dtype, x) if own else x for x, own in owned)
 
 
 def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
     """Return what a branch sees in dead entries of each operand."""
-    if placeholder is None:
-        return tuple(backend.stop_gradient(x) if _is_array(x) else x for x in operands)
     dead = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
     if len(dead) != len(operands):
         msg = f"expected a placeholder for each of {len(operands)} arguments, got {len(dead)}"
@@ -319,20 +337,35 @@ def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -
 
 
 def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
-    """Return a placeholder in the dtype of its operand, so that it promotes nothing."""
+    """Return a placeholder in the dtype of its operand; for None the operand, as a constant."""
     if not _is_array(x):
-        return dead
+        return x
+    if dead is None:
+        return backend.stop_gradient(x)
     backend_of(dead, x)
-    if isinstance(dead, float) and dtype_name(x.dtype) in INTEGER and not dead.is_integer():
-        msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {dead}"
+    if _is_array(dead):
+        backend.check(dead)
+    if _width(dead) > _width(x):
+        given = dtype_name(dead.dtype) if _is_array(dead) else dead
+        msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {given}"
         raise TypeError(msg)
     return backend.cast(dead, x.dtype, x)
+
+
+def _width(x: Any) -> int:
+    """Return 0 for what integers can hold, 1 for real numbers, 2 for complex ones."""
+    if isinstance(x, SCALARS):
+        whole = isinstance(x, int) or (isinstance(x, float) and x.is_integer())
+        return 2 if isinstance(x, complex) else 0 if whole else 1
+    name = dtype_name(x.dtype)
+    return 2 if name in COMPLEX else 0 if name in INTEGER else 1
 
 
 def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
     """Return a fill value as `where` takes it: Python scalars stay weak."""
     if isinstance(fill_value, SCALARS):
         return fill_value
+    backend.check(fill_value)
     return backend.cast(fill_value, fill_value.dtype, like)
 
 
@@ -360,7 +393,8 @@ def _pair(placeholder: Any) -> tuple[Any, Any]:
 
 def _quiet(backend: Backend, *placeholders: Any) -> AbstractContextManager[Any]:
     """Silence warnings only where dead entries enter a branch as they are."""
-    return backend.quiet() if any(p is None for p in placeholders) else nullcontext()
+    every = [q for p in placeholders for q in (p if isinstance(p, tuple) else (p,))]
+    return backend.quiet() if any(p is None for p in every) else nullcontext()
 
 
 def _is_array(x: Any) -> bool:

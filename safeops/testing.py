@@ -170,7 +170,8 @@ def check_gradients(
     where a point moves one entry of the value, as in elementwise functions, divided by its weight.
     Every way must give what reverse mode (rev-rev) gives, and finite numbers; only the derivative
     with respect to a point that is NaN itself may be NaN. Up to 6 points the Hessian is compared
-    whole; above, its product with one fixed vector, without differences.
+    whole; above, its product with one fixed vector, without differences. `f` runs eagerly, and
+    also at points beside the given ones.
 
     Differences from the left and the right, with steps ``eps**0.25`` and ``eps**0.4``, say what a
     place is. Smooth: they converge to one slope; the derivative is that. Kink: to two; the chosen
@@ -307,8 +308,10 @@ class _Check:
 
     def weighted(self, columns: Numbers) -> Numbers:
         """Return the derivatives of the weighted sum from those of the values."""
-        # 0 * inf, at another point than the one by which this is the derivative.
-        return np.where(self.reach | np.isfinite(columns), columns, 0.0) @ self.weights
+        # What is not finite where the point has no influence is 0 * inf, of another point.
+        own = np.where(self.reach | np.isfinite(columns), columns, 0.0)
+        with np.errstate(invalid="ignore"):
+            return own @ self.weights
 
     # The checks.
 
@@ -340,9 +343,11 @@ class _Check:
                 rows = np.where(together | np.isfinite(rows), rows, 0.0) if whole else rows
                 reference = rows if reference is None else reference
                 self.record(name, keys, rows, reference)
+            elif reference is None:
+                return  # nothing to compare with
         if not whole:
             self.report.remarks.append("second derivatives: the Hessian times one fixed vector")
-        elif differences and reference is not None:
+        elif differences:
             slopes = _Slopes._make(x.T for x in self.slopes(self.gradient, together))
             self.judge(keys, reference, slopes.freed(self.singular | self.singular[:, None]))
 
@@ -459,7 +464,8 @@ class _Slopes(NamedTuple):
 
     def summed(self, weights: Numbers) -> "_Slopes":
         """Return the slopes of the weighted sum of all values."""
-        sums = (x @ weights for x in self[:4])
+        with np.errstate(invalid="ignore"):
+            sums = [x @ weights for x in self[:4]]
         return _Slopes._make((*sums, self.kind.max(1, initial=0)))
 
     def freed(self, chosen: NDArray[np.bool_]) -> "_Slopes":

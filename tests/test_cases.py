@@ -1,15 +1,18 @@
 """The case tables, run through value and derivatives in every mode of every framework."""
 
-from functools import cache
+import warnings
+from dataclasses import replace
+from functools import cache, partial
 
 import numpy as np
 import pytest
 
 import cases
 import slices
-from assertions import assert_close, assert_differs
-from derivatives import MODES, derivatives_in, directions
+from assertions import assert_close, differs
+from derivatives import MODES, SECOND, derivatives_in, directions
 from frameworks import asarray, to_numpy
+from safeops._backends import backend_of, dtype_name, load
 
 # float64 arithmetic of a few operations; where terms cancel, relative to their size of about 1.
 RTOL = 1e-13
@@ -130,3 +133,142 @@ def test_slices_are_exact(row, way):
         # What is absent or chosen is exactly 0.
         atol = np.where(exact[order] == 0, 0.0, ATOL) if order == "reverse" else ATOL
         assert_close(x, exact[order], RTOL, order, atol)
+
+
+# One mode of each framework in which the naive version has its plain gradient.
+PLAIN = {"torch": "autograd", "jax": "jit", "tensorflow": "xla"}
+
+
+@ELEMENTWISE
+def test_naive_versions_fail(row, autodiff_framework):
+    """What people write has another value or gradient at one of the points."""
+    naive = first_order(row.naive, autodiff_framework)
+    row = replace(row, unsupported={(autodiff_framework, PLAIN[autodiff_framework]): (SECOND, "")})
+
+    got, exact = run_elementwise(row, naive, autodiff_framework, PLAIN[autodiff_framework])
+
+    assert_naive(row, autodiff_framework, got, exact)
+
+
+@ALONG_SLICES
+def test_naive_slices_fail(row, autodiff_framework):
+    """What people write has another value or gradient in one of the slices."""
+    naive = first_order(row.naive, autodiff_framework)
+    row = replace(row, unsupported={(autodiff_framework, PLAIN[autodiff_framework]): (SECOND, "")})
+
+    got, exact = run_slices(row, naive, autodiff_framework, PLAIN[autodiff_framework])
+
+    assert_naive(row, autodiff_framework, got, exact)
+
+
+def first_order(naive, framework):
+    """Return a naive version for the namespace of a framework."""
+    return partial(naive, load(framework).xp)
+
+
+def assert_naive(row, framework, got, exact):
+    """The gradient is wrong, or the row says why it is right on this framework."""
+    wrong = differs(got["reverse"], exact["reverse"])
+    if wrong == (framework in row.naive_is_right):
+        msg = f"the gradient of naive {row.name} is {'wrong' if wrong else 'right'}: {got}"
+        raise AssertionError(msg)
+
+
+@ELEMENTWISE
+def test_values_are_exact_everywhere(row, framework):
+    """Values are those of the table, also where there are no derivatives."""
+    args = [asarray(framework, x) for x in zip(*(p.args for p in row.points), strict=True)]
+
+    value = to_numpy(row.op(*args))
+
+    assert_close(value, [p.value for p in row.points], RTOL)
+
+
+@ALONG_SLICES
+def test_values_of_slices_are_exact_everywhere(row, framework):
+    """Values of slices are those of the formula, also where there are no derivatives."""
+    args = [asarray(framework, x) for x in zip(*(s.args for s in row.slices), strict=True)]
+    where = asarray(framework, [s.where for s in row.slices], "bool")
+
+    value = to_numpy(row.op(*args, where))
+
+    assert_close(value, exact_slices(row.name)[0][: len(row.slices)], RTOL, atol=ATOL)
+
+
+def is_finite(*numbers):
+    """Whether all numbers are finite."""
+    return bool(np.isfinite(numbers).all())
+
+
+@ELEMENTWISE
+def test_detectors_are_silent(row, framework):
+    """No NaN or inf is made on the way, so that the framework's detector raises nothing."""
+    points = [p for p in row.points if is_finite(p.value, *p.args)]
+    args = [asarray(framework, x) for x in zip(*(p.args for p in points), strict=True)]
+
+    value, gradient = under_detector(framework, row.op, args)
+
+    assert np.isfinite(value).all()
+    assert np.isfinite(gradient).all()
+
+
+@ALONG_SLICES
+def test_detectors_are_silent_on_slices(row, framework):
+    """No NaN or inf is made on the way of slices either, with numbers in the entries left out."""
+    pieces = [s for s in row.slices if s.flat is None or is_finite(s.flat)]
+    args = np.array([s.args for s in pieces], dtype=float).swapaxes(0, 1)
+    args[~np.isfinite(args)] = 1e30
+    where = np.array([s.where for s in pieces]) & (args[0] < 1e30)
+    keep = asarray(framework, where, "bool")
+
+    value, gradient = under_detector(
+        framework, lambda *a: row.op(*a, keep), [asarray(framework, a) for a in args]
+    )
+
+    assert np.isfinite(gradient).all()
+    assert not np.isnan(value).any()
+
+
+def under_detector(framework, op, args):
+    """Return value and gradients, taken while the framework looks for NaN."""
+    backend = backend_of(*args)
+    with warnings.catch_warnings():
+        # detect_anomaly warns that it slows things down
+        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
+        with backend.nan_detector():
+            value = op(*args)
+            if framework in MODES:
+                gradient = backend.grad(lambda *a: backend.xp.sum(op(*a)))(*args)
+            else:
+                gradient = ()
+    return to_numpy(value), np.array([to_numpy(g) for g in gradient])
+
+
+NARROW = {"float32": 2e-6, "float16": 1e-2, "bfloat16": 6e-2}
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@ELEMENTWISE
+def test_dtypes_are_kept(row, dtype, autodiff_framework):
+    """In each dtype the result has that dtype, and value and gradient are those of the table."""
+    points = [p for p in row.points if fits(p, dtype) and not row.only_float64]
+    if not points:
+        pytest.skip(f"{row.name} has another value in {dtype} at each point, by definition")
+    args = [asarray(autodiff_framework, x, dtype) for x in zip(*(p.args for p in points), strict=True)]
+    backend = backend_of(*args)
+
+    value = row.op(*args)
+    gradient = backend.grad(lambda *a: backend.xp.sum(row.op(*a)))(*args)
+
+    assert dtype_name(value.dtype) == dtype
+    assert {dtype_name(g.dtype) for g in gradient} == {dtype}
+    rtol = NARROW[dtype]
+    assert_close(to_numpy(value), [p.value for p in points], rtol, atol=rtol)
+    assert_close(stacked(gradient), np.array([p.gradient for p in points]).T, rtol, atol=rtol)
+
+
+def fits(point, dtype):
+    """Whether arguments and results of a point are within the range of a dtype, and exact in it."""
+    numbers = np.array([*point.args, point.value, *point.gradient], dtype=float)
+    numbers = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
+    return (numbers < 1e4).all() and (numbers > 1e-4).all()

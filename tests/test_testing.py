@@ -169,8 +169,9 @@ def test_a_wrong_custom_rule_is_found(autodiff_framework, x):
     """A framework's custom rule with the wrong slope is found by finite differences."""
     report = found(wrong_square(autodiff_framework), x, order=1)
 
-    assert checks(report) == {DIFFERENCES}
-    assert [finding.got for finding in report.findings] == [6.0, -3.0]
+    # TensorFlow 2.21 does not ask a tf.custom_gradient in forward mode.
+    assert checks(report) - {"forward"} == {DIFFERENCES}
+    assert [f.got for f in report.findings if f.check == DIFFERENCES] == [6.0, -3.0]
 
 
 def test_an_infinite_gradient_is_found(autodiff_framework, xp):
@@ -182,6 +183,16 @@ def test_an_infinite_gradient_is_found(autodiff_framework, xp):
     assert checks(report) == {"reverse"}
     assert report.findings[0].why == "not finite"
     assert report.findings[0].got == np.inf
+
+
+def test_infinite_slopes_that_cancel_are_found(autodiff_framework, xp):
+    """Slopes inf and -inf of two entries of the value make NaN, and no warning."""
+    x = asarray(autodiff_framework, [4.0, 0.0, 1.0])
+
+    report = found(lambda x: xp.concat([xp.sqrt(x), -xp.sqrt(x)]), x, order=1, nan_detector=False)
+
+    assert [f.places[0].entry for f in report.findings] == [(1,)]
+    assert np.isnan(report.findings[0].got)
 
 
 def test_a_huge_gradient_is_found(autodiff_framework, xp):
@@ -208,7 +219,11 @@ def test_a_gradient_beside_a_kink_is_found(xp, x):
 
 def test_errors_that_cancel_in_the_sum_are_found(x):
     """The gradient of the sum of a softmax is 0; a softmax whose gradient is 0 is found."""
-    report = found(lambda x: safeops.stop_gradient(safeops.safe_softmax(x, axis=-1)), x, order=1)
+
+    def constant(x):
+        return safeops.stop_gradient(safeops.safe_softmax(x, axis=-1))
+
+    report = found(constant, x, order=1, nan_detector=False)
 
     assert checks(report) == {DIFFERENCES}
     assert len(report.findings) == 3
@@ -278,8 +293,7 @@ def test_an_unexpected_gradient_is_found(xp, x):
 
 SAFE = {
     "log": safeops.safe_log,
-    "norm": safeops.safe_norm,
-    "norm of zero": lambda x: safeops.safe_norm(x * 0),
+    "norm": lambda x: safeops.safe_norm(x[:, None], axis=-1),
     "softmax": lambda x: safeops.safe_softmax(x, axis=-1),
     "where": lambda x: safeops.safe_where(x > 0, x, lambda x: 1 / x, fill_value=0, placeholder=1.0),
 }
@@ -313,7 +327,8 @@ SMOOTH = {
     "cube": lambda _, x: x * x * x,
     "exp": lambda xp, x: xp.exp(5 * x),
     "cancellation": lambda xp, x: xp.sin(x) + 1000 - 1000,
-    "jump of the second derivative": lambda xp, x: xp.abs(x) * x,
+    "jump in the second derivative": lambda xp, x: xp.abs(x) * x,
+    "infinite second derivative": lambda xp, x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0),
     "small": lambda xp, x: 1e-12 * xp.cos(x),
 }
 SINGULAR = {
@@ -326,7 +341,7 @@ SINGULAR = {
 @pytest.mark.parametrize("name", KINKED)
 def test_a_kink_is_a_choice(name, xp, x):
     """Any gradient between the slopes of a kink passes, and the kink is counted."""
-    report = check_gradients(lambda x: KINKED[name](xp, x), x)
+    report = check_gradients(lambda x: KINKED[name](xp, x), x, order=1)
 
     assert report.kinds[1] == Counter(smooth=2, kink=1)
 
@@ -334,7 +349,7 @@ def test_a_kink_is_a_choice(name, xp, x):
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_smooth_function_passes(name, xp, x):
     """Curvature, rounding and scale make no findings, and every place counts as smooth."""
-    report = check_gradients(lambda x: SMOOTH[name](xp, x), x)
+    report = check_gradients(lambda x: SMOOTH[name](xp, x), x, order=1)
 
     assert report.kinds[1] == Counter(smooth=3)
 
@@ -344,7 +359,7 @@ def test_a_singular_point_is_not_judged(name, autodiff_framework, xp):
     """Where there is no finite slope any number may be chosen, and that is counted."""
     x = asarray(autodiff_framework, [2.0, 0.0, 0.5])
 
-    report = check_gradients(lambda x: SINGULAR[name](xp, x), x)
+    report = check_gradients(lambda x: SINGULAR[name](xp, x), x, order=1)
 
     assert report.kinds[1] == Counter(smooth=2, singular=1)
 
@@ -383,7 +398,7 @@ def test_a_masked_nan_has_slope_zero(autodiff_framework, xp):
     x = asarray(autodiff_framework, [2.0, np.nan, 0.0])
     where = xp.isfinite(x)
 
-    report = check_gradients(lambda x: xp.where(where, x, 0), x)
+    report = check_gradients(lambda x: xp.where(where, x, 0), x, order=1)
 
     assert report.kinds[1] == Counter(smooth=3)
 
@@ -392,7 +407,12 @@ def test_many_points_are_checked_along_one_vector(autodiff_framework, xp):
     """Above six points second derivatives are products, which still find the place."""
     x = asarray(autodiff_framework, [3.0, 0.0, 1.0, -1.0, 0.5, 2.0, -2.0])
 
-    report = found(lambda x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0), x, nan_detector=False)
+    report = found(
+        lambda x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0),
+        x,
+        finite_differences=False,
+        nan_detector=False,
+    )
 
     assert {f.places for f in report.findings if f.check == "rev-rev"} == {(Place(0, (1,), 0.0),)}
     assert "second derivatives: the Hessian times one fixed vector" in report.remarks
@@ -409,7 +429,7 @@ def test_float32_has_wider_tolerances(autodiff_framework):
     """A safe operation passes in float32, differences included."""
     x = asarray(autodiff_framework, VALUES, "float32")
 
-    report = check_gradients(safeops.safe_log, x)
+    report = check_gradients(safeops.safe_log, x, order=1)
 
     assert report.kinds[1] == Counter(smooth=2, singular=1)
 
@@ -418,7 +438,7 @@ def test_float16_has_no_differences(autodiff_framework):
     """The ways are compared in float16, and the report says what is left out."""
     x = asarray(autodiff_framework, VALUES, "float16")
 
-    report = check_gradients(safeops.safe_sqrt, x)
+    report = check_gradients(safeops.safe_sqrt, x, order=1)
 
     assert report.kinds == {}
     assert "finite differences: none, float16 is too coarse" in str(report)

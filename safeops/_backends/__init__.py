@@ -7,6 +7,7 @@ them, and neither `importlib.import_module` nor `__import__` (torch 2.13).
 """
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
@@ -35,8 +36,9 @@ class Limits(NamedTuple):
 # None: a Python scalar or a keyword not given, which belong to any framework.
 _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
 _generic: dict[Namespace, Backend] = {}
-_names: dict[DType, str] = {}
-_limits: dict[DType, Limits] = {}
+# By type too: a dtype of array-api-strict has the hash of NumPy's, and warns when the two compare.
+_names: dict[tuple[type, DType], str] = {}
+_limits: dict[tuple[type, DType], Limits] = {}
 
 
 def load(name: str) -> Backend:
@@ -85,8 +87,11 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     among them as it is: `where` takes those, weakly.
     """
     backend = backend_of(*args, *also)
+    refuse_none(args)
     values = [x for x in (*args, *also) if x is not None]
+    # np.float64 is a Python float too, and an array where there is no other.
     arrays = [x for x in values if not isinstance(x, SCALARS)]
+    arrays = arrays or [x for x in values if backend.owns(x)]
     for x in arrays:
         backend.check(x)
         require(x.dtype, INTEGER + REAL + COMPLEX)
@@ -95,6 +100,13 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     promoted = (backend.cast(x, dtype, arrays[0]) for x in args)
     kept = (x if x is None or isinstance(x, SCALARS) else backend.cast(x, dtype, x) for x in also)
     return backend.xp, *promoted, *kept
+
+
+def refuse_none(args: Sequence[Any]) -> None:
+    """Raise TypeError for None, which only a keyword may be."""
+    if any(x is None for x in args):
+        msg = f"expected arrays of {_accepted()}, got {_kinds(args)}"
+        raise TypeError(msg)
 
 
 def enter_mask(where: Any, like: Array) -> Array | None:
@@ -125,10 +137,10 @@ def require(dtype: DType, names: tuple[str, ...]) -> None:
 
 def dtype_name(dtype: DType) -> str:
     """Return the standard's name of a dtype, such as ``"float32"``."""
-    name = _names.get(dtype)
+    name = _names.get((type(dtype), dtype))
     if name is None:
         name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-        _names[dtype] = name
+        _names[type(dtype), dtype] = name
     return name
 
 
@@ -139,12 +151,13 @@ def is_complex(x: Array) -> bool:
 
 def limits(xp: Namespace, x: Array) -> Limits:
     """Return the limits of the real part of the dtype of `x`."""
-    found = _limits.get(x.dtype)
+    found = _limits.get((type(x.dtype), x.dtype))
     if found is None:
         info = xp.finfo(x.dtype)
         eps, normal = float(info.eps), float(info.smallest_normal)
         nonzero = normal * eps if dtype_name(x.dtype) == "float16" else normal
-        found = _limits[x.dtype] = Limits(float(info.max), eps, normal, nonzero)
+        found = Limits(float(info.max), eps, normal, nonzero)
+        _limits[type(x.dtype), x.dtype] = found
     return found
 
 

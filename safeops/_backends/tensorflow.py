@@ -149,7 +149,9 @@ def inexact(x: Any) -> Array:
 def together(*args: Any) -> list[Array]:
     """Return all arguments as tensors of one dtype."""
     # TensorFlow raises on mixed dtypes, and in graph mode on a scalar first: where(c, 1.0, half).
-    args = tuple(x if isinstance(x, SCALARS) else tensor(x) for x in args)
+    args = [x if isinstance(x, SCALARS) else tensor(x) for x in args]
+    if len({getattr(x, "dtype", None) for x in args}) == 1:
+        return [tensor(x) for x in args]
     dtype = result_type(*args)
     return [asarray(x, dtype=dtype) for x in args]
 
@@ -386,8 +388,8 @@ def _extreme(function: Function, x: Array, *axes: Any) -> Array:
     found = function(x, *axes)
     if x.dtype not in REAL:
         return found
-    one = tf.constant(1.0, x.dtype)
-    return found * tf.where(tf.reduce_any(tf.math.is_nan(x), *axes), math.nan * one, one)
+    nan, one = tf.constant(math.nan, x.dtype), tf.constant(1.0, x.dtype)
+    return found * tf.where(tf.reduce_any(tf.math.is_nan(x), *axes), nan, one)
 
 
 @_reduction
@@ -404,35 +406,48 @@ def mean(x: Array, *axes: Any) -> Array:
 
 
 @_reduction
-def prod(x: Array, axis: Axis, keepdims: Any, *, dtype: DType = None) -> Array:
+def prod(x: Array, *axes: Any, dtype: DType = None) -> Array:
     """Product, with all its derivatives; integers in 64 bits."""
+
+    def by_doubling(x: Array) -> Array:
+        axis, keepdims = axes
+        if axis is None:
+            return tf.reshape(_running_product(_flat(x))[-1:], tf.shape(product(x)))
+        for one in axis if isinstance(axis, tuple) else (axis,):
+            x = _swapped(_running_product(_swapped(x, one))[..., -1:], one)
+        return tf.reduce_sum(x, axis, keepdims)  # of one entry each
+
+    def product(x: Array) -> Array:
+        return tf.reduce_prod(x, *axes)
+
     # The gradient of tf.reduce_prod divides by the entries: no second derivative at zeros.
     x = _accumulator(x, dtype)
-    if x.dtype not in INEXACT:
-        return tf.reduce_prod(x, axis, keepdims)
-    if axis is None:
-        return tf.reshape(_product(_flat(x)), tf.ones_like(tf.shape(x)) if keepdims else [])
-    for one in axis if isinstance(axis, tuple) else (axis,):
-        x = _swapped(_product(_swapped(x, one)), one)
-    return tf.reduce_sum(x, axis, keepdims)  # of one entry each
+    return _derived(product, by_doubling, x) if x.dtype in INEXACT else product(x)
 
 
-def _product(x: Array) -> Array:
-    """Multiply the last axis down to length 1, half with half."""
-    static = _length(x)
-    for _ in range(_doublings(x)):
-        length = _length(x) or tf.shape(x)[-1]
-        half = (length + 1) // 2
-        first, second = x[..., :half], x[..., length - half :]
-        middle = tf.logical_and(tf.range(half) == 0, length % 2 == 1)  # is in both
-        x = first * tf.where(middle, tf.ones_like(second), second)
-    total = tf.reduce_sum(x, -1, keepdims=True)  # of one entry, or none
-    return total if static else tf.where(tf.shape(x)[-1] == 0, tf.ones_like(total), total)
+def _derived(value: Function, derivative: Function, x: Array) -> Array:
+    """Value of one function with the derivatives of another, which is equal but slow."""
+
+    @tf.custom_gradient
+    def function(x: Array) -> tuple[Array, Function]:
+        def backward(upstream: Array) -> Array:
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                found = derivative(x)
+            return tape.gradient(found, x, upstream)
+
+        return value(x), backward
+
+    return function(x)
 
 
-def _doublings(x: Array) -> int:
+def _running_product(x: Array) -> Array:
+    places, one = tf.range(tf.shape(x)[-1]), tf.constant(1, x.dtype)
     length = _length(x)
-    return MAX_DOUBLINGS if length is None else (length - 1).bit_length()
+    for doubling in range(MAX_DOUBLINGS if length is None else (length - 1).bit_length()):
+        shift = 2**doubling
+        x *= tf.where(places < shift, one, tf.roll(x, shift, -1))
+    return x
 
 
 def _accumulator(x: Array, dtype: DType) -> Array:
@@ -464,12 +479,9 @@ def cumulative_sum(x: Array, *, dtype: DType = None, include_initial: bool = Fal
 def cumulative_prod(x: Array, *, dtype: DType = None, include_initial: bool = False) -> Array:
     """Return the products of the first entries, with all their derivatives."""
     # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros.
-    total = _accumulator(x, dtype)
-    places = tf.range(tf.shape(x)[-1])
-    for doubling in range(_doublings(x)):
-        shift = 2**doubling
-        total *= tf.where(places < shift, tf.ones_like(total), tf.roll(total, shift, -1))
-    return tf.concat([_column(total, 1), total], -1) if include_initial else total
+    x = _accumulator(x, dtype)
+    total = _derived(lambda x: tf.math.cumprod(x, -1), _running_product, x)
+    return tf.concat([_column(x, 1), total], -1) if include_initial else total
 
 
 def _column(x: Array, value: int) -> Array:
@@ -520,7 +532,13 @@ def argsort(x: Array, *, descending: bool = False, stable: bool = True) -> Array
 @standard
 def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     """Entries of `x` at `indices` along an axis; the other axes broadcast."""
-    return _swapped(_picked(_swapped(tensor(x), axis), _swapped(tensor(indices), axis)), axis)
+    x, indices = _swapped(tensor(x), axis), _swapped(tensor(indices), axis)
+    width, count = tf.shape(x)[-1:], tf.shape(indices)[-1:]
+    batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-1], tf.shape(indices)[:-1])
+    x = tf.broadcast_to(x, tf.concat([batch, width], 0))
+    indices = tf.broadcast_to(indices, tf.concat([batch, count], 0))
+    from_start = tf.where(indices < 0, indices + tf.cast(width, indices.dtype), indices)
+    return _swapped(_picked(x, from_start), axis)
 
 
 def _order(x: Array, *, descending: bool, stable: bool) -> Array:
@@ -529,7 +547,8 @@ def _order(x: Array, *, descending: bool, stable: bool) -> Array:
     del stable  # it always is
     direction = "DESCENDING" if descending else "ASCENDING"
     if x.dtype not in REAL:
-        x = tf.cast(x, tf.int8) if x.dtype == tf.bool else x
+        # tf.argsort has no bool, and in XLA no uint16.
+        x = tf.cast(x, tf.int32) if x.dtype in (tf.bool, tf.uint16) else x
         return tf.cast(tf.argsort(x, direction=direction, stable=True), tf.int64)
     nan = tf.math.is_nan(x)
     key = where(nan, -math.inf if descending else math.inf, where(x == 0, 0, x))
@@ -540,14 +559,14 @@ def _order(x: Array, *, descending: bool, stable: bool) -> Array:
 
 def _picked(x: Array, indices: Array) -> Array:
     """Take along the last axis, in two dimensions, as tf.gather needs a rank."""
-    width, count = tf.shape(x)[-1], tf.shape(indices)[-1]
-    batch = tf.broadcast_dynamic_shape(tf.shape(x)[:-1], tf.shape(indices)[:-1])
-    x = tf.broadcast_to(x, tf.concat([batch, [width]], 0))
-    indices = tf.broadcast_to(indices, tf.concat([batch, [count]], 0))
-    from_start = tf.where(indices < 0, indices + tf.cast(width, indices.dtype), indices)
-    rows = tf.reduce_prod(batch)
-    table, places = tf.reshape(x, [rows, width]), tf.reshape(from_start, [rows, count])
+    table, places = tf.reshape(x, _rows(x)), tf.reshape(indices, _rows(indices))
     return tf.reshape(tf.gather(table, places, batch_dims=1), tf.shape(indices))
+
+
+def _rows(x: Array) -> Any:
+    if x.shape.is_fully_defined():
+        return [math.prod(x.shape[:-1]), x.shape[-1]]
+    return tf.stack([tf.reduce_prod(tf.shape(x)[:-1]), tf.shape(x)[-1]])
 
 
 # The backend
@@ -596,7 +615,7 @@ class TensorFlow(ArrayAPI):
         def gradients(*args: Any) -> tuple[Array, ...]:
             args = _fresh(args)
             with tf.GradientTape() as tape:
-                tape.watch(args)
+                tape.watch([x for x in args if x.dtype in INEXACT])  # it warns of others
                 value = tensor(f(*args))
             return _pulled_back(tape, value, args)
 
