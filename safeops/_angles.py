@@ -287,9 +287,7 @@ def sinc(x: Array, /) -> Array:
     """
     xp, x = enter(x)
     t = math.pi * x
-    return double_where(
-        xp, xp.abs(t) < 1, (t,), _sinc_series, lambda t: xp.sin(t) / t
-    )
+    return double_where(xp, xp.abs(t) < 1, (t,), _sinc_series, lambda t: xp.sin(t) / t)
 
 
 def _sinc_series(t: Array) -> Array:

@@ -11,7 +11,7 @@ from safeops._where import double_where, stop_gradient
 
 def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
     """
-    Natural logarithm of the argument clipped at the smallest normal number, with gradient 0 below it.
+    Natural logarithm, clipped at that of the smallest normal number, with gradient 0 there.
 
     Same as ``log(max(x, finfo.smallest_normal))``, or ``log(x) if x > 0 else fill_value``,
     elementwise.
@@ -51,7 +51,7 @@ def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
 
 def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
     """
-    Binary logarithm of the argument clipped at the smallest normal number, with gradient 0 below it.
+    Binary logarithm, clipped at that of the smallest normal number, with gradient 0 there.
 
     Same as ``log2(max(x, finfo.smallest_normal))``, or ``log2(x) if x > 0 else fill_value``,
     elementwise.
@@ -91,7 +91,7 @@ def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
 
 def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
     """
-    Decimal logarithm of the argument clipped at the smallest normal number, with gradient 0 below it.
+    Decimal logarithm, clipped at that of the smallest normal number, with gradient 0 there.
 
     Same as ``log10(max(x, finfo.smallest_normal))``, or ``log10(x) if x > 0 else fill_value``,
     elementwise.
@@ -401,11 +401,11 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     xp, p, q = enter(p, q)
     least = limits(xp, p).smallest_normal
     nothing = xp.logical_and(xp.abs(p) < least, q > -least)
-    outside = xp.where(nothing, 0.0, xp.full_like(p, math.inf))
     bad = xp.logical_or(p < least, q < least)
     bad = xp.logical_and(bad, xp.logical_not(xp.isnan(p + q)))
     log_ratio = partial(_log_ratio, xp)
-    return double_where(xp, bad, (p, q), outside, lambda p, q: p * log_ratio(p, q))
+    out = double_where(xp, bad, (p, q), 0.0, lambda p, q: p * log_ratio(p, q))
+    return xp.where(xp.logical_and(bad, xp.logical_not(nothing)), math.inf, out)
 
 
 def safe_logaddexp(x: Array, y: Array, /) -> Array:

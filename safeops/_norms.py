@@ -7,7 +7,7 @@ from safeops._backends import COMPLEX, dtype_name, is_complex, limits
 from safeops._division import safe_div
 from safeops._powers import safe_pow, safe_sqrt
 from safeops._slices import count, drop_axes, enter_slices, largest
-from safeops._typing import Array, Axis, Namespace
+from safeops._typing import Array, Axis, DType, Namespace
 from safeops._where import stop_gradient
 
 
@@ -340,7 +340,13 @@ def safe_rms(
 
 
 def _norm(
-    xp: Namespace, x: Array, dtype: Any, axis: Axis, keepdims: bool, ord: float, min_norm: float  # noqa: A002, FBT001, PLR0913  (the public options, passed on)
+    xp: Namespace,
+    x: Array,
+    dtype: DType,
+    axis: Axis,
+    keepdims: bool,  # noqa: FBT001  (the public options, passed on)
+    ord: float,  # noqa: A002
+    min_norm: float,
 ) -> Array:
     scaled, scale = _scaled(xp, x, axis)
     norm = scale * _length(xp, scaled, axis, ord)
@@ -404,7 +410,7 @@ def _kept(xp: Namespace, keep: Array | None, x: Array) -> Array:
     return x if keep is None else xp.where(keep, x, 0.0)
 
 
-def _finish(xp: Namespace, x: Array, dtype: Any, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001
+def _finish(xp: Namespace, x: Array, dtype: DType, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001
     """Return to the precision and the shape that the caller expects."""
     x = drop_axes(xp, x, axis, keepdims=keepdims)
     return x if dtype_name(dtype) in COMPLEX else xp.astype(x, dtype)

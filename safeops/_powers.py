@@ -133,9 +133,7 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     bound = limits(xp, x).smallest_nonzero
     zero = xp.abs(x) < bound
     fractional = xp.floor(p) < p  # NaN is not: it passes on
-    unreal = xp.logical_or(
-        xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0)
-    )
+    unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
 
     def power(x: Array, p: Array) -> Array:
         return double_where(xp, zero, (x, p), partial(_power_at_zero, xp), partial(_power, xp))
@@ -149,9 +147,7 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
     base, p = xp.abs(x), xp.where(negative, stop_gradient(p), p)
     # PyTorch's slope for x is a constant 0 at p == 0, without its derivative 1 / x for p (2.13).
     neutral = xp.logical_and(p == 0, base < math.inf)
-    size = double_where(
-        xp, neutral, (base, p), lambda base, p: xp.exp(p * xp.log(base)), xp.pow
-    )
+    size = double_where(xp, neutral, (base, p), lambda base, p: xp.exp(p * xp.log(base)), xp.pow)
     odd = xp.floor(p / 2) < p / 2
     return xp.where(xp.logical_and(negative, odd), -size, size)
 

@@ -8,7 +8,7 @@ framework says why in `naive_is_right`.
 
 import math
 from dataclasses import dataclass, field
-from math import e, exp, inf, log, nan, pi, sqrt
+from math import e, inf, log, nan, pi, sqrt
 from typing import NamedTuple
 
 import safeops as so
@@ -48,7 +48,7 @@ def one(x, value, first, second):
 
 
 def two(args, value, gradient, hessian):
-    """Return a point of a function of two arguments; `hessian` is (xx, xy, yy), None if untested."""
+    """Return a point of a function of two arguments; `hessian` is (xx, xy, yy), or None."""
     xx, xy, yy = (None,) * 3 if hessian is None else hessian
     return Point(args, value, gradient, ((xx, xy), (xy, yy)))
 
@@ -61,14 +61,15 @@ DETACHED = {
         "torch.compile traces no jvp of a jvp of ``x * x.detach()`` (torch 2.13)",
     ),
 }
-
 # At the ends of the range.
 SCALED = {
     **DETACHED,
     ("tensorflow", "xla"): (
         ("forward", "fwd-rev", "rev-fwd", "fwd-fwd"),
-        "XLA turns ``(x / s) / s`` into ``x / (s * s)``, which is inf, and ForwardAccumulator "
-        "multiplies it by the tangent of the constant s, an array of 0 (tensorflow 2.21)",
+        (
+            "XLA turns ``(x / s) / s`` into ``x / (s * s)``, which is inf, and ForwardAccumulator "
+            "multiplies it by the tangent of the constant s, an array of 0 (tensorflow 2.21)"
+        ),
     ),
 }
 

@@ -85,7 +85,8 @@ def directions(shapes):
 def tools(framework, mode):
     """Return what goes around all derivatives, what around the function, and grad and jvp."""
     backend = load(framework)
-    around, within = {"jax": in_jax, "torch": in_torch, "tensorflow": in_tensorflow}[framework](mode)
+    transforms = {"jax": in_jax, "torch": in_torch, "tensorflow": in_tensorflow}[framework]
+    around, within = transforms(mode)
     if mode in ("autograd", "compiled-then-autograd"):
         return around, within, torch_grad, torch_jvp
     return around, within, backend.grad, backend.jvp

@@ -1,8 +1,8 @@
 """
 The case table of norms and softmax: slices with absent entries, against formulas in mpmath.
 
-A formula sees the entries present and nothing else; its derivatives are those that mpmath finds with
-50 digits. A slice where the derivative does not exist is listed as flat: gradient 0 is chosen.
+A formula sees the entries present and nothing else; its derivatives are those that mpmath finds
+with 50 digits. A slice where the derivative does not exist is listed as flat: gradient 0 is chosen.
 """
 
 from dataclasses import dataclass, field
@@ -181,7 +181,9 @@ ROWS = (
     Row(
         "safe_rms",
         lambda x, where: so.safe_rms(x, axis=-1, where=where),
-        lambda xp, x, where: plain_norm(xp, x, where) / xp.sum(xp.where(where, 1.0, 0.0 * x)) ** 0.5,
+        lambda xp, x, where: (
+            plain_norm(xp, x, where) / xp.sum(xp.where(where, 1.0, 0.0 * x)) ** 0.5
+        ),
         lambda x: norm(x) / mpmath.sqrt(len(x)),
         (
             Slice((V,)),
@@ -192,16 +194,16 @@ ROWS = (
     ),
     Row(
         "safe_normalize",
-        lambda x, where: so.safe_normalize(x),
-        lambda xp, x, where: x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True)),
+        lambda x, _: so.safe_normalize(x),
+        lambda xp, x, _: x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True)),
         lambda x: [t / norm(x) for t in x],
         (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0), Slice(((0.0, -2.0, 0.0),))),
         absent=0.0,
     ),
     Row(
         "safe_normalize, ord=1",
-        lambda x, where: so.safe_normalize(x, ord=1),
-        lambda xp, x, where: x / xp.sum(xp.abs(x), axis=-1, keepdims=True),
+        lambda x, _: so.safe_normalize(x, ord=1),
+        lambda xp, x, _: x / xp.sum(xp.abs(x), axis=-1, keepdims=True),
         lambda x: [t / norm(x, 1) for t in x],
         (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0)),
         absent=0.0,
@@ -220,8 +222,10 @@ ROWS = (
     Row(
         "safe_cosine_similarity",
         lambda x, y, where: so.safe_cosine_similarity(x, y, where=where),
-        lambda xp, x, y, where: xp.sum(xp.where(where, x * y, 0.0), axis=-1)
-        / (plain_norm(xp, x, where) * plain_norm(xp, y, where)),
+        lambda xp, x, y, where: (
+            xp.sum(xp.where(where, x * y, 0.0), axis=-1)
+            / (plain_norm(xp, x, where) * plain_norm(xp, y, where))
+        ),
         lambda x, y: sum(x * y) / (norm(x) * norm(y)),
         (
             Slice((V, (1.0, -1.0, 1.0))),
@@ -267,8 +271,10 @@ ROWS = (
             **DETACHED,
             ("tensorflow", "xla"): (
                 ("forward", "fwd-fwd"),
-                "the weights of this test meet -inf: ForwardAccumulator multiplies it by their "
-                "tangent, an array of 0 under XLA (tensorflow 2.21)",
+                (
+                    "the weights of this test meet -inf: ForwardAccumulator multiplies it by their "
+                    "tangent, an array of 0 under XLA (tensorflow 2.21)"
+                ),
             ),
         },
     ),
@@ -318,8 +324,8 @@ ROWS = (
     Row(
         "safe_cross_entropy",
         lambda x, p, where: so.safe_cross_entropy(x, p, where=where),
-        lambda xp, x, p, where: -xp.sum(
-            xp.where(where, p * xp.log(plain_softmax(xp, x, where)), 0.0), axis=-1
+        lambda xp, x, p, where: (
+            -xp.sum(xp.where(where, p * xp.log(plain_softmax(xp, x, where)), 0.0), axis=-1)
         ),
         lambda x, p: sum(c * (logsumexp(x) - t) for t, c in zip(x, p, strict=True)),
         (

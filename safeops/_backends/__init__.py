@@ -44,15 +44,20 @@ _limits: dict[tuple[type, DType], Limits] = {}
 def load(name: str) -> Backend:
     """Return the backend of a framework, which this imports."""
     if name == "numpy":
-        from safeops._backends import numpy as module  # noqa: PLC0415  (lazy: see the module)
-    elif name == "torch":
-        from safeops._backends import torch as module  # noqa: PLC0415  (lazy: see the module)
-    elif name == "jax":
-        from safeops._backends import jax as module  # noqa: PLC0415  (lazy: see the module)
-    else:
-        from safeops._backends import tensorflow as module  # noqa: PLC0415  (lazy: see the module)
-    backend: Backend = module.backend
-    return backend
+        from safeops._backends import numpy  # noqa: PLC0415  (lazy: see the module)
+
+        return numpy.backend
+    if name == "torch":
+        from safeops._backends import torch  # noqa: PLC0415
+
+        return torch.backend
+    if name == "jax":
+        from safeops._backends import jax  # noqa: PLC0415
+
+        return jax.backend
+    from safeops._backends import tensorflow  # noqa: PLC0415
+
+    return tensorflow.backend
 
 
 def backend_of(*args: Any) -> Backend:

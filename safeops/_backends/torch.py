@@ -63,5 +63,4 @@ class Torch(ArrayAPI):
         return torch.autograd.detect_anomaly()
 
 
-
 backend = Torch(xp)

@@ -1,0 +1,557 @@
+"""The combinators: a branch never sees the entries that it does not supply."""
+
+import math
+import warnings
+from math import log, sqrt
+from typing import NamedTuple
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+import cases
+from assertions import assert_close
+from cases import FLAT, one, two
+from derivatives import SECOND
+from frameworks import asarray, to_numpy
+from safeops import make_safe, safe_where, stop_gradient, vectorized_cond
+from safeops._backends import backend_of, dtype_name, load
+from test_cases import PLAIN, first_order, pytest_generate_tests, run_elementwise, under_detector
+
+__all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
+
+HALVES = (one(2.0, log(2), 0.5, -0.25), one(0.0, log(2), -0.5, -0.25))
+LOG = (one(2.0, log(2), 0.5, -0.25), one(0.0, 0, 0, 0), one(-1.0, 0, 0, 0))
+QUOTIENT = (two((3.0, 2.0), 1.5, (0.5, -0.75), (0, -0.25, 0.75)), two((3.0, 0.0), 0, *FLAT))
+SCALED_LOG = (
+    two((2.0, 3.0), 3 * log(2), (1.5, log(2)), (-0.75, 0.5, 0)),
+    two((0.0, 3.0), 0, *FLAT),
+)
+LOG_OR_OTHER = (
+    two((2.0, 3.0), log(2), (0.5, 0), (-0.25, 0, 0)),
+    two((0.0, 3.0), 3, (0, 1), (0, 0, 0)),
+)
+
+# As in the case table, but the safe version too is a function of the namespace.
+ROWS = (
+    cases.Row(
+        "safe_where",
+        lambda xp, x: safe_where(x > 0, x, xp.log, fill_value=0.0),
+        lambda xp, x: xp.where(x > 0, xp.log(x), 0.0),
+        LOG,
+    ),
+    cases.Row(
+        "safe_where, f2",
+        lambda xp, x: safe_where(x > 1, x, xp.log, lambda x: xp.log(2 - x)),
+        lambda xp, x: xp.where(x > 1, xp.log(x), xp.log(2 - x)),
+        HALVES,
+    ),
+    cases.Row(
+        "safe_where, a placeholder for each argument",
+        lambda xp, x, y: safe_where(
+            y > 0, (x, y), xp.divide, fill_value=0.0, placeholder=(0.0, 1.0)
+        ),
+        lambda xp, x, y: xp.where(y > 0, xp.divide(x, y), 0.0),
+        QUOTIENT,
+    ),
+    cases.Row(
+        "safe_where, a parameter in the branch",
+        lambda xp, x, a: safe_where(
+            x > 0, x, lambda x: a * xp.log(x), fill_value=0.0, placeholder=1.0
+        ),
+        lambda xp, x, a: xp.where(x > 0, a * xp.log(x), 0.0),
+        SCALED_LOG,
+    ),
+    cases.Row(
+        "safe_where, an array as fill_value",
+        lambda xp, x, c: safe_where(x > 0, x, xp.log, fill_value=c),
+        lambda xp, x, c: xp.where(x > 0, xp.log(x), c),
+        LOG_OR_OTHER,
+    ),
+    cases.Row(
+        "vectorized_cond",
+        lambda xp, x, c: vectorized_cond(x > 0, lambda x, _: xp.log(x), lambda _, c: c, x, c),
+        lambda xp, x, c: xp.where(x > 0, xp.log(x), c),
+        LOG_OR_OTHER,
+    ),
+    cases.Row(
+        "vectorized_cond, a pair of placeholders",
+        lambda xp, x: vectorized_cond(
+            x > 1, xp.log, lambda x: xp.log(2 - x), x, placeholder=(2.0, 0.0)
+        ),
+        lambda xp, x: xp.where(x > 1, xp.log(x), xp.log(2 - x)),
+        HALVES,
+    ),
+    cases.Row(
+        "make_safe",
+        lambda xp, x, c: make_safe(xp.log, lambda x: x > 0, placeholder=1.0, fill_value=c)(x),
+        lambda xp, x, c: xp.where(x > 0, xp.log(x), c),
+        LOG_OR_OTHER,
+    ),
+)
+EACH = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+def gradients(f, *args):
+    """Return the gradients of the sum of a function, as NumPy arrays."""
+    backend = backend_of(*args)
+    return [to_numpy(g) for g in backend.grad(lambda *a: backend.xp.sum(f(*a)))(*args)]
+
+
+# Values and derivatives.
+
+
+@EACH
+def test_values_and_derivatives_are_exact(row, way):
+    """Value, gradient and second derivatives are those of the branch taken, in every mode."""
+    got, exact = run_elementwise(row, first_order(row.op, way[0]), *way)
+
+    for order, x in got.items():
+        assert_close(x, exact[order], 1e-14, order)
+
+
+@EACH
+def test_naive_versions_are_nan(row, autodiff_framework):
+    """With the outer `where` alone the gradient at the edge is NaN."""
+    mode = PLAIN[autodiff_framework]
+    row = cases.Row(
+        *(row.name, row.op, row.naive, row.points),
+        unsupported={(autodiff_framework, mode): (SECOND, "")},
+    )
+
+    got, _ = run_elementwise(row, first_order(row.naive, autodiff_framework), autodiff_framework, mode)
+
+    assert np.isnan(got["reverse"]).any()
+
+
+@EACH
+def test_values_are_exact_everywhere(row, framework):
+    """Values are right where there are no derivatives too, and no warning is raised."""
+    args = [asarray(framework, x) for x in zip(*(p.args for p in row.points), strict=True)]
+
+    value = to_numpy(row.op(load(framework).xp, *args))
+
+    assert_close(value, [p.value for p in row.points], 1e-15)
+
+
+def test_only_a_placeholder_protects_what_a_branch_closes_over(autodiff_framework):
+    """By default the gradient to `x` is right, and that to a parameter of the branch is NaN."""
+    xp = load(autodiff_framework).xp
+    x, a = asarray(autodiff_framework, [2.0, 0.0]), asarray(autodiff_framework, 3.0)
+
+    def f(x, a, placeholder=None):
+        return safe_where(
+            x > 0, x, lambda x: a * xp.log(x), fill_value=0.0, placeholder=placeholder
+        )
+
+    to_x, to_a = gradients(f, x, a)
+    _, protected = gradients(lambda x, a: f(x, a, 1.0), x, a)
+
+    np.testing.assert_array_equal(to_x, [1.5, 0.0])
+    assert np.isnan(to_a)
+    assert_close(protected, log(2), 1e-15)
+
+
+@pytest.mark.parametrize("placeholder", [None, 1.0])
+def test_a_scalar_operand_is_masked_entry_by_entry(autodiff_framework, placeholder):
+    """The gradient to the scalar a of ``a / x`` is the sum over the entries taken."""
+    xp = load(autodiff_framework).xp
+    a, x = asarray(autodiff_framework, 3.0), asarray(autodiff_framework, [2.0, 0.0, 4.0])
+
+    def safe(a, x):
+        return vectorized_cond(
+            x > 0, xp.divide, lambda a, _: xp.zeros_like(a), a, x, placeholder=placeholder
+        )
+
+    naive, _ = gradients(lambda a, x: xp.where(x > 0, xp.divide(a, x), 0.0), a, x)
+    to_a, to_x = gradients(safe, a, x)
+
+    assert np.isnan(naive)
+    assert_close(to_a, 0.75, 1e-15)
+    assert_close(to_x, [-3 / 4, 0, -3 / 16], 1e-15)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,)], ids=str)
+def test_a_placeholder_may_be_an_array(autodiff_framework, shape):
+    """Dead entries see the array placeholder, whose own gradient is 0."""
+    xp = load(autodiff_framework).xp
+    x = asarray(autodiff_framework, [2.0, 0.0, -1.0])
+    point = asarray(autodiff_framework, np.full(shape, 4.0))
+
+    def f(x, point):
+        return safe_where(x > 0, x, xp.log, fill_value=0.0, placeholder=point)
+
+    to_x, to_point = gradients(f, x, point)
+
+    np.testing.assert_array_equal(to_x, [0.5, 0.0, 0.0])
+    np.testing.assert_array_equal(to_point, np.zeros(shape))
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "in_true", "in_false"),
+    [(None, [1, 2, 3], [1, 2, 3]), (9, [1, 9, 3], [9, 2, 9]), ((8, 9), [1, 8, 3], [9, 2, 9])],
+)
+def test_a_branch_sees_the_placeholder_in_dead_entries(framework, placeholder, in_true, in_false):
+    """Each branch gets its own entries, and elsewhere the placeholder or the entry itself."""
+    x = asarray(framework, [1.0, 2.0, 3.0])
+    seen = []
+
+    def look(x):
+        seen.append(to_numpy(x))
+        return x
+
+    vectorized_cond(asarray(framework, [True, False, True], "bool"), look, look, x, placeholder=placeholder)
+
+    np.testing.assert_array_equal(seen, [in_true, in_false])
+
+
+def test_stop_gradient_keeps_the_value_alone(autodiff_framework):
+    """The value passes, and the derivative in both modes is 0."""
+    x = asarray(autodiff_framework, [3.0, math.inf, math.nan])
+    backend = backend_of(x)
+
+    (plain,) = gradients(lambda x: x * x, x)
+    (stopped,) = gradients(lambda x: stop_gradient(x) * x, x)
+    tangent = backend.jvp(lambda x: stop_gradient(x) + 0.0 * x)((x,), (backend.xp.ones_like(x),))
+
+    np.testing.assert_array_equal(plain, [6.0, math.inf, math.nan])
+    np.testing.assert_array_equal(stopped, [3.0, math.inf, math.nan])
+    np.testing.assert_array_equal(to_numpy(tangent), np.zeros(3))
+
+
+@pytest.mark.only("numpy", "array-api-strict")
+def test_stop_gradient_without_derivatives_is_the_identity(framework):
+    """A framework without derivatives gets its array back."""
+    x = asarray(framework, [1.0, 2.0])
+
+    assert stop_gradient(x) is x
+
+
+# Structures.
+
+
+class Pair(NamedTuple):
+    """A structure with fields."""
+
+    first: object
+    second: object
+
+
+STRUCTURES = {
+    "tuple": lambda a, b: (a, b),
+    "list": lambda a, b: [a, b],
+    "dict": lambda a, b: {"a": a, "b": b},
+    "fields": Pair,
+    "nested": lambda a, b: {"a": [a], "rest": ({"b": b}, ())},
+}
+
+
+def leaves(tree):
+    """Return the arrays of a structure, from left to right."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    return sum(map(leaves, tree), []) if isinstance(tree, (tuple, list)) else [tree]
+
+
+@pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
+def test_branches_may_return_structures(framework, structure):
+    """Each array of the structure is chosen by itself."""
+    xp = load(framework).xp
+    x = asarray(framework, [4.0, 0.0])
+
+    out = vectorized_cond(
+        x > 0, lambda x: structure(1 / x, xp.sqrt(x)), lambda x: structure(x - 1, x - 2), x
+    )
+
+    assert type(out) is type(structure(0, 0))
+    np.testing.assert_array_equal([to_numpy(leaf) for leaf in leaves(out)], [[0.25, -1], [2, -2]])
+
+
+def test_each_array_of_a_structure_has_its_gradient(autodiff_framework):
+    """Gradients come through all arrays of a structure, where the naive ones are NaN."""
+    xp = load(autodiff_framework).xp
+    x = asarray(autodiff_framework, [4.0, 0.0])
+
+    def branch(x):
+        return {"inverse": 1 / x, "root": (xp.sqrt(x),)}
+
+    def safe(x):
+        out = vectorized_cond(x > 0, branch, lambda x: {"inverse": x, "root": (x,)}, x)
+        return out["inverse"] + 3 * out["root"][0]
+
+    (naive,) = gradients(lambda x: xp.where(x > 0, 1 / x + 3 * xp.sqrt(x), 4 * x), x)
+    (safe_gradient,) = gradients(safe, x)
+
+    assert np.isnan(naive[1])
+    np.testing.assert_array_equal(safe_gradient, [-1 / 16 + 3 / 4, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (lambda x: (x, x), lambda x: [x, x], "got tuple of 2 and list of 2"),
+        (lambda x: (x, x), lambda x: (x,), "got tuple of 2 and tuple of 1"),
+        (lambda x: {"a": x}, lambda x: {"b": x}, r"dict with keys \['a'\] and .*\['b'\]"),
+        (lambda x: (x, (x,)), lambda x: (x, [x]), "got tuple of 1 and list of 1"),
+        (lambda x: x, lambda x: (x,), "got .* and tuple of 1"),
+        (lambda x: {"a": x}, lambda x: x, "dict with keys"),
+    ],
+)
+def test_structures_must_be_equal(framework, one, other, words):
+    """Branches of two structures raise TypeError, which shows both."""
+    x = asarray(framework, [4.0, 1.0])
+
+    with pytest.raises(TypeError, match=f"branches that return one structure.*{words}"):
+        vectorized_cond(x > 2, one, other, x)
+
+
+def test_branches_may_return_python_scalars(framework):
+    """A constant branch takes the dtype of the other; two constants are told apart too."""
+    x = asarray(framework, [4.0, 0.0], "float32")
+
+    beside = vectorized_cond(x > 0, lambda x: x, lambda _: 7.0, x)
+    alone = vectorized_cond(x > 0, lambda _: 1, lambda _: 0, x)
+
+    assert dtype_name(beside.dtype) == "float32"
+    np.testing.assert_array_equal(to_numpy(beside), [4, 7])
+    np.testing.assert_array_equal(to_numpy(alone), [1, 0])
+
+
+# In place of array_api_extra.apply_where.
+
+
+def plus(x, y=10):
+    """Return a sum."""
+    return x + y
+
+
+def minus(x, y=10):
+    """Return a difference."""
+    return x - y
+
+
+@pytest.fixture
+def numbers(framework):
+    """Return 1 to 4, and which of them are even."""
+    return asarray(framework, [1, 2, 3, 4], "int64"), asarray(framework, [False, True] * 2, "bool")
+
+
+def test_one_argument_and_two_branches(numbers):
+    """Each entry comes from one of two functions; integers stay integers."""
+    x, even = numbers
+
+    out = safe_where(even, x, plus, minus)
+
+    assert dtype_name(out.dtype) == "int64"
+    np.testing.assert_array_equal(to_numpy(out), [-9, 12, -7, 14])
+
+
+def test_several_arguments(numbers, framework):
+    """Arguments in a tuple go to both functions in their order."""
+    x, even = numbers
+    y = asarray(framework, [10, 20, 30, 40], "int64")
+
+    out = safe_where(even, (x, y), plus, minus)
+
+    np.testing.assert_array_equal(to_numpy(out), [-9, 22, -27, 44])
+
+
+def test_a_fill_value_is_a_number_or_an_array(numbers, framework):
+    """A number and an array of that number fill alike, and the array is not written to."""
+    x, even = numbers
+    array = asarray(framework, [0, -1, -2, -3], "int64")
+
+    by_number = safe_where(even, x, plus, fill_value=0)
+    by_scalar = safe_where(even, x, plus, fill_value=array[0])
+    by_array = safe_where(even, x, plus, fill_value=array)
+
+    np.testing.assert_array_equal(to_numpy(by_number), [0, 12, 0, 14])
+    np.testing.assert_array_equal(to_numpy(by_scalar), [0, 12, 0, 14])
+    np.testing.assert_array_equal(to_numpy(by_array), [0, 12, -2, 14])
+    np.testing.assert_array_equal(to_numpy(array), [0, -1, -2, -3])
+
+
+@pytest.mark.parametrize("function", [plus, lambda x, _: x, lambda _, y: y])
+def test_condition_and_arguments_broadcast(framework, function):
+    """The result has the shape of all together, also if a function drops an argument."""
+    x, y = [1, 2], [[10], [20], [30]]
+    cond = np.array([True, False, True, False]).reshape(4, 1, 1)
+
+    out = safe_where(
+        asarray(framework, cond, "bool"),
+        (asarray(framework, x), asarray(framework, y)),
+        function,
+        fill_value=asarray(framework, y),
+    )
+
+    taken = function(np.array(x), np.array(y))
+    np.testing.assert_array_equal(to_numpy(out), np.where(cond, taken, np.array(y)))
+
+
+@pytest.mark.usefixtures("mixed_dtypes")
+@pytest.mark.parametrize(
+    ("fill_value", "dtype"), [(5, "int16"), ("int8", "int16"), ("int32", "int32")]
+)
+def test_dtypes_promote(framework, fill_value, dtype):
+    """Branches and fill values promote as the standard says; Python scalars are weak."""
+    x, y = asarray(framework, [1, 2], "int8"), asarray(framework, [3, 4], "int16")
+    if isinstance(fill_value, str):
+        fill_value = asarray(framework, [5, 5], fill_value)
+
+    out = safe_where(asarray(framework, [True, False], "bool"), (x, y), plus, fill_value=fill_value)
+
+    assert dtype_name(out.dtype) == dtype
+    np.testing.assert_array_equal(to_numpy(out), [4, 5])
+
+
+def test_a_function_may_change_the_dtype(framework):
+    """Branches of two dtypes promote to the wider."""
+    xp = load(framework).xp if framework != "array-api-strict" else __import__("array_api_strict")
+    x = asarray(framework, [1.5, 2.5], "float32")
+
+    out = safe_where(x > 2, x, lambda x: x, lambda x: xp.astype(x, xp.float64))
+
+    assert dtype_name(out.dtype) == "float64"
+
+
+def test_no_dimensions(framework):
+    """A single number goes in and comes out, also beside a Python bool."""
+    x = asarray(framework, 4.0)
+
+    assert to_numpy(safe_where(x > 0, x, lambda x: x / 2, fill_value=0)) == 2
+    assert to_numpy(safe_where(False, x, lambda x: x / 2, fill_value=7)) == 7
+
+
+def test_the_branch_not_taken_raises_no_warning(framework):
+    """Divisions by zero that nobody asked for stay silent, without a placeholder."""
+    x, y = asarray(framework, [1.0, 2.0, 0.0]), asarray(framework, [0.0, 3.0, 4.0])
+
+    out = safe_where(x == 0, (x, y), lambda x, y: x / y, lambda x, y: y / x, placeholder=1.0)
+
+    np.testing.assert_array_equal(to_numpy(out), [0.0, 1.5, 0.0])
+
+
+@pytest.mark.parametrize("options", [(), (minus, 0)])
+def test_exactly_one_of_f2_and_fill_value(numbers, options):
+    """Neither or both of the two ways to fill raise TypeError."""
+    x, even = numbers
+    f2, fill_value = options or (None, None)
+
+    with pytest.raises(TypeError, match="Exactly one of f2 and fill_value"):
+        safe_where(even, x, plus, f2, fill_value=fill_value)
+
+
+@pytest.mark.only("torch")
+@pytest.mark.parametrize("options", [{"fill_value": 0}, {"fill_value": 0, "placeholder": 1.0}])
+def test_the_device_is_kept(options):
+    """No array is made on another device than that of the arguments."""
+    import torch
+
+    x = torch.ones(3, device="meta")
+
+    assert safe_where(x > 0, x, torch.log, **options).device == x.device
+
+
+@pytest.mark.only("array-api-strict")
+def test_dask_stays_lazy():
+    """Nothing is computed before it is asked for."""
+    import dask
+    import dask.array as da
+
+    def refuse(*_args, **_options):
+        pytest.fail("computed too early")
+
+    with dask.config.set(scheduler=refuse):
+        x = da.from_array(np.array([4.0, 0.0]), chunks=1)
+        out = safe_where(x > 0, x, lambda x: 1 / x, fill_value=0.0, placeholder=1.0)
+        pair = vectorized_cond(x > 0, lambda x: 1 / x, lambda x: x - 1, x, placeholder=1.0)
+
+    np.testing.assert_array_equal(out.compute(), [0.25, 0.0])
+    np.testing.assert_array_equal(pair.compute(), [0.25, -1.0])
+
+
+# Few shapes, so that eager JAX compiles each operation a few times only.
+SHAPES = [((2, 3), (3,), (2, 1)), ((3,), (3,), ()), ((), (2, 3), (3,)), ((0, 3), (1, 3), (3,))]
+
+
+@hypothesis.settings(
+    max_examples=25, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
+)
+@hypothesis.given(
+    seed=st.integers(0, 2**32 - 1),
+    shapes=st.sampled_from(SHAPES),
+    with_f2=st.booleans(),
+    placeholder=st.sampled_from([None, 0.5]),
+)
+def test_equal_to_where_of_both_branches(framework, seed, shapes, with_f2, placeholder):
+    """Whatever the shapes and entries, NaN and inf among them, the value is that of `np.where`."""
+    numbers = np.random.default_rng(seed)
+    cond = numbers.random(shapes[0]) > 0.5
+    x, y = (numbers.choice([-1.5, 0.0, 2.0, np.inf, np.nan], shape) for shape in shapes[1:])
+    other = {"fill_value": 7.0} if not with_f2 else {}
+
+    out = safe_where(
+        asarray(framework, cond, "bool"),
+        (asarray(framework, x), asarray(framework, y)),
+        plus,
+        *([minus] if with_f2 else []),
+        placeholder=placeholder,
+        **other,
+    )
+
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(to_numpy(out), np.where(cond, x + y, x - y if with_f2 else 7))
+
+
+@pytest.mark.only("jax")
+def test_apply_where_itself_does_not_protect_gradients():
+    """Under `jax.jit` apply_where evaluates both branches, and its gradient at the edge is NaN."""
+    import jax
+    import jax.numpy as jnp
+    from array_api_extra import apply_where
+
+    x = jnp.asarray([2.0, 0.0])
+
+    def gradient_of(where):
+        return jax.jit(jax.grad(lambda x: where(x > 0, x, jnp.log, fill_value=0.0).sum()))(x)
+
+    np.testing.assert_array_equal(gradient_of(apply_where), [0.5, np.nan])
+    np.testing.assert_array_equal(gradient_of(safe_where), [0.5, 0.0])
+
+
+# NaN.
+
+
+def test_make_safe_keeps_nan(framework):
+    """A NaN in any argument reaches the function, whatever the domain says of it."""
+    divide = make_safe(
+        lambda x, y: x / y, lambda _, y: y > 0, placeholder=(0.0, 1.0), fill_value=-1.0
+    )
+    x, y = [1.0, 1.0, np.nan, np.nan], [4.0, 0.0, 0.0, 2.0]
+
+    out = divide(asarray(framework, x), asarray(framework, y))
+
+    np.testing.assert_array_equal(to_numpy(out)[[0, 1, 3]], [0.25, -1.0, np.nan])
+    assert np.isnan(to_numpy(out)[2])
+
+
+@EACH
+def test_detectors_are_silent_with_a_placeholder(row, framework):
+    """With a number in the domain as placeholder no NaN or inf is made on the way."""
+    if "placeholder" not in row.name and row.name not in {"make_safe"}:
+        pytest.skip("without a placeholder dead entries enter the branch as they are")
+    xp = load(framework).xp
+    args = [asarray(framework, x) for x in zip(*(p.args for p in row.points), strict=True)]
+
+    value, gradient = under_detector(framework, lambda *a: row.op(xp, *a), args)
+
+    assert np.isfinite(value).all()
+    assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax", "tensorflow"])
+def test_detectors_find_the_naive_version(framework, name):
+    """The same detector raises for the outer `where` alone."""
+    if name != framework:
+        pytest.skip("x")
