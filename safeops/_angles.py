@@ -197,13 +197,8 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
     array([0.        , 1.57079633])
     """
     xp, y, x = enter(y, x)
-    larger, origin = _larger(xp, x, y)
-
-    def angle(y: Array, x: Array) -> Array:
-        # The angle does not depend on the scale, so that the scale may count as a constant.
-        return xp.atan2(y / larger, x / larger)
-
-    return double_where(xp, origin, (y, x), 0.0, angle)
+    origin, scale, _ = _scaled(xp, x, y)
+    return double_where(xp, origin, (y, x), 0.0, lambda y, x: xp.atan2(scale * y, scale * x))
 
 
 def safe_hypot(x: Array, y: Array, /) -> Array:
@@ -232,7 +227,7 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     **Gradient.** ``x / hypot(x, y)`` and ``y / hypot(x, y)``; 0 and 0 at the origin, the
     subgradient of minimum norm, at every order.
 
-    **Source.** Scaling by the larger coordinate, as in LAPACK's `dlapy2`.
+    **Source.** Scaling by constants, as in J. L. Blue's norm (1978), today that of BLAS.
 
     Examples
     --------
@@ -241,12 +236,11 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     array([5., 0.])
     """
     xp, x, y = enter(x, y)
-    larger, origin = _larger(xp, x, y)
+    origin, scale, unit = _scaled(xp, x, y)
 
     def length(x: Array, y: Array) -> Array:
-        # larger * f(x / larger) is f for each constant `larger`, so that it may count as one.
-        x, y = x / larger, y / larger
-        return larger * xp.sqrt(x * x + y * y)
+        x, y = scale * x, scale * y
+        return unit * xp.sqrt(x * x + y * y)
 
     return double_where(xp, origin, (x, y), 0.0, length)
 
@@ -305,11 +299,20 @@ def _clipped(xp: Namespace, x: Array, f: Function, *, below: float, above: float
     return double_where(xp, xp.abs(x) >= 1, (x,), ends, f, dead=0.0)
 
 
-def _larger(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array]:
-    """Return the larger coordinate, as a constant that can be divided by, and where both are 0."""
+def _scaled(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """
+    Return where both coordinates are 0, a scale for which squares keep all digits, and its inverse.
+
+    The scale is 1 or a power of 2, which rounds nothing, and a constant: what depends on it cancels.
+    """
     x, y = stop_gradient(xp.abs(x)), stop_gradient(xp.abs(y))
-    bound = limits(xp, x).smallest_nonzero
-    origin = xp.logical_and(x < bound, y < bound)  # NaN in either is no origin
+    bound = limits(xp, x)
+    least = bound.smallest_nonzero
+    origin = xp.logical_and(x < least, y < least)  # NaN in either is no origin
     larger = xp.where(x > y, x, y)
-    special = xp.logical_or(larger < bound, xp.isinf(larger))
-    return xp.where(special, 1.0, larger), origin
+    bits = math.frexp(bound.max)[1]  # 1024, 128, 16: each threshold below is a power of 2
+    huge = larger > 2.0 ** (bits * 3 // 8)
+    small = xp.logical_and(larger >= least, larger < 2.0 ** -(bits * 5 // 16))
+    far, one = 2.0 ** (bits * 3 // 4), xp.ones_like(x)
+    scale = xp.where(huge, 1 / far, xp.where(small, far, one))
+    return origin, scale, xp.where(huge, far, xp.where(small, 1 / far, one))

@@ -349,6 +349,8 @@ def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
         given = dtype_name(dead.dtype) if _is_array(dead) else dead
         msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {given}"
         raise TypeError(msg)
+    if isinstance(dead, SCALARS) and _width(x) == 0:  # TensorFlow makes no integer of 1.0
+        dead = bool(dead) if dtype_name(x.dtype) == "bool" else int(dead)
     return backend.cast(dead, x.dtype, x)
 
 

@@ -4,6 +4,7 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from safeops._backends import REAL, backend_of, dtype_name, limits, require
+from safeops._backends import REAL, backend_of, limits, require
 from safeops._backends.array_api import SCALARS
 from safeops._typing import Array, Backend, Function
 
@@ -27,6 +28,7 @@ KINDS = {
     "singular": "is far steeper than the slopes",
 }
 SINGULAR = list(KINDS).index("singular")
+COMPOSITIONS = ("rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd")  # the outer mode comes first
 PROBES = (-0.7, 0.3, 2.5)  # what a point is set to, to see which entries of the value change
 SHOWN = 12  # places that a report writes out
 
@@ -83,6 +85,8 @@ class Report:
         """Return what was checked, then a table for each place with a finding."""
         count = len(self.findings)
         lines = [f"check_gradients: {count or 'no'} finding{'s' * (count != 1)}"]
+        ways = dict.fromkeys(way for row in self.derivatives.values() for way in row)
+        lines.append(f"compared: {', '.join(way for way in ways if ', ' not in way)}")
         for order, kinds in self.kinds.items():
             tally = ", ".join(f"{kinds[kind]} {kind}" for kind in KINDS)
             lines.append(f"finite differences of order {order}: {tally}")
@@ -112,7 +116,6 @@ def check_gradients(
     expected: Any = None,
     finite_differences: bool = True,
     nan_detector: bool = True,
-    allow_nonfinite: bool = False,
     rtol: float | None = None,
     atol: float | None = None,
     raises: bool = True,
@@ -130,7 +133,7 @@ def check_gradients(
         Function of arrays that returns an array of any shape, elementwise or not.
     points : array or tuple of arrays, shape (...), real floating
         The arguments of `f`, of one dtype, with all points at once: those where it may break, and
-        neighbours. float64 makes the finest differences; nothing is cast.
+        neighbours. float64 makes the finest differences; nothing is cast. `f` gets copies.
     order : {1, 2}, default: 2
         1 leaves second derivatives out.
     forward : bool, default: True
@@ -142,8 +145,6 @@ def check_gradients(
         False where the stated derivative is not that of the value.
     nan_detector : bool, default: True
         False where a NaN on the way (for TensorFlow an inf, too) is accepted.
-    allow_nonfinite : bool, default: False
-        True accepts NaN and inf, if all ways agree on them.
     rtol, atol : float, optional
         Tolerances among the ways and to `expected`. Default: ``sqrt(eps)``, ``10 * eps``.
     raises : bool, default: True
@@ -160,9 +161,9 @@ def check_gradients(
         If anything was found; the report is its message.
     TypeError
         If `f` is not a function, it or `points` has anything but real floating arrays of one
-        framework and dtype, or that framework has no automatic differentiation.
+        framework, `points` has two dtypes, or the framework has no automatic differentiation.
     ValueError
-        If there are no points, `order` is neither 1 nor 2, or `expected` does not fit.
+        If there are no points or no values, `order` is neither 1 nor 2, or `expected` does not fit.
 
     Notes
     -----
@@ -180,8 +181,10 @@ def check_gradients(
     derivatives are held against differences of reverse mode, so that a fault which all four
     compositions share is found. In float16 and bfloat16 there are no differences.
 
-    The detector runs value and reverse mode, but not at NaN, nor at inf if it takes that for a
-    fault (TensorFlow's does). PyTorch's sees backward functions only.
+    The detector runs value and reverse mode, but not at points that are NaN, nor where a point or
+    a value is inf if it takes that for a fault (TensorFlow's does). PyTorch's sees backward
+    functions only. On PyTorch derivatives are those of `torch.func`, which wants `setup_context`
+    in a `torch.autograd.Function`.
 
     **Source.** `torch.autograd.gradcheck` and `jax.test_util.check_grads`, which compare with
     central differences at smooth points.
@@ -193,12 +196,14 @@ def check_gradients(
     >>> x = torch.tensor([2.0, 0.0], dtype=torch.float64)
     >>> print(check_gradients(lambda x: safe_log(x, fill_value=0), x))
     check_gradients: no findings
+    compared: reverse, forward, rev-rev, fwd-rev, rev-fwd, fwd-fwd
     finite differences of order 1: 1 smooth, 0 kink, 1 singular
     finite differences of order 2: 1 smooth, 0 kink, 3 singular
     NaN detector: silent
     >>> naive = lambda x: torch.where(x > 0, torch.log(x), 0)
     >>> print(check_gradients(naive, x, order=1, nan_detector=False, raises=False))
     check_gradients: 2 findings
+    compared: reverse, forward
     finite differences of order 1: 1 smooth, 0 kink, 1 singular
     NaN detector: not run
     <BLANKLINE>
@@ -214,11 +219,9 @@ def check_gradients(
     check = _Check(f, points if isinstance(points, tuple) else (points,))
     check.rtol = check.rtol if rtol is None else rtol
     check.atol = check.atol if atol is None else atol
-    check.allow_nonfinite = allow_nonfinite
     differences = finite_differences and check.eps < COARSE
     if finite_differences and not differences:
-        dtype = dtype_name(check.points[0].dtype)
-        check.report.remarks.append(f"finite differences: none, {dtype} is too coarse")
+        check.report.remarks.append("finite differences: none, the dtype is too coarse")
     check.first_order(forward=forward, differences=differences)
     if expected is not None:
         check.against(expected if isinstance(expected, tuple) else (expected,))
@@ -237,20 +240,21 @@ class _Check:
     def __init__(self, f: Any, points: tuple[Any, ...]) -> None:
         self.f, self.report = f, Report()
         self.backend = _backend_for(f, points)
-        self.points = tuple(self.backend.stop_gradient(x) for x in points)
-        self.eps = limits(self.backend.xp, self.points[0]).eps
-        self.shapes = [tuple(x.shape) for x in self.points]
-        self.flat = _flat(self.points)
+        self.shapes, self.flat = [tuple(x.shape) for x in points], _flat(points)
+        self.points = points  # of which come the shapes, dtypes and devices of these copies:
+        self.points = self.arrays(self.flat)
         entries = [(k, i) for k, shape in enumerate(self.shapes) for i in np.ndindex(shape)]
         self.places = [Place(*at, float(x)) for at, x in zip(entries, self.flat, strict=True)]
         self.basis = [self.arrays(row) for row in np.eye(self.flat.size)]
         value = _value(self.backend, f, self.points)
-        self.weights = _irregular(_flat([value]).size)
+        self.value = _flat([value])
+        self.weights = _irregular(self.value.size)
         self.w = self.array(self.weights, value)
+        self.eps = max(limits(self.backend.xp, x).eps for x in (*self.points, value))
         self.reach = self.reached()
         alone = self.reach.sum(1) == 1
         self.unit = np.where(alone, self.reach @ self.weights, 1.0)  # by which the report divides
-        self.rtol, self.atol, self.allow_nonfinite = np.sqrt(self.eps), 10 * self.eps, False
+        self.rtol, self.atol = np.sqrt(self.eps), 10 * self.eps
 
     def arrays(self, flat: Numbers) -> tuple[Array, ...]:
         """Return a flat vector as arrays in the shapes of the points."""
@@ -261,7 +265,10 @@ class _Check:
     def array(self, numbers: Numbers, like: Array) -> Array:
         """Return numbers as an array in the shape, dtype and device of another."""
         numbers = np.array(numbers).reshape(tuple(like.shape))
-        return self.backend.xp.asarray(numbers, dtype=like.dtype, device=like.device)
+        make = partial(self.backend.xp.asarray, numbers, dtype=like.dtype)
+        with suppress(TypeError):  # TensorFlow's takes no device: an array moves to what it meets
+            return make(device=like.device)
+        return make()
 
     def reached(self) -> NDArray[np.bool_]:
         """Return, for each point, which entries of the value can depend on it."""
@@ -336,20 +343,21 @@ class _Check:
         starts = [(place,) for place in self.places] if whole else [()]
         keys = [(*start, place) for start in starts for place in self.places]
         together = self.reach.astype(int) @ self.reach.T > 0
-        reference = None
-        for name in ("rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd") if forward else ("rev-rev",):
-            rows = self.attempt(name, partial(self.composed, name), vectors)
-            if rows is not None:
-                rows = np.where(together | np.isfinite(rows), rows, 0.0) if whole else rows
-                reference = rows if reference is None else reference
-                self.record(name, keys, rows, reference)
-            elif reference is None:
-                return  # nothing to compare with
+        found = {
+            name: self.attempt(name, partial(self.composed, name), vectors)
+            for name in COMPOSITIONS[: 4 if forward else 1]
+        }
+        own = together if whole else np.True_
+        rows = {k: np.where(own | np.isfinite(x), x, 0) for k, x in found.items() if x is not None}
+        if "rev-rev" not in rows:
+            return  # nothing to compare with
+        for name, numbers in rows.items():
+            self.record(name, keys, numbers, rows["rev-rev"])
         if not whole:
             self.report.remarks.append("second derivatives: the Hessian times one fixed vector")
         elif differences:
             slopes = _Slopes._make(x.T for x in self.slopes(self.gradient, together))
-            self.judge(keys, reference, slopes.freed(self.singular | self.singular[:, None]))
+            self.judge(keys, rows["rev-rev"], slopes.freed(self.singular | self.singular[:, None]))
 
     def against(self, expected: tuple[Any, ...]) -> None:
         """Hold the gradient of the plain sum against the expected one."""
@@ -367,24 +375,24 @@ class _Check:
 
     def detector(self) -> str:
         """Run value and reverse mode under the framework's NaN detector; return its answer."""
-        xp = self.backend.xp
         if np.isnan(self.flat).any():
             return "not run, a point is NaN"
-        if np.isinf(self.flat).any() and self.alarm(lambda *args: sum(map(xp.sum, args))):
-            return "not run, it takes inf for a fault and a point is inf"
-        if alarm := self.alarm(self.scalar):
+        infinite = np.isinf(self.flat).any() or np.isinf(self.value).any()
+        if infinite and self.alarm(lambda: self.array(self.weights * np.inf, self.w) + self.w):
+            return "not run, it takes inf for a fault and a point or a value is inf"
+        ways = self.f, self.backend.grad(self.scalar)
+        if alarm := self.alarm(lambda: [way(*self.points) for way in ways]):
             self.find("NaN detector", (), np.nan, np.nan, alarm)
             return "raised"
         return "silent"
 
-    def alarm(self, scalar: Function) -> str:
-        """Return what the NaN detector says of a function; nothing, if it is silent."""
+    def alarm(self, run: Function) -> str:
+        """Return what the NaN detector says of a run; nothing, if it is silent."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that its detector is slow
             try:
                 with self.backend.nan_detector():
-                    scalar(*self.points)
-                    self.backend.grad(scalar)(*self.points)
+                    run()
             except Exception as error:  # noqa: BLE001  (each framework raises its own)
                 return _words(error)
         return ""
@@ -412,7 +420,7 @@ class _Check:
         numbers, reference = (np.ravel(x / self.unit) for x in (numbers, reference))
         for places, got, wanted in zip(keys, numbers, reference, strict=True):
             self.report.derivatives.setdefault(places, {})[check] = float(got)
-            allowed = self.allow_nonfinite or any(np.isnan(x.point) for x in places)
+            allowed = any(np.isnan(x.point) for x in places)
             if not self.equal(got, wanted):
                 rival = "rev-rev" if "-" in check else "reverse"
                 self.find(check, places, got, wanted, f"differs from {rival}")
@@ -531,6 +539,9 @@ def _value(backend: Backend, f: Function, points: tuple[Array, ...]) -> Array:
         msg = f"expected f to return an array of {backend.name}, got {type(value).__name__}"
         raise TypeError(msg)
     require(value.dtype, REAL)
+    if 0 in value.shape:
+        msg = f"expected f to return at least one number, got the shape {tuple(value.shape)}"
+        raise ValueError(msg)
     return value
 
 

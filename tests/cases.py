@@ -54,22 +54,11 @@ def two(args, value, gradient, hessian):
 
 
 FLAT = ((0, 0), (0, 0, 0))  # gradient and second derivatives of a constant
-# For operations that treat a scale as a constant.
-DETACHED = {
+# For operations that multiply by a scale.
+CONSTANT = {
     ("torch", "compile"): (
         ("fwd-fwd",),
-        "torch.compile traces no jvp of a jvp of ``x * x.detach()`` (torch 2.13)",
-    ),
-}
-# At the ends of the range.
-SCALED = {
-    **DETACHED,
-    ("tensorflow", "xla"): (
-        ("forward", "fwd-rev", "rev-fwd", "fwd-fwd"),
-        (
-            "XLA turns ``(x / s) / s`` into ``x / (s * s)``, which is inf, and ForwardAccumulator "
-            "multiplies it by the tangent of the constant s, an array of 0 (tensorflow 2.21)"
-        ),
+        "torch.compile traces no jvp of a jvp of ``x * c`` with a constant tensor c (torch 2.13)",
     ),
 }
 
@@ -371,7 +360,7 @@ ROWS = (
             two((0.0, -5.0), pi, (-0.2, 0), (0, -0.04, 0)),
         ),
         {"torch": "its rule for atan2 is 0 at the origin (2.13)"},
-        unsupported=DETACHED,
+        unsupported=CONSTANT,
     ),
     Row(
         "safe_hypot",
@@ -382,7 +371,7 @@ ROWS = (
             two((3.0, 4.0), 5, (0.6, 0.8), (0.128, -0.096, 0.072)),
             two((0.0, -2.0), 2, (0, -1), (0.5, 0, 0)),
         ),
-        unsupported=DETACHED,
+        unsupported=CONSTANT,
     ),
     Row(
         "safe_atan2, scaled",
@@ -392,7 +381,7 @@ ROWS = (
             two((1e-200, 1e-200), pi / 4, (0.5e200, -0.5e200), None),
             two((1e200, 1e200), pi / 4, (0.5e-200, -0.5e-200), None),
         ),
-        unsupported=SCALED,
+        unsupported=CONSTANT,
     ),
     Row(
         "safe_hypot, scaled",
@@ -402,7 +391,7 @@ ROWS = (
             two((1e200, 1e200), sqrt(2) * 1e200, (sqrt(0.5), sqrt(0.5)), None),
             two((1e-200, 0.0), 1e-200, (1, 0), None),
         ),
-        unsupported=SCALED,
+        unsupported=CONSTANT,
     ),
     Row(
         "sinc",

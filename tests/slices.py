@@ -13,7 +13,7 @@ import mpmath
 import numpy as np
 
 import safeops as so
-from cases import DETACHED
+from cases import CONSTANT
 
 WEIGHTS = (1.0, -0.5, 2.0)  # of the entries of a result, where it has a slice's shape
 
@@ -38,7 +38,7 @@ class Row:
     absent: float | None = None  # value at absent entries of a result that has the slice's shape
     minus_inf_is_absent: bool = False
     naive_is_right: dict = field(default_factory=dict)
-    unsupported: dict = field(default_factory=lambda: DETACHED)
+    unsupported: dict = field(default_factory=lambda: CONSTANT)
 
 
 def present(row, piece):
@@ -268,7 +268,7 @@ ROWS = (
         absent=-inf,
         minus_inf_is_absent=True,
         unsupported={
-            **DETACHED,
+            **CONSTANT,
             ("tensorflow", "xla"): (
                 ("forward", "fwd-fwd"),
                 (

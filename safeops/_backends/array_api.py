@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from array_api_compat import device
+
 from safeops._typing import Array, DType, Function, Namespace
 
 SCALARS = (bool, int, float, complex)
@@ -24,13 +26,17 @@ class ArrayAPI:
         """Accept every array."""
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return the standard's promotion; it leaves the division of integers undefined."""
-        return self.xp.result_type(*args)
+        """Return the standard's promotion; integers stay, as their division is undefined."""
+        dtype = self.xp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
+        if not self.xp.isdtype(dtype, ("real floating", "complex floating")):
+            return dtype
+        return self.xp.result_type(dtype, *(x for x in args if isinstance(x, SCALARS)))
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
         if isinstance(x, SCALARS):
-            return self.xp.asarray(x, dtype=dtype, device=like.device)
+            # dask arrays have no attribute `device`
+            return self.xp.asarray(x, dtype=dtype, device=device(like))
         return x if x.dtype == dtype else self.xp.astype(x, dtype)
 
     def stop_gradient(self, x: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.array_api import ArrayAPI
+from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, DType, Function
 
 
@@ -46,9 +46,14 @@ class Jax(ArrayAPI):
         return isinstance(x, jax.Array)
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return JAX's promotion; integers divide to its default float."""
-        dtype = jnp.result_type(*args)
-        return dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(dtype, 1.0)
+        """
+        Return JAX's promotion; integers divide to its default float.
+
+        Before they meet a scalar: under strict promotion no integer meets 0.0.
+        """
+        dtype = jnp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
+        dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+        return jnp.result_type(dtype, *(x for x in args if isinstance(x, SCALARS)))
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`; a scalar follows the other arguments."""

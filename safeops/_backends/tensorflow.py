@@ -26,19 +26,11 @@ UNSIGNED = (tf.uint8, tf.uint16, tf.uint32, tf.uint64)
 REAL = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 COMPLEX = (tf.complex64, tf.complex128)
 INEXACT = frozenset(REAL + COMPLEX)
-KINDS = {
-    "bool": (tf.bool,),
-    "signed integer": SIGNED,
-    "unsigned integer": UNSIGNED,
-    "integral": SIGNED + UNSIGNED,
-    "real floating": REAL,
-    "complex floating": COMPLEX,
-    "numeric": SIGNED + UNSIGNED + REAL + COMPLEX,
-}
+NUMERIC = SIGNED + UNSIGNED + REAL + COMPLEX
 MAX_DOUBLINGS = 31  # of a length that is not known: int32 indexes the longest axis
 
 xp = SimpleNamespace(__name__="tensorflow")
-for _dtype in (tf.bool, *KINDS["numeric"]):
+for _dtype in (tf.bool, *NUMERIC):
     setattr(xp, _dtype.name, _dtype)
 
 
@@ -102,27 +94,21 @@ def result_type(*args: Any) -> DType:
 
 
 @standard
-def isdtype(dtype: DType, kind: Any) -> bool:
-    """Whether `dtype` is `kind`: a dtype, a name of the standard, or one of a tuple of those."""
-    kinds = kind if isinstance(kind, tuple) else (kind,)
-    return any(dtype in KINDS[k] if isinstance(k, str) else dtype == k for k in kinds)
-
-
-@standard
 def finfo(x: Any, /) -> Any:
     """Return the limits of a floating dtype or array; those of the parts if it is complex."""
-    return ml_dtypes.finfo(tf.as_dtype(getattr(x, "dtype", x)).real_dtype.as_numpy_dtype)
+    limits: Any = ml_dtypes.finfo  # which has no types
+    return limits(tf.as_dtype(getattr(x, "dtype", x)).real_dtype.as_numpy_dtype)
 
 
 @standard
-def asarray(x: Any, /, *, dtype: DType = None, device: str | None = None) -> Array:
-    """Return `x` as a tensor of `dtype` on `device`; Python floats default to float32."""
-    if device:
-        with tf.device(device):
-            return tf.identity(asarray(x, dtype=dtype))
+def asarray(x: Any, /, *, dtype: DType = None) -> Array:
+    """Return `x` as a tensor of `dtype`; Python floats default to float32."""
     if isinstance(x, SCALARS):
-        return tf.constant(x, dtype)
+        # tf.constant takes no True for a number.
+        return tf.constant(int(x) if isinstance(x, bool) and dtype in NUMERIC else x, dtype)
     x = tensor(x)
+    if dtype == tf.bool != x.dtype:
+        return tf.not_equal(x, tf.zeros([], x.dtype))  # tf.cast looks at the real part alone
     if dtype in COMPLEX and x.dtype not in COMPLEX:
         x = tf.cast(x, dtype.real_dtype)
         return tf.complex(x, tf.zeros_like(x))  # the gradient of tf.cast would log a warning
@@ -149,11 +135,11 @@ def inexact(x: Any) -> Array:
 def together(*args: Any) -> list[Array]:
     """Return all arguments as tensors of one dtype."""
     # TensorFlow raises on mixed dtypes, and in graph mode on a scalar first: where(c, 1.0, half).
-    args = [x if isinstance(x, SCALARS) else tensor(x) for x in args]
-    if len({getattr(x, "dtype", None) for x in args}) == 1:
-        return [tensor(x) for x in args]
-    dtype = result_type(*args)
-    return [asarray(x, dtype=dtype) for x in args]
+    mixed = [x if isinstance(x, SCALARS) else tensor(x) for x in args]
+    if len({getattr(x, "dtype", None) for x in mixed}) == 1:
+        return [tensor(x) for x in mixed]
+    dtype = result_type(*mixed)
+    return [asarray(x, dtype=dtype) for x in mixed]
 
 
 def _converting(function: Function, convert: Function) -> Function:
@@ -162,16 +148,16 @@ def _converting(function: Function, convert: Function) -> Function:
 
 # Elementwise
 
-for _names, _convert in {
+_KERNELS: dict[str, Function] = {
     "exp expm1 log log1p sqrt sin cos asin acos acosh atanh": lambda x: (inexact(x),),
-    "square real imag conj": lambda x: (tensor(x),),
-    "add multiply floormod equal not_equal logical_and logical_or": together,
-    "atan2": lambda y, x: map(inexact, together(y, x)),
-}.items():
+    "real imag": lambda x: (tensor(x),),
+    "multiply logical_and logical_or": together,
+    "atan2 truediv": lambda x, y: map(inexact, together(x, y)),
+}
+for _names, _convert in _KERNELS.items():
     for _name in _names.split():
-        setattr(xp, _name, _converting(getattr(tf.math, _name), _convert))
-xp.remainder = xp.floormod
-xp.divide = _converting(tf.math.truediv, together)
+        _kernel = _converting(getattr(tf.math, _name), _convert)
+        setattr(xp, _name.replace("truediv", "divide"), _kernel)
 
 
 @standard
@@ -207,13 +193,6 @@ def abs_(x: Array, /) -> Array:
     """Absolute value."""
     x = tensor(x)
     return x if x.dtype == tf.bool or x.dtype in UNSIGNED else tf.abs(x)
-
-
-@standard
-def sign(x: Array, /) -> Array:
-    """Sign of `x`; NaN stays NaN."""
-    x = tensor(x)
-    return tf.minimum(x, 1) if x.dtype in UNSIGNED else tf.sign(x)
 
 
 @standard
@@ -274,7 +253,7 @@ _test("isfinite", of_integers=True, of_parts=tf.logical_and)
 
 # Shapes
 
-for _name in ("expand_dims", "squeeze", "reshape", "broadcast_to", "ones_like", "zeros_like"):
+for _name in ("expand_dims", "squeeze", "reshape", "ones_like", "zeros_like"):
     setattr(xp, _name, _converting(getattr(tf, _name), lambda x, *args: (tensor(x), *args)))
 
 
@@ -288,7 +267,7 @@ def full_like(x: Array, fill_value: Any, /, *, dtype: DType = None) -> Array:
 @standard
 def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     """Reorder the axes."""
-    return tf.transpose(tensor(x), axes)
+    return tf.transpose(tensor(x), [axis % len(axes) for axis in axes])  # XLA takes none below 0
 
 
 @standard
@@ -296,12 +275,6 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     """Join along an axis; None joins all entries."""
     parts = together(*arrays)
     return tf.concat([_flat(x) for x in parts] if axis is None else parts, axis or 0)
-
-
-@standard
-def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
-    """Join along a new axis."""
-    return tf.stack(together(*arrays), axis)
 
 
 @standard
@@ -465,27 +438,24 @@ def _widened(x: Array) -> Array:
 
 
 @_along_axis()
-def cumulative_sum(x: Array, *, dtype: DType = None, include_initial: bool = False) -> Array:
+def cumulative_sum(x: Array, *, dtype: DType = None) -> Array:
     """Return the sums of the first entries."""
     x = _accumulator(x, dtype)
     if x.dtype in COMPLEX:  # XLA has no cumsum for these
-        total = tf.complex(tf.cumsum(tf.math.real(x), -1), tf.cumsum(tf.math.imag(x), -1))
-    else:
-        total = tf.cast(tf.cumsum(_widened(x), -1), x.dtype)
-    return tf.concat([_column(x, 0), total], -1) if include_initial else total
+        return tf.complex(tf.cumsum(tf.math.real(x), -1), tf.cumsum(tf.math.imag(x), -1))
+    return tf.cast(tf.cumsum(_widened(x), -1), x.dtype)
 
 
 @_along_axis()
-def cumulative_prod(x: Array, *, dtype: DType = None, include_initial: bool = False) -> Array:
+def cumulative_prod(x: Array, *, dtype: DType = None) -> Array:
     """Return the products of the first entries, with all their derivatives."""
     # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros.
     x = _accumulator(x, dtype)
-    total = _derived(lambda x: tf.math.cumprod(x, -1), _running_product, x)
-    return tf.concat([_column(x, 1), total], -1) if include_initial else total
-
-
-def _column(x: Array, value: int) -> Array:
-    return tf.fill(tf.concat([tf.shape(x)[:-1], [1]], 0), tf.constant(value, x.dtype))
+    if x.dtype in COMPLEX:  # XLA has no cumprod for these
+        return _running_product(x)
+    return _derived(
+        lambda x: tf.cast(tf.math.cumprod(_widened(x), -1), x.dtype), _running_product, x
+    )
 
 
 # Order
@@ -518,15 +488,25 @@ def _first(x: Array, extreme: Function, axis: int | None, *, keepdims: bool) -> 
 
 
 @_along_axis(-1)
-def sort(x: Array, *, descending: bool = False, stable: bool = True) -> Array:
-    """Entries in order, NaN last in both directions."""
-    return _picked(x, _order(x, descending=descending, stable=stable))
+def sort(x: Array) -> Array:
+    """Entries in ascending order, NaN last."""
+    return _picked(x, argsort(x))
 
 
 @_along_axis(-1)
-def argsort(x: Array, *, descending: bool = False, stable: bool = True) -> Array:
-    """Positions of the entries in order, NaN last in both directions."""
-    return _order(x, descending=descending, stable=stable)
+def argsort(x: Array) -> Array:
+    """Positions of the entries in ascending order, NaN last; it is stable."""
+    # tf.sort and tf.argsort leave numbers unsorted where there are NaN (119359), and XLA puts -0
+    # before 0. So NaN becomes an infinity, and a second, stable sort puts it behind the others.
+    if x.dtype not in REAL:
+        # tf.argsort has no bool, and in XLA no uint16.
+        x = tf.cast(x, tf.int32) if x.dtype in (tf.bool, tf.uint16) else x
+        return tf.cast(tf.argsort(x, stable=True), tf.int64)
+    nan = tf.math.is_nan(x)
+    key = where(nan, math.inf, where(x == 0, 0, x))
+    order = tf.cast(tf.argsort(key, stable=True), tf.int64)
+    nan_last = tf.argsort(tf.cast(_picked(nan, order), tf.int32), stable=True)
+    return _picked(order, tf.cast(nan_last, tf.int64))
 
 
 @standard
@@ -539,22 +519,6 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
     indices = tf.broadcast_to(indices, tf.concat([batch, count], 0))
     from_start = tf.where(indices < 0, indices + tf.cast(width, indices.dtype), indices)
     return _swapped(_picked(x, from_start), axis)
-
-
-def _order(x: Array, *, descending: bool, stable: bool) -> Array:
-    # tf.sort and tf.argsort leave numbers unsorted where there are NaN (117287), and XLA puts -0
-    # before 0. So NaN becomes an infinity, and a second, stable sort puts it behind the others.
-    del stable  # it always is
-    direction = "DESCENDING" if descending else "ASCENDING"
-    if x.dtype not in REAL:
-        # tf.argsort has no bool, and in XLA no uint16.
-        x = tf.cast(x, tf.int32) if x.dtype in (tf.bool, tf.uint16) else x
-        return tf.cast(tf.argsort(x, direction=direction, stable=True), tf.int64)
-    nan = tf.math.is_nan(x)
-    key = where(nan, -math.inf if descending else math.inf, where(x == 0, 0, x))
-    order = tf.cast(tf.argsort(key, direction=direction, stable=True), tf.int64)
-    nan_last = tf.argsort(tf.cast(_picked(nan, order), tf.int32), stable=True)
-    return _picked(order, tf.cast(nan_last, tf.int64))
 
 
 def _picked(x: Array, indices: Array) -> Array:
