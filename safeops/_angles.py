@@ -303,7 +303,7 @@ def _scaled(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """
     Return where both coordinates are 0, a scale for which squares keep all digits, and its inverse.
 
-    The scale is 1 or a power of 2, which rounds nothing, and a constant: what depends on it cancels.
+    The scale is 1 or a power of 2, which rounds nothing. It is a constant, as it cancels.
     """
     x, y = stop_gradient(xp.abs(x)), stop_gradient(xp.abs(y))
     bound = limits(xp, x)

@@ -178,17 +178,14 @@ def derivatives(case, numbers):
 
 
 def diff(formula, point, *by):
-    """Return the derivative by the arguments of these numbers, with a step relative to the point."""
-    # In units of the point: a step of mpmath's is absolute, and points are as small as 1e-100.
+    """Return the derivative by the arguments of these numbers."""
+    # mpmath's step is absolute, and points are as small as 1e-100: in units of the point, then.
     order = tuple(by.count(i) for i in range(len(point)))
-    one = [mpmath.mpf(1)] * len(point)
 
     def scaled(*factors):
         return formula(*(x * t for x, t in zip(point, factors, strict=True)))
 
-    slope = mpmath.diff(
-        scaled, one if len(one) > 1 else one[0], order if len(one) > 1 else order[0]
-    )
+    slope = mpmath.diff(scaled, [1] * len(point), order)
     return slope / math.prod(point[i] for i in by)
 
 

@@ -1,0 +1,118 @@
+"""
+Facts about the frameworks that the code and the tables rely on, one test a fact.
+
+A test that fails says that a framework has changed: what was built on the fact can go. Those of
+TensorFlow's functions are in test_tensorflow_namespace.py.
+"""
+
+import numpy as np
+import pytest
+
+import safeops as so
+from frameworks import asarray, to_numpy
+
+
+@pytest.mark.only("torch")
+def test_forward_ad_does_not_nest():
+    """`torch.autograd.forward_ad` has one level: no second order in forward mode (2.13)."""
+    from torch.autograd import forward_ad
+
+    inner = forward_ad.dual_level()
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(RuntimeError, match="Nested forward mode AD"),
+        inner,
+    ):
+        pass
+
+
+@pytest.mark.only("torch")
+def test_compiled_functions_have_one_backward_pass():
+    """What `torch.compile` returns is differentiated once, and not in forward mode (2.13)."""
+    import torch
+
+    x = torch.tensor(2.0, requires_grad=True)
+    y = torch.compile(lambda x: x * x * x, backend="aot_eager")(x)
+    (slope,) = torch.autograd.grad(y, x, create_graph=True)
+
+    with pytest.raises(RuntimeError, match="double backward"):
+        torch.autograd.grad(slope, x)
+
+
+@pytest.mark.only("torch")
+def test_torch_compile_traces_no_jvp_of_a_jvp_of_a_product_with_a_constant():
+    """It fails in its fake tensors, whatever makes the constant (2.13)."""
+    import torch
+
+    def second(x):
+        def slope(x):
+            return torch.func.jvp(lambda x: torch.ones(3) * x, (x,), (x,))[1]
+
+        return torch.func.jvp(slope, (x,), (x,))[1]
+
+    assert (second(torch.ones(3)) == 1).all()
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="fake tensor"):
+        torch.compile(second, fullgraph=True, backend="aot_eager")(torch.ones(3))
+
+
+@pytest.mark.only("torch")
+def test_torch_compile_traces_no_result_type_of_a_scalar():
+    """So the promotion of PyTorch arguments is written out (2.13)."""
+    import torch
+
+    def f(x):
+        return x.to(torch.result_type(x, 1.0))
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(f, fullgraph=True, backend="aot_eager")(torch.ones(3, dtype=torch.int32))
+
+
+@pytest.mark.only("torch")
+def test_the_slope_of_pow_is_a_constant_at_power_zero():
+    """``d/dp d/dx x**p`` is 1 / x at p = 0; PyTorch has 0, and ours does not (2.13)."""
+    import torch
+
+    def mixed(f):
+        slope = torch.func.grad(f, argnums=0)
+        return torch.func.grad(slope, argnums=1)(torch.tensor(4.0), torch.tensor(0.0))
+
+    assert mixed(torch.pow) == 0
+    assert mixed(so.safe_pow) == 0.25
+
+
+@pytest.mark.only("jax")
+def test_jax_divides_by_a_square():
+    """Its slope of ``0 / y`` is NaN where ``y**-2`` overflows, and ours is right (0.10.2)."""
+    import jax
+    import jax.numpy as jnp
+
+    x, y = jnp.float32(0.0), jnp.float32(1e-25)
+
+    assert jnp.isnan(jax.grad(jnp.divide, argnums=1)(x, y))
+    assert jax.grad(so.safe_div, argnums=1)(x, y) == 0
+
+
+@pytest.mark.only("jax")
+def test_log1p_of_xla_is_inexact():
+    """Its float64 is off by about a hundred units in the last place at -0.4141 (0.10.2)."""
+    import jax.numpy as jnp
+
+    x = -0.414105
+    error = abs(float(jnp.log1p(jnp.float64(x))) - np.log1p(x))
+
+    assert error > 50 * np.spacing(abs(np.log1p(x)))
+
+
+FLUSHED = {("jax", "float32"), ("tensorflow", "float32")}
+FLUSHED |= {("jax", "bfloat16"), ("tensorflow", "bfloat16")}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "x"), [("float32", 1e-40), ("bfloat16", 1e-40), ("float16", 1e-7)]
+)
+def test_who_flushes_subnormal_numbers(dtype, x, autodiff_framework):
+    """JAX and TensorFlow make them 0 in float32 and bfloat16, PyTorch nowhere, none in float16."""
+    small = asarray(autodiff_framework, [x], dtype)
+    one = asarray(autodiff_framework, [1.0], dtype)
+
+    assert (to_numpy(small * one) == 0).all() == ((autodiff_framework, dtype) in FLUSHED)
