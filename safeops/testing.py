@@ -380,8 +380,7 @@ class _Check:
         infinite = np.isinf(self.flat).any() or np.isinf(self.value).any()
         if infinite and self.alarm(lambda: self.array(self.weights * np.inf, self.w) + self.w):
             return "not run, it takes inf for a fault and a point or a value is inf"
-        ways = self.f, self.backend.grad(self.scalar)
-        if alarm := self.alarm(lambda: [way(*self.points) for way in ways]):
+        if alarm := self.alarm(lambda: self.backend.grad(self.scalar)(*self.points)):
             self.find("NaN detector", (), np.nan, np.nan, alarm)
             return "raised"
         return "silent"
@@ -439,10 +438,9 @@ class _Check:
             stays = _same(here, there) & (np.isfinite(here) | ~reach[j])
             return np.where(stays, 0.0, there - here)
 
-        level = np.where(np.isfinite(here), np.abs(here), 0.0)
         with np.errstate(all="ignore"):
             rows = [
-                _slopes_by(partial(change, j), level, abs(x), self.eps)
+                _slopes_by(partial(change, j), np.abs(here), abs(x), self.eps)
                 for j, x in enumerate(self.flat)
             ]
         return _Slopes._make(np.stack(column) for column in zip(*rows, strict=True))
@@ -506,7 +504,7 @@ def _slopes_at(change: Function, level: Numbers, scale: float, eps: float) -> _S
     converges = (steep <= 1.3 * np.abs(wide).max(0) + slack) & np.isfinite(near + wide).all(0)
     singular = ~converges | (noise > 0.1 * np.maximum(steep, 1.0))
     # 0.1: what is left of the change at the near step, for smooth functions and abs(x)**1.5.
-    margin = slack + 0.1 * np.abs(near - wide).max(0) + np.where(kink, 0.0, gap)
+    margin = slack + 0.1 * np.abs(near - wide).max(0)
     far = (1 + steep) / eps**0.25
     low = np.where(singular, -far, near.min(0) - margin)
     high = np.where(singular, far, near.max(0) + margin)
