@@ -197,7 +197,7 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
     array([0.        , 1.57079633])
     """
     xp, y, x = enter(y, x)
-    origin, scale, _ = _scaled(xp, x, y)
+    origin, scale = _scale(xp, x, y)
     return double_where(xp, origin, (y, x), 0.0, lambda y, x: xp.atan2(scale * y, scale * x))
 
 
@@ -236,7 +236,10 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     array([5., 0.])
     """
     xp, x, y = enter(x, y)
-    origin, scale, unit = _scaled(xp, x, y)
+    origin, scale = _scale(xp, x, y)
+    unit = stop_gradient(
+        1.0 / scale
+    )  # exact; TensorFlow takes the slope of a divisor, 1 / scale**2
 
     def length(x: Array, y: Array) -> Array:
         x, y = scale * x, scale * y
@@ -299,20 +302,22 @@ def _clipped(xp: Namespace, x: Array, f: Function, *, below: float, above: float
     return double_where(xp, xp.abs(x) >= 1, (x,), ends, f, dead=0.0)
 
 
-def _scaled(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array, Array]:
+def _scale(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array]:
     """
-    Return where both coordinates are 0, a scale for which squares keep all digits, and its inverse.
+    Return where both coordinates are 0, and a scale with which their squares keep all digits.
 
-    The scale is 1 or a power of 2, which rounds nothing. It is a constant, as it cancels.
+    The scale is 1 or a power of 2, which rounds nothing. It is a constant, as it cancels. Its own
+    square, of which second derivatives consist, is finite but at the very end of the range.
     """
     x, y = stop_gradient(xp.abs(x)), stop_gradient(xp.abs(y))
     bound = limits(xp, x)
-    least = bound.smallest_nonzero
-    origin = xp.logical_and(x < least, y < least)  # NaN in either is no origin
-    larger = xp.where(x > y, x, y)
-    bits = math.frexp(bound.max)[1]  # 1024, 128, 16: each threshold below is a power of 2
-    huge = larger > 2.0 ** (bits * 3 // 8)
-    small = xp.logical_and(larger >= least, larger < 2.0 ** -(bits * 5 // 16))
-    far, one = 2.0 ** (bits * 3 // 4), xp.ones_like(x)
-    scale = xp.where(huge, 1 / far, xp.where(small, far, one))
-    return origin, scale, xp.where(huge, far, xp.where(small, 1 / far, one))
+    origin = xp.logical_and(x < bound.smallest_nonzero, y < bound.smallest_nonzero)  # no NaN is
+    larger = xp.where(origin, 1.0, xp.where(x > y, x, y))
+    bits = math.frexp(bound.max)[1] / 128  # 8, 1, 1/8: parts of the range of float32
+
+    def power(exponent: float) -> float:
+        return 2.0 ** math.floor(bits * exponent)
+
+    small = xp.where(larger < power(-102), power(96), xp.full_like(x, power(62)))
+    small = xp.where(larger < power(-40), small, 1.0)
+    return origin, xp.where(larger > power(48), power(-96), small)

@@ -123,3 +123,31 @@ def test_inductor_compiles():
     ):
         assert_close(got, wanted, 1e-14, atol=1e-14)
     assert torch.isfinite(wanted).all()
+
+
+CURVED = {
+    "safe_hypot": (lambda x: so.safe_hypot(x[0], x[1]), (0.128, -0.096)),
+    "safe_norm": (so.safe_norm, (0.128, -0.096)),
+    "safe_atan2": (lambda x: so.safe_atan2(x[1], x[0]), (24 / 625, 7 / 625)),
+}
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_second_derivatives_of_small_vectors(name, autodiff_framework):
+    """At 1e-18 in float32 the first row of the Hessian is finite and right, in all compositions."""
+    size, (f, row) = 1e-18, CURVED[name]
+    x = asarray(autodiff_framework, [3 * size, 4 * size], "float32")
+    v = asarray(autodiff_framework, [1.0, 0.0], "float32")
+    grad, jvp, xp = backend_of(x).grad, backend_of(x).jvp, backend_of(x).xp
+    wanted = np.array(row) / (size**2 if name == "safe_atan2" else size)
+
+    def slope(x):
+        return jvp(f)((x,), (v,))
+
+    for got in (
+        grad(lambda x: xp.sum(grad(f)(x)[0] * v))(x)[0],
+        jvp(lambda x: grad(f)(x)[0])((x,), (v,)),
+        grad(slope)(x)[0],
+    ):
+        assert_close(to_numpy(got), wanted, 1e-5, name)
+    assert_close(to_numpy(jvp(slope)((x,), (v,))), wanted[0], 1e-5, name)
