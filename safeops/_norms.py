@@ -357,7 +357,8 @@ def _norm(
 
 def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002
     scaled, _ = _scaled(xp, x, axis)
-    return safe_div(scaled, _length(xp, scaled, axis, ord), fill_value=fill_value)
+    length = xp.astype(_length(xp, scaled, axis, ord), scaled.dtype)  # of complex vectors too
+    return safe_div(scaled, length, fill_value=fill_value)
 
 
 def _scaled(xp: Namespace, x: Array, axis: Axis) -> tuple[Array, Array]:

@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from safeops._backends import INTEGER, backend_of, dtype_name, limits
+from safeops._backends import INTEGER, backend_of, dtype_name, limits, refuse_none
 from safeops._powers import safe_exp
 from safeops._slices import count, drop_axes, enter_slices, largest
 from safeops._typing import Array, Axis, DType, Namespace
@@ -273,6 +273,7 @@ def safe_cross_entropy(
     array([0.69314718, 0.        ])
     """
     backend = backend_of(logits, labels)
+    refuse_none((logits, labels))
     if hasattr(labels, "dtype") and dtype_name(labels.dtype) in INTEGER:
         rows, _ = _rows(logits, axis, where)
         weights, known = _one_hot(rows, backend.cast(labels, labels.dtype, labels), axis)

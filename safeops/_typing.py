@@ -37,6 +37,9 @@ class Backend(Protocol):
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
 
+    def merged(self, x: Array, axis: Axis) -> Array:
+        """Return `x` with these axes as one, the last."""
+
     def stop_gradient(self, x: Array) -> Array:
         """Return the value of `x`, of which no derivative is taken."""
 

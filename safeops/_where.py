@@ -22,6 +22,7 @@ from safeops._backends import (
     dtype_name,
     enter,
     enter_mask,
+    python_scalar,
     refuse_none,
 )
 from safeops._backends.array_api import SCALARS
@@ -235,9 +236,6 @@ def vectorized_cond(
     _require_function("false_fun", false_fun)
     backend, cond, operands = _enter_branches(pred, operands, ())
     xp = backend.xp
-    shaped = iter(xp.broadcast_arrays(cond, *(x for x in operands if _is_array(x))))
-    cond = next(shaped)
-    operands = tuple(next(shaped) if _is_array(x) else x for x in operands)
     in_true, in_false = _pair(placeholder)
     with _quiet(backend, in_true, in_false):
         dead = _placeholders(backend, operands, in_true)
@@ -311,7 +309,12 @@ def make_safe(
 def _enter_branches(
     cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
 ) -> tuple[Backend, Array, tuple[Any, ...]]:
-    """Return the backend, and the condition and operands as its arrays, in their own dtypes."""
+    """
+    Return the backend, and the condition and operands as its arrays, in their own dtypes.
+
+    The condition in the shape of all: what a branch gets has it too, and so has the result, also
+    if the branch drops an operand.
+    """
     backend = backend_of(cond, *operands, *also)
     refuse_none(operands)
     # Without an array there is an np.float64, a Python float too, beside whose owner all is alike.
@@ -323,8 +326,11 @@ def _enter_branches(
     for x in operands:
         if _is_array(x):
             backend.check(x)
+    operands = tuple(python_scalar(backend, x) for x in operands)
     owned = ((x, _is_array(x) or backend.owns(x)) for x in operands)  # np.float64 too, by NumPy
-    return backend, cond, tuple(backend.cast(x, x.dtype, x) if own else x for x, own in owned)
+    operands = tuple(backend.cast(x, x.dtype, x) if own else x for x, own in owned)
+    arrays = (x for x in operands if _is_array(x))
+    return backend, backend.xp.broadcast_arrays(cond, *arrays)[0], operands
 
 
 def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
@@ -350,7 +356,7 @@ def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
         msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {given}"
         raise TypeError(msg)
     if isinstance(dead, SCALARS) and _width(x) == 0:  # TensorFlow makes no integer of 1.0
-        dead = bool(dead) if dtype_name(x.dtype) == "bool" else int(dead)
+        dead = bool(dead) if dtype_name(x.dtype) == "bool" else int(dead.real)
     return backend.cast(dead, x.dtype, x)
 
 
@@ -366,7 +372,7 @@ def _width(x: Any) -> int:
 def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
     """Return a fill value as `where` takes it: Python scalars stay weak."""
     if isinstance(fill_value, SCALARS):
-        return fill_value
+        return python_scalar(backend, fill_value)
     backend.check(fill_value)
     return backend.cast(fill_value, fill_value.dtype, like)
 

@@ -152,8 +152,11 @@ def torch_grad(f):
 
     def gradient(*args):
         leaves = [x if x.requires_grad else x.detach().requires_grad_() for x in args]
+        out = f(*leaves)
+        if not out.requires_grad:  # the gradient of a linear function, which PyTorch refuses
+            return [torch.zeros_like(x) for x in leaves]
         return torch.autograd.grad(
-            f(*leaves), leaves, create_graph=True, allow_unused=True, materialize_grads=True
+            out, leaves, create_graph=True, allow_unused=True, materialize_grads=True
         )
 
     return gradient

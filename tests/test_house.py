@@ -28,6 +28,9 @@ FLOORS = (
     ("_where",),
     ("_angles", "_division", "_logs", "_powers", "_slices"),
     ("_norms", "_softmax"),  # made of elementwise operations
+    ("_reductions",),  # a deviation is a norm
+    ("_quantiles",),
+    ("nan_reductions",),
     ("testing",),
     ("__init__",),
     ("_demo",),
@@ -38,9 +41,9 @@ HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torc
 TALKERS = {"_demo", "__main__"}
 LONGEST = 30  # lines of a function body, docstring left out
 
-# One word for each idea; the last two belong to one function each.
+# One word for each idea; the last three belong to one function each.
 KEYWORDS = {"axis", "correction", "fill_value", "initial", "keepdims", "ord", "placeholder"}
-KEYWORDS |= {"where", "b", "min_norm"}
+KEYWORDS |= {"where", "b", "method", "min_norm"}
 
 
 # What breaks a rule: each finder takes source text and returns what it finds.

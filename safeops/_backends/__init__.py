@@ -38,7 +38,7 @@ _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
 _generic: dict[Namespace, Backend] = {}
 # By type too: a dtype of array-api-strict has the hash of NumPy's, and warns when the two compare.
 _names: dict[tuple[type, DType], str] = {}
-_limits: dict[tuple[type, DType], Limits] = {}
+_limits: dict[str, Limits] = {}
 
 
 def load(name: str) -> Backend:
@@ -93,6 +93,7 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     """
     backend = backend_of(*args, *also)
     refuse_none(args)
+    args, also = (tuple(python_scalar(backend, x) for x in group) for group in (args, also))
     values = [x for x in (*args, *also) if x is not None]
     # np.float64 is a Python float too, and an array where there is no other.
     arrays = [x for x in values if not isinstance(x, SCALARS)]
@@ -105,6 +106,12 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     promoted = (backend.cast(x, dtype, arrays[0]) for x in args)
     kept = (x if x is None or isinstance(x, SCALARS) else backend.cast(x, dtype, x) for x in also)
     return backend.xp, *promoted, *kept
+
+
+def python_scalar(backend: Backend, x: Any) -> Any:
+    """Return a np.float64, a Python float too, as that: only NumPy may ask for its dtype."""
+    numpys = isinstance(x, (float, complex)) and type(x) not in SCALARS
+    return x.item() if numpys and not backend.owns(x) else x
 
 
 def refuse_none(args: Sequence[Any]) -> None:
@@ -142,10 +149,12 @@ def require(dtype: DType, names: tuple[str, ...]) -> None:
 
 def dtype_name(dtype: DType) -> str:
     """Return the standard's name of a dtype, such as ``"float32"``."""
+    if not hasattr(dtype, "name"):
+        # As for PyTorch: torch.compile cannot look into a dict with dtypes of TensorFlow (2.13).
+        return str(dtype).rpartition(".")[2]
     name = _names.get((type(dtype), dtype))
     if name is None:
-        name = getattr(dtype, "name", None) or str(dtype).rpartition(".")[2]
-        _names[type(dtype), dtype] = name
+        name = _names[type(dtype), dtype] = dtype.name
     return name
 
 
@@ -156,13 +165,13 @@ def is_complex(x: Array) -> bool:
 
 def limits(xp: Namespace, x: Array) -> Limits:
     """Return the limits of the real part of the dtype of `x`."""
-    found = _limits.get((type(x.dtype), x.dtype))
+    name = dtype_name(x.dtype)
+    found = _limits.get(name)
     if found is None:
         info = xp.finfo(x.dtype)
         eps, normal = float(info.eps), float(info.smallest_normal)
-        nonzero = normal * eps if dtype_name(x.dtype) == "float16" else normal
-        found = Limits(float(info.max), eps, normal, nonzero)
-        _limits[type(x.dtype), x.dtype] = found
+        nonzero = normal * eps if name == "float16" else normal
+        found = _limits[name] = Limits(float(info.max), eps, normal, nonzero)
     return found
 
 

@@ -1,12 +1,13 @@
 """Any namespace of the array API standard, without a list of names; the base of the others."""
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from array_api_compat import device
 
-from safeops._typing import Array, DType, Function, Namespace
+from safeops._typing import Array, Axis, DType, Function, Namespace
 
 SCALARS = (bool, int, float, complex)
 
@@ -38,6 +39,20 @@ class ArrayAPI:
             # dask arrays have no attribute `device`
             return self.xp.asarray(x, dtype=dtype, device=device(like))
         return x if x.dtype == dtype else self.xp.astype(x, dtype)
+
+    def merged(self, x: Array, axis: Axis) -> Array:
+        """Return `x` with these axes as one, the last."""
+        if axis is None:
+            return self.xp.reshape(x, (-1,))
+        rank = len(x.shape)
+        axes = [a % rank for a in (axis if isinstance(axis, tuple) else (axis,))]
+        rest = [a for a in range(rank) if a not in axes]
+        moved = self.xp.permute_dims(x, (*rest, *axes))
+        return moved if len(axes) == 1 else self.flattened(moved, len(rest))
+
+    def flattened(self, x: Array, start: int) -> Array:
+        """Return `x` with its axes from `start` on as one."""
+        return self.xp.reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x`: the standard has no derivatives."""

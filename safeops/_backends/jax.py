@@ -47,12 +47,13 @@ class Jax(ArrayAPI):
 
     def result_type(self, args: Sequence[Any]) -> DType:
         """
-        Return JAX's promotion; integers divide to its default float.
+        Return JAX's promotion; integers divide to float32, those of 64 bits to float64.
 
-        Before they meet a scalar: under strict promotion no integer meets 0.0.
+        They do so before they meet a scalar: under strict promotion no integer meets 0.0.
         """
         dtype = jnp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
-        dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else jnp.result_type(float)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            dtype = jnp.float64 if dtype.itemsize == jnp.int64.dtype.itemsize else jnp.float32
         return jnp.result_type(dtype, *(x for x in args if isinstance(x, SCALARS)))
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:

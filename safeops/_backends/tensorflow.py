@@ -101,6 +101,13 @@ def finfo(x: Any, /) -> Any:
 
 
 @standard
+def iinfo(x: Any, /) -> Any:
+    """Return the limits of an integer dtype or array."""
+    limits: Any = ml_dtypes.iinfo
+    return limits(tf.as_dtype(getattr(x, "dtype", x)).as_numpy_dtype)
+
+
+@standard
 def asarray(x: Any, /, *, dtype: DType = None) -> Array:
     """Return `x` as a tensor of `dtype`; Python floats default to float32."""
     if isinstance(x, SCALARS):
@@ -212,25 +219,18 @@ def logical_not(x: Array, /) -> Array:
 @standard
 def maximum(x: Any, y: Any, /) -> Array:
     """Return the greater of two, NaN if one is; a tie splits the gradient evenly."""
-    return _chosen(tf.greater, tf.maximum, x, y)
+    return xp.max(_pairs(x, y), axis=0)
 
 
 @standard
 def minimum(x: Any, y: Any, /) -> Array:
     """Return the lesser of two, NaN if one is; a tie splits the gradient evenly."""
-    return _chosen(tf.less, tf.minimum, x, y)
+    return xp.min(_pairs(x, y), axis=0)
 
 
-def _chosen(wins: Function, of_integers: Function, x: Any, y: Any) -> Array:
-    # XLA drops a NaN in the second operand (118673), and a tie sends all to the first. If neither
-    # wins, there is a tie, of which the mean is the value and the gradient, or a NaN, which the
-    # mean keeps. In float32, as half of the least subnormal of float16 rounds to 0.
-    x, y = together(x, y)
-    if x.dtype not in REAL:
-        return of_integers(x, y)
-    wide = tf.float32 if x.dtype == tf.float16 else x.dtype
-    mean_of_both = tf.cast(0.5 * tf.cast(x, wide) + 0.5 * tf.cast(y, wide), x.dtype)
-    return tf.where(wins(x, y), x, tf.where(wins(y, x), y, mean_of_both))
+def _pairs(x: Any, y: Any) -> Array:
+    # In tf.maximum, XLA drops a NaN in the second operand (118673); a tie gives all to the first.
+    return tf.stack(broadcast_arrays(*together(x, y)))
 
 
 def _test(name: str, *, of_integers: bool, of_parts: Function) -> None:
@@ -356,13 +356,15 @@ def min_(x: Array, *axes: Any) -> Array:
 
 
 def _extreme(function: Function, x: Array, *axes: Any) -> Array:
-    # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). This product
-    # makes value and gradient NaN again; selecting a NaN would leave the gradient at 0.
+    # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). The product
+    # makes value and gradient NaN again; selecting a NaN would leave the gradient at 0. It sees no
+    # inf, which ForwardAccumulator would multiply by 0, the tangent of the factor.
     found = function(x, *axes)
     if x.dtype not in REAL:
         return found
     nan, one = tf.constant(math.nan, x.dtype), tf.constant(1.0, x.dtype)
-    return found * tf.where(tf.reduce_any(tf.math.is_nan(x), *axes), nan, one)
+    lost = tf.reduce_any(tf.math.is_nan(x), *axes)
+    return tf.where(lost, tf.where(lost, found, one) * tf.where(lost, nan, one), found)
 
 
 @_reduction
@@ -379,42 +381,28 @@ def mean(x: Array, *axes: Any) -> Array:
 
 
 @_reduction
-def prod(x: Array, *axes: Any, dtype: DType = None) -> Array:
+def prod(x: Array, axis: Axis, keepdims: Any, *, dtype: DType = None) -> Array:
     """Product, with all its derivatives; integers in 64 bits."""
-
-    def by_doubling(x: Array) -> Array:
-        axis, keepdims = axes
-        if axis is None:
-            return tf.reshape(_running_product(_flat(x))[-1:], tf.shape(product(x)))
-        for one in axis if isinstance(axis, tuple) else (axis,):
-            x = _swapped(_running_product(_swapped(x, one))[..., -1:], one)
-        return tf.reduce_sum(x, axis, keepdims)  # of one entry each
-
-    def product(x: Array) -> Array:
-        return tf.reduce_prod(x, *axes)
-
     # The gradient of tf.reduce_prod divides by the entries: no second derivative at zeros.
     x = _accumulator(x, dtype)
-    return _derived(product, by_doubling, x) if x.dtype in INEXACT else product(x)
+    if x.dtype not in INEXACT:
+        return tf.reduce_prod(x, axis, keepdims)
+    if axis is None:
+        return tf.reshape(_product(_flat(x)), tf.ones_like(tf.shape(x)) if keepdims else [])
+    for one in axis if isinstance(axis, tuple) else (axis,):
+        x = _swapped(_product(_swapped(x, one)), one)
+    return tf.reduce_sum(x, axis, keepdims)  # of one entry each
 
 
-def _derived(value: Function, derivative: Function, x: Array) -> Array:
-    """Value of one function with the derivatives of another, which is equal but slow."""
-
-    @tf.custom_gradient
-    def function(x: Array) -> tuple[Array, Function]:
-        def backward(upstream: Array) -> Array:
-            with tf.GradientTape() as tape:
-                tape.watch(x)
-                found = derivative(x)
-            return tape.gradient(found, x, upstream)
-
-        return value(x), backward
-
-    return function(x)
+def _product(x: Array) -> Array:
+    product_of_none = tf.cast(tf.shape(x)[-1] == 0, x.dtype)
+    total = _running_product(x)[..., -1:]  # one entry, or none
+    return tf.reduce_sum(total, -1, keepdims=True) + product_of_none
 
 
 def _running_product(x: Array) -> Array:
+    # By doubling. tf.custom_gradient would allow a faster value, but a tape in its backward pass is
+    # 0 for ForwardAccumulator.
     places, one = tf.range(tf.shape(x)[-1]), tf.constant(1, x.dtype)
     length = _length(x)
     for doubling in range(MAX_DOUBLINGS if length is None else (length - 1).bit_length()):
@@ -449,13 +437,9 @@ def cumulative_sum(x: Array, *, dtype: DType = None) -> Array:
 @_along_axis()
 def cumulative_prod(x: Array, *, dtype: DType = None) -> Array:
     """Return the products of the first entries, with all their derivatives."""
-    # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros.
-    x = _accumulator(x, dtype)
-    if x.dtype in COMPLEX:  # XLA has no cumprod for these
-        return _running_product(x)
-    return _derived(
-        lambda x: tf.cast(tf.math.cumprod(_widened(x), -1), x.dtype), _running_product, x
-    )
+    # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros. And XLA has none
+    # of complex numbers and of uint64.
+    return _running_product(_accumulator(x, dtype))
 
 
 # Order
@@ -474,8 +458,8 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def _first(x: Array, extreme: Function, axis: int | None, *, keepdims: bool) -> Array:
-    # tf.argmax and tf.argmin pass over NaN, eagerly in another way than in XLA (120232), and
-    # promise no order among ties.
+    # tf.argmax and tf.argmin pass over NaN, eagerly in another way than in XLA (118177, 118647),
+    # and promise no order among ties.
     if axis is None:
         found = _first(_flat(x), extreme, -1, keepdims=False)
         return tf.reshape(found, tf.ones_like(tf.shape(x))) if keepdims else found
@@ -496,8 +480,8 @@ def sort(x: Array) -> Array:
 @_along_axis(-1)
 def argsort(x: Array) -> Array:
     """Positions of the entries in ascending order, NaN last; it is stable."""
-    # tf.sort and tf.argsort leave numbers unsorted where there are NaN (119359), and XLA puts -0
-    # before 0. So NaN becomes an infinity, and a second, stable sort puts it behind the others.
+    # tf.sort and tf.argsort leave numbers unsorted where there are NaN (117287, 119359), and XLA
+    # puts -0 before 0. So NaN becomes inf, and a second, stable sort puts it behind the others.
     if x.dtype not in REAL:
         # tf.argsort has no bool, and in XLA no uint16.
         x = tf.cast(x, tf.int32) if x.dtype in (tf.bool, tf.uint16) else x
@@ -569,6 +553,11 @@ class TensorFlow(ArrayAPI):
         del like  # TensorFlow moves a scalar to the device of what it meets
         return asarray(x, dtype=dtype)
 
+    def flattened(self, x: Array, start: int) -> Array:
+        """Return `x` with its axes from `start` on as one, of a length that need not be known."""
+        shape = tf.shape(x)
+        return tf.reshape(x, tf.concat([shape[:start], [tf.reduce_prod(shape[start:])]], 0))
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""
         return tf.stop_gradient(tensor(x))
@@ -579,7 +568,7 @@ class TensorFlow(ArrayAPI):
         def gradients(*args: Any) -> tuple[Array, ...]:
             args = _fresh(args)
             with tf.GradientTape() as tape:
-                tape.watch([x for x in args if x.dtype in INEXACT])  # it warns of others
+                tape.watch([x for x in args if x.dtype in INEXACT])  # TensorFlow warns of others
                 value = tensor(f(*args))
             return _pulled_back(tape, value, args)
 
@@ -589,10 +578,11 @@ class TensorFlow(ArrayAPI):
         """Forward mode, by `tf.autodiff.ForwardAccumulator`; inside another, by two tapes."""
 
         def tangent(args: Sequence[Any], tangents: Sequence[Any]) -> Array:
-            primals = _fresh(args)
+            args = _fresh(args)
             push = _transposed if _tapes_only.get() else _accumulated
-            pairs = zip(tangents, primals, strict=True)
-            return push(f, primals, tuple(asarray(t, dtype=x.dtype) for t, x in pairs))
+            pairs = [(x, t) for x, t in zip(args, tangents, strict=True) if x.dtype in INEXACT]
+            along = [asarray(t, dtype=x.dtype) for x, t in pairs]
+            return push(lambda: tensor(f(*args)), [x for x, _ in pairs], along)
 
         return tangent
 
@@ -659,7 +649,7 @@ def _by_tapes_only() -> Iterator[None]:
 
 def _accumulated(f: Function, primals: Sequence[Array], tangents: Sequence[Array]) -> Array:
     with _by_tapes_only(), tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
-        value = tensor(f(*primals))
+        value = f()
     return accumulator.jvp(value, unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
 
@@ -669,7 +659,7 @@ def _transposed(f: Function, primals: Sequence[Array], tangents: Sequence[Array]
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
             inner.watch(primals)
-            value = tensor(f(*primals))
+            value = f()
         seed = tf.ones_like(value)
         outer.watch(seed)
         gradients = _pulled_back(inner, value, primals, seed)

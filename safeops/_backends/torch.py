@@ -24,7 +24,7 @@ class Torch(ArrayAPI):
     def check(self, x: Array) -> None:
         """Refuse sparse and nested tensors, whose empty entries have no place in a `where`."""
         if x.is_nested:
-            msg = "expected a dense tensor, got a nested one; pass x.to_padded_tensor(0.0), and where="
+            msg = "expected a dense tensor, got a nested one; pass x.to_padded_tensor(0.0)"
             raise TypeError(msg)
         if x.layout is not torch.strided:
             msg = f"expected a dense tensor, got layout {x.layout}; pass x.to_dense()"

@@ -1,0 +1,746 @@
+"""
+One engine for reductions: an entry is kept or absent, and an absent one counts for nothing.
+
+An absent entry is replaced by the neutral element of the reduction, in a `where` whose other side
+is the entry itself. That has slope 1 everywhere, so that no second `where` is needed: reverse mode
+multiplies its 0 with 1, and forward mode selects the tangent of a constant.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from safeops._backends import (
+    COMPLEX,
+    INTEGER,
+    REAL,
+    backend_of,
+    dtype_name,
+    enter_mask,
+    is_complex,
+    limits,
+    require,
+)
+from safeops._norms import safe_norm, squared_norm
+from safeops._slices import NARROW, count, drop_axes, is_empty
+from safeops._typing import Array, Axis, Backend, DType, Namespace
+from safeops._where import stop_gradient
+
+
+class Kept(NamedTuple):
+    """Entries, and which of them are kept."""
+
+    backend: Backend
+    xp: Namespace
+    x: Array  # float16 and bfloat16 as float32
+    keep: Array | None  # None: all
+    dtype: DType  # of the argument, or of its division
+
+
+# From slices to their value and whether there was nothing to make it of, both with axes kept.
+Rule = Callable[[Kept, Axis], tuple[Array, Array | None]]
+
+
+def enter_entries(
+    x: Array, where: Any, *, skip_nan: bool, divides: bool = False, of: tuple[str, ...] = COMPLEX
+) -> Kept:
+    """Return the entries of `x`; NaN is absent if `skip_nan`, and so is where `where` is False."""
+    backend = backend_of(x, where)
+    backend.check(x)
+    require(x.dtype, INTEGER + REAL + of)
+    dtype = backend.result_type((x,)) if divides else x.dtype
+    xp, x = backend.xp, backend.cast(x, dtype, x)
+    keep = enter_mask(where, x)
+    if skip_nan and dtype_name(dtype) not in INTEGER:
+        there = xp.logical_not(xp.isnan(x))
+        keep = there if keep is None else xp.logical_and(keep, there)
+    wide = xp.astype(x, xp.float32) if dtype_name(dtype) in NARROW else x
+    return Kept(backend, xp, wide, keep, dtype)
+
+
+def reduce(kept: Kept, rule: Rule, axis: Axis, *, keepdims: bool, fill_value: Any = None) -> Array:
+    """Return the value of a rule for each slice, `fill_value` for those made of nothing."""
+    xp = kept.xp
+    value, nothing = rule(kept, axis)
+    if fill_value is not None and nothing is not None:
+        value = xp.where(nothing, fill_value, value)
+    value = drop_axes(xp, value, axis, keepdims=keepdims)
+    return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
+
+
+def filled(kept: Kept, neutral: Any) -> Array:
+    """Return the entries, `neutral` for those absent."""
+    if kept.keep is None:
+        return kept.x
+    return kept.xp.where(kept.keep, kept.x, kept.backend.cast(neutral, kept.x.dtype, kept.x))
+
+
+def nothing_in(kept: Kept, axis: Axis) -> Array | None:
+    """Whether a slice has no entry kept; None where each has."""
+    if kept.keep is not None:
+        return kept.xp.logical_not(kept.xp.any(kept.keep, axis=axis, keepdims=True))
+    if is_empty(kept.x):
+        return kept.xp.sum(kept.xp.abs(kept.x), axis=axis, keepdims=True) == 0
+    return None
+
+
+def total(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
+    """Sum, which starts at `initial`."""
+    value = kept.xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    return value if initial is None else value + initial, nothing_in(kept, axis)
+
+
+def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
+    """Product, which starts at `initial`."""
+    value = kept.xp.prod(filled(kept, 1), axis=axis, keepdims=True)
+    return value if initial is None else value * initial, nothing_in(kept, axis)
+
+
+def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
+    """Sum over the number of entries kept."""
+    xp = kept.xp
+    number = _number(kept, axis)
+    nothing = number == 0
+    value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    return value / xp.astype(xp.where(nothing, 1.0, number), value.dtype), nothing
+
+
+def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
+    """Sum of the squares of the deviations, over the number of entries kept less `correction`."""
+    away, freedom, nothing = _deviations(kept, axis, correction)
+    return squared_norm(away, axis=axis, keepdims=True) / freedom, nothing
+
+
+def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
+    """Root of the variance, by the norm, which does not overflow and has slope 0 at 0."""
+    away, freedom, nothing = _deviations(kept, axis, correction)
+    return safe_norm(away, axis=axis, keepdims=True) / kept.xp.sqrt(freedom), nothing
+
+
+def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
+    """
+    Return the deviations from the mean, the degrees of freedom, and where there are none.
+
+    The largest entry is subtracted first: deviations of a constant slice are exactly 0 then, and
+    those far from the origin keep their digits.
+    """
+    xp, number = kept.xp, _number(kept, axis)
+    parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
+    origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
+    if imaginary:
+        origin = origin + 1j * imaginary[0]
+    origin = stop_gradient(origin)
+    away = (kept.x if kept.keep is None else xp.where(kept.keep, kept.x, origin)) - origin
+    number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
+    away = away - xp.sum(away, axis=axis, keepdims=True) / number_
+    nothing = number <= correction
+    return filled(kept._replace(x=away), 0), xp.where(nothing, 1.0, number - correction), nothing
+
+
+def extreme(
+    kept: Kept, axis: Axis, sign: int, *, initial: Any = None
+) -> tuple[Array, Array | None]:
+    """Largest entry for sign 1, smallest for -1, or `initial` if that is beyond it."""
+    xp = kept.xp
+    value, nothing = _peak(kept, axis, sign), nothing_in(kept, axis)
+    if kept.keep is not None and dtype_name(kept.x.dtype) in REAL:
+        # Where all that is kept is infinite, the filler is the extreme.
+        end = -sign * math.inf
+        finite = xp.any(xp.logical_and(kept.keep, kept.x != end), axis=axis, keepdims=True)
+        value = xp.where(xp.logical_or(finite, nothing), value, end)
+    if initial is not None:
+        beyond = value < initial if sign == 1 else value > initial  # NaN stays
+        if nothing is not None:
+            beyond = xp.logical_or(beyond, nothing)
+        value = xp.where(beyond, initial, value)
+    return value, nothing
+
+
+def _peak(kept: Kept, axis: Axis, sign: int) -> Array:
+    """Return the extreme entry, beside which an absent one is the finite number of other sign."""
+    least = _least(kept, sign)
+    x = filled(kept, least)
+    if is_empty(x):  # frameworks raise
+        zero = kept.xp.sum(x, axis=axis, keepdims=True)
+        return kept.xp.astype(zero, x.dtype)
+    return (kept.xp.max if sign == 1 else kept.xp.min)(x, axis=axis, keepdims=True)
+
+
+def _least(kept: Kept, sign: int) -> Any:
+    """Return the finite number that is no extreme; -inf is one that NaN detectors report."""
+    name = dtype_name(kept.x.dtype)
+    if name == "bool":
+        return sign < 0
+    if name in INTEGER:
+        info = kept.xp.iinfo(kept.x.dtype)
+        return int(info.min if sign == 1 else info.max)
+    return -sign * limits(kept.xp, kept.x).max
+
+
+def fill_of_extreme(kept: Kept, initial: Any, fill_value: Any) -> Any:
+    """Return what fills an empty slice; integers have no NaN."""
+    if initial is not None or fill_value is not None:
+        return fill_value
+    if dtype_name(kept.x.dtype) in REAL:
+        return math.nan
+    if kept.keep is not None or is_empty(kept.x):
+        name = dtype_name(kept.x.dtype)
+        msg = f"expected initial or fill_value for slices without an entry, as {name} has no NaN"
+        raise ValueError(msg)
+    return None
+
+
+def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool) -> Array:
+    """Return the index of the first extreme entry, or of the first NaN; -1 in an empty slice."""
+    xp = kept.xp
+    if isinstance(axis, tuple):
+        msg = f"expected an int or None as axis, got {axis}: an index is along one axis"
+        raise TypeError(msg)
+    value, nothing = extreme(kept, axis, sign)
+    if is_empty(kept.x):
+        return drop_axes(xp, xp.astype(value, xp.int64) * 0 - 1, axis, keepdims=keepdims)
+    there = kept.x == value
+    if dtype_name(kept.x.dtype) in REAL:
+        there = xp.logical_or(there, xp.isnan(kept.x))
+    if kept.keep is not None:
+        there = xp.logical_and(there, kept.keep)
+    place = xp.argmax(xp.astype(there, xp.int8), axis=axis, keepdims=True)
+    if nothing is not None:
+        place = xp.where(nothing, -1, place)
+    return drop_axes(xp, place, axis, keepdims=keepdims)
+
+
+def _number(kept: Kept, axis: Axis) -> Array:
+    """Return how many entries of each slice are kept, as real numbers, axes kept."""
+    x = kept.xp.real(kept.x) if is_complex(kept.x) else kept.x
+    return count(kept.xp, x, kept.keep, axis)
+
+
+def running(kept: Kept, axis: int | None, *, product: bool) -> Array:
+    """Return the sums or products of the entries up to each; axis None: of all, flattened."""
+    xp = kept.xp
+    x = filled(kept, 1 if product else 0)
+    if axis is None:
+        x, axis = xp.reshape(x, (-1,)), 0
+    value = (xp.cumulative_prod if product else xp.cumulative_sum)(x, axis=axis)
+    return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
+
+
+def safe_sum(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    initial: Any = None,
+    fill_value: Any = None,
+) -> Array:
+    """
+    Sum of the entries kept; 0, with gradient 0, for none.
+
+    Same as ``sum(x)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    initial : scalar or array, optional
+        Added to each sum.
+    fill_value : scalar or array, optional
+        Value of a slice in which no entry is kept. Default: 0, or `initial`.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; its dtype, integers widened as in the standard.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** 1 to each entry kept; 0 to absent entries and for an empty slice, at every order.
+
+    **Source.** `numpy.sum` with `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_sum(x, axis=-1, where=np.isfinite(x))
+    array([4., 0.])
+    """
+    kept = enter_entries(x, where, skip_nan=False)
+    rule = partial(total, initial=initial)
+    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_prod(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    initial: Any = None,
+    fill_value: Any = None,
+) -> Array:
+    """
+    Product of the entries kept; 1, with gradient 0, for none.
+
+    Same as ``prod(x)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    initial : scalar or array, optional
+        Multiplied with each product.
+    fill_value : scalar or array, optional
+        Value of a slice in which no entry is kept. Default: 1, or `initial`.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; its dtype, integers widened as in the standard.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** The product of the other entries kept, zeros included; 0 to absent entries and
+    for an empty slice, at every order.
+
+    **Source.** `numpy.prod` with `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_prod(x, axis=-1, where=np.isfinite(x))
+    array([3., 1.])
+    """
+    kept = enter_entries(x, where, skip_nan=False)
+    rule = partial(product, initial=initial)
+    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_mean(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    fill_value: Any = math.nan,
+) -> Array:
+    """
+    Mean of the entries kept; NaN, with gradient 0, for none.
+
+    Same as ``sum(x) / n``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    fill_value : scalar or array, default: NaN
+        Value of a slice in which no entry is kept.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; its dtype, integers divided.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``1 / n`` to each entry kept; 0 to absent entries and for an empty slice, at
+    every order.
+
+    **Source.** `numpy.mean` with `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_mean(x, axis=-1, where=np.isfinite(x))
+    array([ 2., nan])
+    """
+    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_var(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    where: Array | None = None,
+    fill_value: Any = math.nan,
+) -> Array:
+    """
+    Variance of the entries kept; NaN, with gradient 0, for too few.
+
+    Same as ``sum(abs(x - mean(x)) ** 2) / (n - correction)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    correction : float, default: 0
+        Subtracted from the number of entries: 1 for the unbiased estimate (`ddof` in NumPy).
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    fill_value : scalar or array, default: NaN
+        Value of a slice that keeps no more entries than `correction`.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; real, its precision, integers divided.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``2 * (x - mean(x)) / (n - correction)``; 0 to absent entries and for an empty
+    slice, at every order.
+
+    **Source.** `numpy.var` with `where`. The largest entry is subtracted first, so that a
+    constant slice has deviations of exactly 0, and an offset costs no digits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_var(x, axis=-1, where=np.isfinite(x))
+    array([ 1., nan])
+    """
+    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    rule = partial(variance, correction=correction)
+    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_std(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    where: Array | None = None,
+    fill_value: Any = math.nan,
+) -> Array:
+    """
+    Standard deviation of the entries kept; NaN, with gradient 0, for too few.
+
+    Same as ``sqrt(sum(abs(x - mean(x)) ** 2) / (n - correction))``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    correction : float, default: 0
+        Subtracted from the number of entries: 1 for the unbiased estimate (`ddof` in NumPy).
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    fill_value : scalar or array, default: NaN
+        Value of a slice that keeps no more entries than `correction`.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; real, its precision, integers divided.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** ``(x - mean(x)) / ((n - correction) * std)``; 0 for a constant slice, where
+    the slope is
+    infinite, to absent entries and for an empty slice, at every order.
+
+    **Source.** `numpy.std` with `where`. The largest entry is subtracted first, so that a
+    constant slice has deviations of exactly 0, and an offset costs no digits.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_std(x, axis=-1, where=np.isfinite(x))
+    array([ 1., nan])
+    """
+    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    rule = partial(deviation, correction=correction)
+    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_max(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    initial: Any = None,
+    fill_value: Any = None,
+) -> Array:
+    """
+    Largest entry kept, of which ties share the gradient; NaN for none.
+
+    Same as ``max(x)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    initial : scalar or array, optional
+        Returned where no entry is above it, and for an empty slice.
+    fill_value : scalar or array, optional
+        Value of a slice in which no entry is kept. Default: `initial`, or NaN.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; its dtype.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+    ValueError
+        If integers have neither `initial` nor `fill_value`, and may have an empty slice.
+
+    Notes
+    -----
+    **Gradient.** 1 to the largest entry, ``1 / k`` to each of k such; 0 where all that is kept is
+    -inf, to absent entries and for an empty slice, at every order.
+
+    **Source.** `numpy.max` with `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_max(x, axis=-1, where=np.isfinite(x))
+    array([ 3., nan])
+    """
+    kept = enter_entries(x, where, skip_nan=False, of=())
+    fill_value = fill_of_extreme(kept, initial, fill_value)
+    rule = partial(extreme, sign=1, initial=initial)
+    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_min(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    initial: Any = None,
+    fill_value: Any = None,
+) -> Array:
+    """
+    Smallest entry kept, of which ties share the gradient; NaN for none.
+
+    Same as ``min(x)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    initial : scalar or array, optional
+        Returned where no entry is below it, and for an empty slice.
+    fill_value : scalar or array, optional
+        Value of a slice in which no entry is kept. Default: `initial`, or NaN.
+
+    Returns
+    -------
+    array
+        Framework and device of `x`; its dtype.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+    ValueError
+        If integers have neither `initial` nor `fill_value`, and may have an empty slice.
+
+    Notes
+    -----
+    **Gradient.** 1 to the smallest entry, ``1 / k`` to each of k such; 0 where all that is kept is
+    inf, to absent entries and for an empty slice, at every order.
+
+    **Source.** `numpy.min` with `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_min(x, axis=-1, where=np.isfinite(x))
+    array([ 1., nan])
+    """
+    kept = enter_entries(x, where, skip_nan=False, of=())
+    fill_value = fill_of_extreme(kept, initial, fill_value)
+    rule = partial(extreme, sign=-1, initial=initial)
+    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+
+
+def safe_argmax(
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+) -> Array:
+    """
+    Index of the first largest entry kept; -1 for none.
+
+    Same as ``argmax(x)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int, optional
+        Axis of a slice. Default: all entries, of which the flat index is returned.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+
+    Returns
+    -------
+    array, integer
+        Framework and device of `x`. A NaN counts as the largest entry.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** None: an index is an integer.
+
+    **Source.** `numpy.argmax`, which has no `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_argmax(x, axis=-1, where=np.isfinite(x))
+    array([ 1, -1])
+    """
+    kept = enter_entries(x, where, skip_nan=False, of=())
+    return place_of_extreme(kept, axis, 1, keepdims=keepdims)
+
+
+def safe_argmin(
+    x: Array,
+    /,
+    *,
+    axis: int | None = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+) -> Array:
+    """
+    Index of the first smallest entry kept; -1 for none.
+
+    Same as ``argmin(x)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating, integer or boolean
+        Any value. NaN in a kept entry stays NaN.
+    axis : int, optional
+        Axis of a slice. Default: all entries, of which the flat index is returned.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+
+    Returns
+    -------
+    array, integer
+        Framework and device of `x`. A NaN counts as the smallest entry.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+
+    Notes
+    -----
+    **Gradient.** None: an index is an integer.
+
+    **Source.** `numpy.argmin`, which has no `where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 3.0], [np.inf, np.nan]])
+    >>> safe_argmin(x, axis=-1, where=np.isfinite(x))
+    array([ 0, -1])
+    """
+    kept = enter_entries(x, where, skip_nan=False, of=())
+    return place_of_extreme(kept, axis, -1, keepdims=keepdims)
