@@ -48,7 +48,8 @@ def quantile(kept: Kept, q: Any, axis: Axis, method: str) -> tuple[Array, Array]
     x, above = (kept.backend.merged(y, axis) for y in (x, above))
     keep = None if keep is None else kept.backend.merged(xp.broadcast_arrays(keep, kept.x)[0], axis)
     number = count(xp, x, keep, -1)
-    finite = number - count(xp, x, above, -1)
+    nothing = number == 0
+    finite = xp.where(nothing, 1.0, number - count(xp, x, above, -1))
     ordered, last = xp.sort(x, axis=-1), number - 1.0
     low, part = _rule_of(method)(xp, number, q)
 
@@ -58,7 +59,6 @@ def quantile(kept: Kept, q: Any, axis: Axis, method: str) -> tuple[Array, Array]
         found = xp.take_along_axis(ordered, xp.astype(index, xp.asarray(0).dtype), axis=-1)
         return xp.where(index < finite, found, math.inf)
 
-    nothing = number == 0
     if is_empty(x):
         return number * q, nothing
     return _between(xp, entry(low), entry(low + 1.0), part), nothing
@@ -66,7 +66,7 @@ def quantile(kept: Kept, q: Any, axis: Axis, method: str) -> tuple[Array, Array]
 
 def _between(xp: Namespace, low: Array, high: Array, part: Any) -> Array:
     """Return ``low + part * (high - low)``; `low` if there is no way to go, infinite ends too."""
-    still = xp.logical_or(low == high, part + 0 * low == 0)
+    still = xp.logical_or(low == high, part == 0)
     far = xp.logical_and(still, xp.logical_or(xp.isinf(low), xp.isinf(high)))
     return low + part * (xp.where(far, 0.0, high) - xp.where(far, 0.0, low))
 
@@ -76,37 +76,41 @@ def _split(xp: Namespace, index: Array) -> tuple[Array, Array]:
     return low, index - low
 
 
+def _exactly(xp: Namespace, index: Array) -> tuple[Array, Array]:
+    return index, xp.zeros_like(index)
+
+
 def _is_odd(xp: Namespace, x: Array) -> Array:
     return x - 2.0 * xp.floor(x / 2.0) == 1
 
 
-def _inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Any]:
-    return -xp.floor(1.0 - n * q), 0.0
+def _inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
+    return _exactly(xp, -xp.floor(1.0 - n * q))
 
 
-def _averaged_inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Any]:
+def _averaged_inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
     low, part = _split(xp, n * q - 1.0)
     return low, xp.where(part == 0, 0.5, xp.ones_like(part))
 
 
-def _closest_observation(xp: Namespace, n: Array, q: Any) -> tuple[Array, Any]:
+def _closest_observation(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
     low, part = _split(xp, n * q - 1.5)
-    return xp.where(xp.logical_and(part == 0, _is_odd(xp, low)), low, low + 1.0), 0.0
+    return _exactly(xp, xp.where(xp.logical_and(part == 0, _is_odd(xp, low)), low, low + 1.0))
 
 
-def _nearest(xp: Namespace, n: Array, q: Any) -> tuple[Array, Any]:
+def _nearest(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
     low, part = _split(xp, (n - 1.0) * q)
     up = xp.logical_or(part > 0.5, xp.logical_and(part == 0.5, _is_odd(xp, low)))  # noqa: PLR2004
-    return xp.where(up, low + 1.0, low), 0.0
+    return _exactly(xp, xp.where(up, low + 1.0, low))
 
 
-def _midpoint(xp: Namespace, n: Array, q: Any) -> tuple[Array, Any]:
+def _midpoint(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
     low, part = _split(xp, (n - 1.0) * q)
     return low, xp.where(part == 0, 0.0, xp.full_like(part, 0.5))
 
 
-def _continuous(alpha: float, beta: float) -> Callable[..., tuple[Array, Any]]:
-    def rule(xp: Namespace, n: Array, q: Any) -> tuple[Array, Any]:
+def _continuous(alpha: float, beta: float) -> Callable[..., tuple[Array, Array]]:
+    def rule(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
         return _split(xp, n * q + (alpha + q * (1.0 - alpha - beta)) - 1.0)
 
     return rule
@@ -114,7 +118,7 @@ def _continuous(alpha: float, beta: float) -> Callable[..., tuple[Array, Any]]:
 
 # From the number of entries to an index, counted from 0, and the part of the way to the next one.
 # Hyndman and Fan (1996), and the last four of NumPy's own.
-METHODS: dict[str, Callable[..., tuple[Array, Any]]] = {
+METHODS: dict[str, Callable[..., tuple[Array, Array]]] = {
     "inverted_cdf": _inverted_cdf,
     "averaged_inverted_cdf": _averaged_inverted_cdf,
     "closest_observation": _closest_observation,
@@ -124,14 +128,14 @@ METHODS: dict[str, Callable[..., tuple[Array, Any]]] = {
     "linear": lambda xp, n, q: _split(xp, (n - 1.0) * q),
     "median_unbiased": _continuous(1 / 3, 1 / 3),
     "normal_unbiased": _continuous(3 / 8, 3 / 8),
-    "lower": lambda xp, n, q: (xp.floor((n - 1.0) * q), 0.0),
-    "higher": lambda xp, n, q: (-xp.floor((1.0 - n) * q), 0.0),
+    "lower": lambda xp, n, q: _exactly(xp, xp.floor((n - 1.0) * q)),
+    "higher": lambda xp, n, q: _exactly(xp, -xp.floor((1.0 - n) * q)),
     "midpoint": _midpoint,
     "nearest": _nearest,
 }
 
 
-def _rule_of(method: str) -> Callable[..., tuple[Array, Any]]:
+def _rule_of(method: str) -> Callable[..., tuple[Array, Array]]:
     if method not in METHODS:
         msg = f"expected a method out of ({', '.join(METHODS)}), got {method!r}"
         raise ValueError(msg)
