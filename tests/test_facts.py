@@ -93,6 +93,16 @@ def test_jax_divides_by_a_square():
 
 
 @pytest.mark.only("jax")
+def test_the_slope_of_abs_is_one_at_zero():
+    """JAX has slope 1 of the absolute value at 0, and our norm of minimum norm has 0 (0.10.2)."""
+    import jax
+    import jax.numpy as jnp
+
+    assert jax.grad(jnp.abs)(0.0) == 1
+    assert jax.grad(lambda x: so.safe_norm(x, ord=1))(jnp.zeros(1)) == 0
+
+
+@pytest.mark.only("jax")
 def test_log1p_of_xla_is_inexact():
     """Its float64 is off by about a hundred units in the last place at -0.4141 (0.10.2)."""
     import jax.numpy as jnp
