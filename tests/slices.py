@@ -277,15 +277,6 @@ ROWS = (
         ),
         absent=-inf,
         minus_inf_is_absent=True,
-        unsupported={
-            ("tensorflow", "xla"): (
-                ("forward", "fwd-fwd"),
-                (
-                    "the weights of this test meet -inf: ForwardAccumulator multiplies it by their "
-                    "tangent, an array of 0 under XLA (tensorflow 2.21)"
-                ),
-            ),
-        },
     ),
     Row(
         "safe_logsumexp",

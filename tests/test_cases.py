@@ -91,8 +91,10 @@ def run_slices(row, op, framework, mode):
         return op(*args[:-1], args[-1] > 0)
 
     def reduce(out):
-        # Weights as constants: those in an array have zero tangents in XLA, which meet -inf.
-        parts = (w * out[..., i] for i, w in enumerate(slices.WEIGHTS))
+        # TensorFlow's forward mode has 0 as the tangent of a weight, and multiplies it with -inf.
+        xp = load(framework).xp
+        finite = xp.where(xp.isinf(out), 0.0, out) if row.absent == -np.inf else out
+        parts = (w * finite[..., i] for i, w in enumerate(slices.WEIGHTS))
         return sum(parts) if slices.is_slice(row) else out
 
     groups = zip((args, v, u), (keep, none, none), strict=True)
