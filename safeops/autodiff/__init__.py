@@ -1,0 +1,89 @@
+"""
+Masked autodiff: derivatives in which what nothing selected is absent, and not zero.
+
+Unroll an array program into scalars, and let a scalar tape visit only the scalars that the output
+reaches. The masked gradient is the gradient of that tape. An array framework differs from it in one
+way: it sends 0.0 down the paths that nothing selected, and ``0.0 * inf`` is NaN. Here *absent* is
+sent. Absent times anything is absent; absent plus a number is the number. A numeric zero is not
+absent: ``0.0 * log(x)`` at 0 stays NaN, and so does ``sqrt(x) ** 2``.
+
+The framework builds its backward pass as ever. That is linear in the cotangent and made of few
+operations, and it is evaluated over pairs of a value and a mask of what is active:
+
+==============  ==============================================  ===============================
+class           operations                                      active in the result
+==============  ==============================================  ===============================
+transport       reshape, slice, gather, concatenate, pad        the same move of the mask
+same            negation, conversion                            as before
+add             addition                                        union
+total           sums, running sums, scatter-add                 where any summand is
+select          where                                           selection of the masks
+scale           product with a coefficient, which counts as 1   as before
+                beside an absent entry
+contract        matrix products, convolutions                   where any factor is
+control flow    calls, loops, branches                          masks are carried along
+unknown         the rest, run as it is, with a warning          all: nothing is hidden
+==============  ==============================================  ===============================
+
+Choosers (max, min, sort, median) select as well, although frameworks differentiate some of them by
+multiplying with 0 or 1: the loser is absent, a tie is shared. Multiplication by a 0/1 mask is a
+product, not a selection.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from safeops._backends import backend_of
+from safeops._typing import Array
+
+__all__ = ["grad"]
+
+
+def grad(
+    f: Callable[..., Array], argnums: int | Sequence[int] = 0, *, return_mask: bool = False
+) -> Callable[..., Any]:
+    """
+    Masked gradient of a scalar function, in the framework of its arguments.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays to a real scalar.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+    return_mask : bool, default: False
+        Whether to return where the gradient is active as well.
+
+    Returns
+    -------
+    callable
+        Function of the arguments of `f` to the gradient, or to a pair of gradient and mask.
+
+    Raises
+    ------
+    TypeError
+        From the result: if the arguments are of a framework without masked autodiff.
+
+    Notes
+    -----
+    **Gradient.** That of a scalar tape, which visits only what the output reaches.
+
+    **Source.** JAX issue 1052, PyTorch issue 4132.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0).sum())(jnp.asarray([0.0, 2.0]))
+    Array([0. , 0.5], dtype=float32)
+    """
+
+    def wrapped(*args: Any) -> Any:
+        name = backend_of(*args).name
+        if name != "jax":
+            msg = f"expected arrays of jax, for which masked autodiff is built, got {name}"
+            raise TypeError(msg)
+        from safeops.autodiff import jax  # noqa: PLC0415  (the framework is imported when met)
+
+        return jax.grad(f, argnums, return_mask=return_mask)(*args)
+
+    return wrapped

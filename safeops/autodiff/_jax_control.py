@@ -1,0 +1,178 @@
+"""
+Control flow over pairs: a mask is one more value that the loop or the branch carries.
+
+What a value is (a coefficient, a pair all or none of which is active, a pair with a mask) is a fact
+about the program text, found by tracing before anything is run; for loops to a fixed point.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff._jax_pairs import Options, Pair, evaluate, shape_of, spread, unknown, value_of
+
+COEFFICIENT, NONE, ALL, SOME = "coefficient", "none", "all", "some"
+
+
+def kind_of(x: Any) -> str:
+    """Return what a value is."""
+    if not isinstance(x, Pair):
+        return COEFFICIENT
+    return {True: ALL, False: NONE}[x.active] if isinstance(x.active, bool) else SOME
+
+
+def join(a: str, b: str) -> str:
+    """Return what may be either; a coefficient beside a pair is 0, as all is linear."""
+    if a == b:
+        return a
+    a, b = (NONE if kind == COEFFICIENT else kind for kind in (a, b))
+    return a if a == b else SOME
+
+
+def pack(x: Any, kind: str) -> tuple[Array, ...]:
+    """Return a value as arrays."""
+    if kind != SOME:
+        return (value_of(x),)
+    active = x.active if isinstance(x, Pair) else False
+    return value_of(x), jnp.asarray(spread(active, shape_of(x)))
+
+
+def unpack(arrays: tuple[Array, ...], kind: str) -> Any:
+    """Return a value from its arrays."""
+    if kind == COEFFICIENT:
+        return arrays[0]
+    return Pair(arrays[0], arrays[1] if kind == SOME else kind == ALL)
+
+
+def pack_all(values: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Array, ...]]:
+    """Return values as arrays."""
+    return [pack(x, kind) for x, kind in zip(values, kinds, strict=True)]
+
+
+def unpack_all(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+    """Return values from their arrays."""
+    return [unpack(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
+
+
+def kinds_after(run: Callable[..., list[Any]], *args: Any) -> list[str]:
+    """Return what a function returns, by tracing it."""
+    found: list[str] = []
+
+    def watched(*args: Any) -> list[Array]:
+        outs = run(*args)
+        found.extend(map(kind_of, outs))
+        return [value_of(x) for x in outs]
+
+    jax.eval_shape(watched, *args)
+    return found
+
+
+def body_of(closed: ClosedJaxpr, first: Sequence[Any], how: Options) -> Callable[..., list[Any]]:
+    """Return a body as a function of arrays and kinds; the first arguments are given."""
+
+    def run(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+        args = [*first, *unpack_all(arrays, kinds)]
+        return evaluate(closed.jaxpr, closed.consts, args, how)
+
+    return run
+
+
+def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Scan a body over pairs."""
+    params = eqn.params
+    n_consts, n_carry = params["num_consts"], params["num_carry"]
+    carry, xs = ins[n_consts : n_consts + n_carry], ins[n_consts + n_carry :]
+    run = body_of(params["jaxpr"], ins[:n_consts], how)
+    kinds, x_kinds = [kind_of(x) for x in carry], [kind_of(x) for x in xs]
+    packed_xs = pack_all(xs, x_kinds)
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), packed_xs)
+    while True:
+        start = pack_all(carry, kinds)
+        after = kinds_after(lambda c, x, k=kinds: run([*c, *x], [*k, *x_kinds]), start, one)
+        joined = [join(a, b) for a, b in zip(kinds, after, strict=False)]
+        if joined == kinds:
+            break
+        kinds = joined
+    y_kinds = after[n_carry:]
+
+    def step(carry: Any, x: Any) -> Any:
+        outs = run([*carry, *x], [*kinds, *x_kinds])
+        return pack_all(outs[:n_carry], kinds), pack_all(outs[n_carry:], y_kinds)
+
+    last, ys = lax.scan(
+        step,
+        start,
+        packed_xs,
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*unpack_all(last, kinds), *unpack_all(ys, y_kinds)]
+
+
+def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Repeat a body over pairs, while a condition on coefficients holds."""
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, carry = ins[:n_cond], ins[n_cond + n_body :]
+    run = body_of(params["body_jaxpr"], ins[n_cond : n_cond + n_body], how)
+    kinds = [kind_of(x) for x in carry]
+    while True:
+        start = pack_all(carry, kinds)
+        after = kinds_after(lambda c, k=kinds: run(c, k), start)
+        joined = [join(a, b) for a, b in zip(kinds, after, strict=True)]
+        if joined == kinds:
+            break
+        kinds = joined
+    test = params["cond_jaxpr"]
+
+    def goes_on(carry: Any) -> Array:
+        values = [value_of(x) for x in (*cond_consts, *unpack_all(carry, kinds))]
+        return evaluate(test.jaxpr, test.consts, values, how)[0]
+
+    last = lax.while_loop(goes_on, lambda carry: pack_all(run(carry, kinds), kinds), start)
+    return unpack_all(last, kinds)
+
+
+def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run one of several branches over pairs."""
+    index, *operands = ins
+    if isinstance(index, Pair):
+        return unknown(eqn, ins, how)
+    bodies = [body_of(branch, operands, how) for branch in eqn.params["branches"]]
+    if not isinstance(index, jax.core.Tracer):
+        return bodies[int(index)]([], [])
+    every = [kinds_after(lambda body=body: body([], [])) for body in bodies]
+    kinds = every[0]
+    for more in every[1:]:
+        kinds = [join(a, b) for a, b in zip(kinds, more, strict=True)]
+    branches = [lambda body=body: pack_all(body([], []), kinds) for body in bodies]
+    return unpack_all(lax.switch(index.astype(jnp.int32), branches), kinds)
+
+
+def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run a body on each device's part of the pairs."""
+    params = eqn.params
+    kinds = [kind_of(x) for x in ins]
+    body = params["jaxpr"]
+
+    def run(*arrays: Any) -> list[Any]:
+        outs = evaluate(body, (), unpack_all(arrays, kinds), how)
+        return [pack(x, SOME) for x in outs]
+
+    in_specs = [
+        (spec,) * (1 + (k == SOME)) for spec, k in zip(params["in_specs"], kinds, strict=True)
+    ]
+    out = jax.shard_map(
+        run,
+        mesh=params["mesh"],
+        in_specs=tuple(in_specs),
+        out_specs=[(spec, spec) for spec in params["out_specs"]],
+        check_vma=params["check_vma"],
+    )(*pack_all(ins, kinds))
+    return unpack_all(out, [SOME] * len(out))

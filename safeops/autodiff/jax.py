@@ -1,0 +1,558 @@
+"""
+Masked autodiff for JAX: JAX's own transformations, in which what was never used is absent.
+
+`jax.vjp` builds the backward pass, a linear program, and that is run over pairs of a value and what
+of it is active. The result is plain JAX: it can be compiled, mapped, sharded, rematerialised and
+differentiated again, by itself.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from safeops._typing import Array
+from safeops.autodiff import _jax_control as control
+from safeops.autodiff import _jax_pairs as pairs
+from safeops.autodiff._jax_choosers import selecting
+from safeops.autodiff._jax_pairs import Mask, Options, Pair
+from safeops.autodiff._unknown import UnknownOperationWarning
+
+__all__ = [
+    "UnknownOperationWarning",
+    "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
+    "jvp",
+    "value_and_grad",
+    "vjp",
+]
+
+# The classes of primitives, in the words of `safeops.autodiff`. What is not here is unknown.
+CLASSES = {
+    pairs.transport: """
+        reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy
+        stack unstack
+        copy_p gather concatenate pad split scatter all_gather all_to_all ppermute
+    """,
+    pairs.same: """
+        neg real imag conj convert_element_type reduce_precision sharding_constraint
+        mesh_cast reshard pvary pbroadcast
+    """,
+    pairs.barrier: "optimization_barrier",
+    pairs.add: "add add_any sub complex",
+    pairs.total: "reduce_sum cumsum reduce_window_sum psum psum_invariant reduce_scatter",
+    pairs.scatter_add: "scatter-add",
+    pairs.unpool: "select_and_scatter_add",
+    pairs.select: "select_n",
+    pairs.scale: "mul div",
+    pairs.contract: "dot_general",
+    pairs.convolve: "conv_general_dilated",
+    pairs.call: """
+        jit pjit closed_call core_call custom_jvp_call custom_vjp_call checkpoint remat2
+    """,
+    control.scan: "scan",
+    control.while_loop: "while",
+    control.cond: "cond",
+    control.shard_map: "shard_map",
+}
+RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
+ON_UNKNOWN = ("warn", "error", "ignore")
+
+
+def vjp(
+    fun: Callable[..., Any],
+    *primals: Any,
+    has_aux: bool = False,
+    return_mask: bool = False,
+    exact: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
+) -> Any:
+    """
+    `jax.vjp`, in which an entry that nothing selected is absent, and not 0.
+
+    Parameters
+    ----------
+    fun : callable
+        Function of arrays or pytrees.
+    *primals : pytree of arrays
+        Where to take the derivative.
+    has_aux : bool, default: False
+        Whether `fun` returns a pair of the value and something else, which is returned last.
+    return_mask : bool, default: False
+        Whether the pullback also returns where each gradient is active: a 0 that is not active
+        was never used.
+    exact : bool, default: False
+        Whether a matrix product keeps a coefficient that is not finite from the absent entries of
+        a contraction that also has active ones. Default: such a product stays NaN.
+    lazy : bool, default: False
+        Whether to take the ordinary gradient, and the masked one only if that is not finite.
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        What to do about an operation without a rule that meets absent entries. It runs as it is,
+        which hides nothing.
+
+    Returns
+    -------
+    value : pytree
+        ``fun(*primals)``.
+    pullback : callable
+        From a cotangent in the shape of `value`, of which all entries count as active, to a tuple
+        of gradients, or to a pair of gradients and masks.
+    aux : pytree
+        Only with `has_aux`.
+
+    Raises
+    ------
+    ValueError
+        If `on_unknown` is none of the three, or `lazy` and `return_mask` are both given.
+
+    Notes
+    -----
+    **Gradient.** That of a scalar tape, which visits only what the output reaches. Where that of
+    `jax.vjp` is finite, the two are equal.
+
+    **Source.** JAX issue 1052, "only tracking a symbolic-zero mask through the entire backward
+    pass".
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> value, pullback = vjp(lambda x: jnp.where(x > 0, jnp.log(x), 0.0), jnp.asarray([0.0, 2.0]))
+    >>> pullback(jnp.ones(2))
+    (Array([0. , 0.5], dtype=float32),)
+    """
+    how = _options(exact=exact, on_unknown=on_unknown)
+    if lazy and return_mask:
+        msg = "expected one of lazy and return_mask: the mask is what a lazy gradient does not make"
+        raise ValueError(msg)
+    value, pullback, *aux = jax.vjp(selecting(fun), *primals, has_aux=has_aux)
+
+    def masked(cotangent: Any) -> Any:
+        if lazy:
+            return _lazily(pullback, cotangent, how)
+        gradients, masks = run_linear(pullback, (cotangent,), how)
+        return (gradients, masks) if return_mask else gradients
+
+    return value, masked, *aux
+
+
+def run_linear(f: Any, args: Any, how: Options, masks: Any = None) -> tuple[Any, Any]:
+    """Return what a linear function makes of pairs, all active without `masks`, and its masks."""
+    leaves, tree = jax.tree.flatten(args)
+    actives = [True] * len(leaves) if masks is None else jax.tree.leaves(masks)
+    out_tree: list[Any] = []
+    fixed: dict[int, Any] = {}  # float0, for integers, which no program carries
+
+    def flat(*leaves: Any) -> list[Array]:
+        outs, structure = jax.tree.flatten(f(*jax.tree.unflatten(tree, leaves)))
+        out_tree.append(structure)
+        fixed.update({i: x for i, x in enumerate(outs) if _is_float0(x)})
+        return [x for i, x in enumerate(outs) if i not in fixed]
+
+    closed = jax.make_jaxpr(flat)(*leaves)
+    ins = [x if _is_float0(x) else Pair(x, m) for x, m in zip(leaves, actives, strict=True)]
+    outs = iter(pairs.evaluate(closed.jaxpr, closed.consts, ins, how))
+    found = [
+        fixed[i] if i in fixed else next(outs) for i in range(len(closed.out_avals) + len(fixed))
+    ]
+    values = [x if i in fixed else pairs.value_of(x) for i, x in enumerate(found)]
+    active = [
+        np.zeros(np.shape(v), bool) if i in fixed else jnp.asarray(_full(x))
+        for i, (x, v) in enumerate(zip(found, values, strict=True))
+    ]
+    return jax.tree.unflatten(out_tree[0], values), jax.tree.unflatten(out_tree[0], active)
+
+
+def _is_float0(x: Any) -> bool:
+    """Whether this is the cotangent of an integer, which has no entries."""
+    return getattr(x, "dtype", None) == jax.dtypes.float0
+
+
+def _full(x: Any) -> Mask:
+    return pairs.spread(pairs.active_of(x), pairs.shape_of(x))
+
+
+def _lazily(pullback: Any, cotangent: Any, how: Options) -> Any:
+    """Return the ordinary gradient if it is finite, else the masked one."""
+    ordinary = pullback(cotangent)
+    numbers = [x for x in jax.tree.leaves(ordinary) if not _is_float0(x)]
+    finite = jnp.asarray(True)  # noqa: FBT003  (a value)
+    for x in numbers:
+        finite = finite & jnp.isfinite(x).all()
+    if not isinstance(finite, jax.core.Tracer):
+        return ordinary if finite else run_linear(pullback, (cotangent,), how)[0]
+
+    def masked() -> list[Array]:
+        leaves = jax.tree.leaves(run_linear(pullback, (cotangent,), how)[0])
+        return [x for x in leaves if not _is_float0(x)]
+
+    chosen = iter(lax.cond(finite, lambda: numbers, masked))
+    return jax.tree.map(lambda x: x if _is_float0(x) else next(chosen), ordinary)
+
+
+def _options(*, exact: bool, on_unknown: str) -> Options:
+    if on_unknown not in ON_UNKNOWN:
+        msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"
+        raise ValueError(msg)
+    return Options(RULES, exact=exact, on_unknown=on_unknown)
+
+
+def value_and_grad(
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    allow_int: bool = False,
+    return_mask: bool = False,
+    exact: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    `jax.value_and_grad`, in which an entry that nothing selected is absent, and not 0.
+
+    Parameters
+    ----------
+    fun : callable
+        Function of arrays or pytrees to a real scalar.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+    has_aux : bool, default: False
+        Whether `fun` returns a pair of the value and something else.
+    allow_int : bool, default: False
+        Whether integers may be differentiated with respect to; their gradient has dtype float0.
+    return_mask, exact, lazy, on_unknown
+        As for `vjp`.
+
+    Returns
+    -------
+    callable
+        Function of the arguments of `fun` to ``(value, gradient)``, ``((value, aux), gradient)``
+        with `has_aux`; the gradient is ``(gradient, mask)`` with `return_mask`.
+
+    Raises
+    ------
+    TypeError
+        If the value is no real scalar, or an argument has integers without `allow_int`.
+
+    Notes
+    -----
+    **Gradient.** As for `vjp`.
+
+    **Source.** `jax.value_and_grad`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> value_and_grad(lambda x: jnp.stack([x, 1 / x])[0])(0.0)
+    (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32, weak_type=True))
+    """
+    one = isinstance(argnums, int)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    pull = partial(
+        vjp, return_mask=return_mask, exact=exact, lazy=lazy, on_unknown=on_unknown, has_aux=has_aux
+    )
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        places = [i % len(args) for i in numbers]
+        chosen = [args[i] for i in places]
+        _check_inputs(chosen, allow_int=allow_int)
+
+        def of_chosen(*chosen: Any) -> Any:
+            every = list(args)
+            for i, x in zip(places, chosen, strict=True):
+                every[i] = x
+            return fun(*every, **kwargs)
+
+        value, pullback, *aux = pull(of_chosen, *chosen)
+        _check_output(value)
+        found = pullback(jnp.ones_like(value))
+        if return_mask:
+            found = tuple(x[0] for x in found) if one else found
+        else:
+            found = found[0] if one else found
+        return ((value, aux[0]) if has_aux else value), found
+
+    return wrapped
+
+
+def _check_inputs(args: Any, *, allow_int: bool) -> None:
+    for x in jax.tree.leaves(args):
+        if not jnp.issubdtype(jnp.result_type(x), jnp.inexact) and not allow_int:
+            msg = (
+                f"expected real or complex arguments, got {jnp.result_type(x)}; "
+                "convert them, or pass allow_int=True"
+            )
+            raise TypeError(msg)
+
+
+def _check_output(value: Any) -> None:
+    if jax.tree.structure(value) != jax.tree.structure(0.0) or np.shape(value):
+        shapes = jax.tree.map(np.shape, value)
+        msg = f"expected a function with a scalar value, got {shapes}; sum it, or use jacrev or vjp"
+        raise TypeError(msg)
+    if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        msg = f"expected a function with a real value, got {jnp.result_type(value)}; use vjp"
+        raise TypeError(msg)
+
+
+def grad(
+    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, **how: Any
+) -> Callable[..., Any]:
+    """
+    `jax.grad`, in which an entry that nothing selected is absent, and not 0.
+
+    Parameters
+    ----------
+    fun, argnums, has_aux
+        As for `value_and_grad`.
+    **how
+        `allow_int`, `return_mask`, `exact`, `lazy` and `on_unknown`, as for `value_and_grad`.
+
+    Returns
+    -------
+    callable
+        Function of the arguments of `fun` to the gradient, ``(gradient, aux)`` with `has_aux`.
+
+    Notes
+    -----
+    **Gradient.** As for `vjp`. Take it twice for second derivatives: `jax.grad` of it has absent
+    entries as zeros again, in its own pass.
+
+    **Source.** `jax.grad`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> x = jnp.asarray([0.0, 4.0])
+    >>> grad(lambda x: jnp.sqrt(x)[1])(x)
+    Array([0.  , 0.25], dtype=float32)
+    >>> grad(lambda x: jnp.sqrt(x)[1], return_mask=True)(x)[1]
+    Array([False,  True], dtype=bool)
+    """
+    both = value_and_grad(fun, argnums, has_aux=has_aux, **how)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return wrapped
+
+
+def jvp(
+    fun: Callable[..., Any],
+    primals: Sequence[Any],
+    tangents: Sequence[Any],
+    *,
+    return_mask: bool = False,
+    exact: bool = False,
+    on_unknown: str = "warn",
+) -> tuple[Any, Any]:
+    """
+    `jax.jvp`, in which what does not depend on the input is absent, and not 0.
+
+    Parameters
+    ----------
+    fun : callable
+        Function of arrays or pytrees.
+    primals, tangents : sequence of pytrees
+        Where to take the derivative, and the direction, of which all entries count as active.
+    return_mask, exact, on_unknown
+        As for `vjp`.
+
+    Returns
+    -------
+    tuple
+        ``fun(*primals)`` and its derivative in the direction, the latter ``(tangent, mask)`` with
+        `return_mask`.
+
+    Notes
+    -----
+    **Gradient.** Equal to that of `vjp`, entry by entry.
+
+    **Source.** `jax.jvp`, by `jax.linearize`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> jvp(lambda x: jnp.where(x > 0, jnp.log(x), 0.0), (2.0,), (1.0,))[1]
+    Array(0.5, dtype=float32, weak_type=True)
+    """
+    how = _options(exact=exact, on_unknown=on_unknown)
+    value, linear = jax.linearize(selecting(fun), *primals)
+    tangent, mask = run_linear(linear, tuple(tangents), how)
+    return value, (tangent, mask) if return_mask else tangent
+
+
+def jacrev(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..., Any]:
+    """
+    `jax.jacrev`, in which an entry that an output does not depend on is absent, and not 0.
+
+    Parameters
+    ----------
+    fun : callable
+        Function of arrays or pytrees to an array or a pytree.
+    argnums : int, default: 0
+        Argument to differentiate with respect to.
+    **how
+        `exact` and `on_unknown`, as for `vjp`.
+
+    Returns
+    -------
+    callable
+        Function of the arguments of `fun` to the Jacobian: for each output leaf the structure of
+        the argument, in the shape of the output followed by that of the input.
+
+    Notes
+    -----
+    **Gradient.** As for `vjp`; each row is taken with the other outputs absent.
+
+    **Source.** `jax.jacrev`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> jacrev(lambda x: jnp.stack([x, jnp.where(x > 0, jnp.sqrt(x), 0.0)]))(0.0)
+    Array([1., 0.], dtype=float32, weak_type=True)
+    """
+    options = _options(exact=how.pop("exact", False), on_unknown=how.pop("on_unknown", "warn"))
+    _refuse(how)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        chosen = partial(_with_argument, fun, args, kwargs, argnums)
+        value, pullback = jax.vjp(selecting(chosen), args[argnums])
+        leaves, tree = jax.tree.flatten(value)
+        basis, masks = _basis(leaves)
+
+        def row(cotangent: Any, mask: Any) -> Any:
+            return run_linear(pullback, (jax.tree.unflatten(tree, cotangent),), options, mask)[0][0]
+
+        rows = jax.vmap(row)(basis, masks)
+        return jax.tree.unflatten(tree, _cut(rows, leaves, first=True))
+
+    return wrapped
+
+
+def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..., Any]:
+    """
+    `jax.jacfwd`, in which what does not depend on an input is absent, and not 0.
+
+    Parameters
+    ----------
+    fun, argnums
+        As for `jacrev`.
+    **how
+        `exact` and `on_unknown`, as for `vjp`.
+
+    Returns
+    -------
+    callable
+        As for `jacrev`.
+
+    Notes
+    -----
+    **Gradient.** As for `jvp`; each column is taken with the other inputs absent.
+
+    **Source.** `jax.jacfwd`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> jacfwd(lambda x: jnp.stack([x, jnp.where(x > 0, jnp.sqrt(x), 0.0)]))(0.0)
+    Array([1., 0.], dtype=float32, weak_type=True)
+    """
+    options = _options(exact=how.pop("exact", False), on_unknown=how.pop("on_unknown", "warn"))
+    _refuse(how)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        chosen = partial(_with_argument, fun, args, kwargs, argnums)
+        _, linear = jax.linearize(selecting(chosen), args[argnums])
+        leaves, tree = jax.tree.flatten(args[argnums])
+        basis, masks = _basis(leaves)
+
+        def column(tangent: Any, mask: Any) -> Any:
+            return run_linear(linear, (jax.tree.unflatten(tree, tangent),), options, mask)[0]
+
+        columns = jax.vmap(column, out_axes=-1)(basis, masks)
+        return jax.tree.map(
+            lambda x: jax.tree.unflatten(tree, _cut(x, leaves, first=False)), columns
+        )
+
+    return wrapped
+
+
+def hessian(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..., Any]:
+    """
+    `jax.hessian`, masked: `jacfwd` of `jacrev`.
+
+    Parameters
+    ----------
+    fun, argnums, **how
+        As for `jacrev`.
+
+    Returns
+    -------
+    callable
+        Function of the arguments of `fun` to the Hessian.
+
+    Notes
+    -----
+    **Gradient.** As for `vjp`, in both passes.
+
+    **Source.** `jax.hessian`.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> hessian(lambda x: jnp.where(x > 0, x**1.5, 0.0))(0.0)
+    Array(0., dtype=float32, weak_type=True)
+    """
+    return jacfwd(jacrev(fun, argnums, **how), argnums, **how)
+
+
+def _refuse(how: dict[str, Any]) -> None:
+    if how:
+        msg = f"expected exact and on_unknown as options, got {', '.join(how)}"
+        raise TypeError(msg)
+
+
+def _with_argument(fun: Any, args: Any, kwargs: Any, argnums: int, x: Any) -> Any:
+    every = list(args)
+    every[argnums] = x
+    return fun(*every, **kwargs)
+
+
+def _basis(leaves: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Return unit vectors over all leaves, along a first axis, and their masks."""
+    sizes = [int(np.prod(np.shape(x), dtype=int)) for x in leaves]
+    one = np.eye(sum(sizes), dtype=bool)
+    starts = np.cumsum([0, *sizes])
+    masks = [
+        one[:, a : a + n].reshape(-1, *np.shape(x))
+        for a, n, x in zip(starts, sizes, leaves, strict=False)
+    ]
+    return [jnp.asarray(m, jnp.result_type(x)) for m, x in zip(masks, leaves, strict=True)], [
+        jnp.asarray(m) for m in masks
+    ]
+
+
+def _cut(stacked: Any, leaves: Sequence[Array], *, first: bool) -> list[Any]:
+    """Return the parts of a stack of rows (or columns) that belong to each leaf, in its shape."""
+    sizes = [int(np.prod(np.shape(x), dtype=int)) for x in leaves]
+    starts = np.cumsum([0, *sizes])
+
+    def part(x: Array, a: int, n: int, shape: tuple[int, ...]) -> Array:
+        if first:
+            return x[a : a + n].reshape(*shape, *x.shape[1:])
+        return x[..., a : a + n].reshape(*x.shape[:-1], *shape)
+
+    return [
+        jax.tree.map(partial(part, a=a, n=n, shape=np.shape(x)), stacked)
+        for a, n, x in zip(starts, sizes, leaves, strict=False)
+    ]
