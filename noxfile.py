@@ -38,6 +38,22 @@ def add_session_of(framework: str) -> None:
         run_pytest(session, [framework], "not together")
 
 
+@nox.session(name="tests-jax-older")
+def tests_jax_older(session: nox.Session) -> None:
+    """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
+    install(session, "test", "older-jax")
+    session.run("pytest", "--installed", "--framework=jax", "tests/test_autodiff_jax.py")
+
+
+@nox.session(default=False)
+def programs(session: nox.Session) -> None:
+    """Hold masked autodiff to the tape on 20,000 random programs; takes a quarter of an hour."""
+    install(session, "test", "backend-jax")
+    session.env["SAFEOPS_PROGRAMS"] = "20000"
+    command = ["pytest", "--installed", "--framework=jax", "tests/test_autodiff_jax.py"]
+    session.run(*command, "-k", "random_programs")
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check form, format and types."""

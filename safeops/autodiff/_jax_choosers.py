@@ -15,9 +15,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, find_top_trace, jaxpr_as_fun, set_current_trace
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from safeops._typing import Array
+from safeops.autodiff._jax_pairs import bodies_in
+
+try:
+    from jax.core import Trace
+    from jax.extend.core import find_top_trace, set_current_trace
+except ImportError:  # before 0.10 they were private
+    from jax._src.core import Trace, find_top_trace, set_current_trace
 
 
 def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,7 +37,7 @@ def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-class Choosing(jax.core.Trace):
+class Choosing(Trace):
     """Pass each operation on to the trace below, choosers in place of max and min."""
 
     def __init__(self, parent: Any) -> None:
@@ -98,8 +105,7 @@ def _rewritten(closed: ClosedJaxpr) -> ClosedJaxpr:
 @lru_cache(maxsize=4096)
 def _has_choosers(jaxpr: Jaxpr) -> bool:
     return any(
-        eqn.primitive.name in CHOOSERS
-        or any(map(_has_choosers, jax.extend.core.jaxprs_in_params(eqn.params)))
+        eqn.primitive.name in CHOOSERS or any(map(_has_choosers, bodies_in(eqn.params)))
         for eqn in jaxpr.eqns
     )
 

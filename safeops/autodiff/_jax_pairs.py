@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxprs_in_params
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from safeops._typing import Array
 from safeops.autodiff._unknown import UnknownOperationWarning
@@ -69,8 +69,18 @@ def evaluate(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Any], how: Op
 
 def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
     """Run one equation as it is."""
-    out = eqn.primitive.bind(*ins, **eqn.primitive.get_bind_params(eqn.params))
+    params = eqn.primitive.get_bind_params(eqn.params)
+    # Before 0.10 the functions of a call stood beside the parameters.
+    functions, params = params if isinstance(params, tuple) else ((), params)
+    out = eqn.primitive.bind(*functions, *ins, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def bodies_in(params: Mapping[str, Any]) -> list[Jaxpr]:
+    """Return the programs among the parameters of an operation."""
+    every = [x for p in params.values() for x in (p if isinstance(p, (tuple, list)) else (p,))]
+    closed = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in every]
+    return [x for x in closed if isinstance(x, Jaxpr)]
 
 
 # Masks
@@ -183,8 +193,7 @@ def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
 
 
 def _without_fill(eqn: JaxprEqn) -> dict[str, Any]:
-    params = eqn.primitive.get_bind_params(eqn.params)
-    return params | {"fill_value": False} if "fill_value" in params else params
+    return eqn.params | {"fill_value": False} if "fill_value" in eqn.params else eqn.params
 
 
 def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
@@ -211,10 +220,9 @@ def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     (value,) = plain(eqn, [value_of(x) for x in ins])
     if eqn.primitive.name != "reduce_window_sum" and ins[0].active is True and value.size:
         return [Pair(value)]
-    params = eqn.primitive.get_bind_params(eqn.params)
 
     def is_met(mask: Array) -> Array:
-        return eqn.primitive.bind(mask.astype(np.float32), **params) > 0
+        return plain(eqn, [mask.astype(np.float32)])[0] > 0
 
     return [Pair(value, on_masks(is_met, spread(ins[0].active, shape_of(ins[0]))))]
 
@@ -386,7 +394,7 @@ def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     """Run an operation as it is: all that it returns is active, and nothing is hidden."""
     # What is in a body may select.
     partial = any(isinstance(x, Pair) and x.active is not True for x in ins)
-    partial = partial or bool(jaxprs_in_params(eqn.params))
+    partial = partial or bool(bodies_in(eqn.params))
     if partial and how.on_unknown != "ignore":
         msg = (
             f"{eqn.primitive.name} has no rule for absent entries: from here on they are zeros, as "
