@@ -500,6 +500,19 @@ def test_exact_contraction():
     np.testing.assert_array_equal(masked.grad(g, exact=True)(x), [2.0, 4.0])
 
 
+def test_exact_convolution():
+    """Padded steps in one sequence: the gradient for the kernel is NaN by default, exact with it."""
+    steps = jnp.asarray([1.0, 2.0, 3.0, NAN])
+
+    def f(kernel):
+        return jnp.convolve(steps, kernel, mode="valid")[:2].sum()
+
+    kernel = jnp.asarray([1.0, 0.5])
+    assert np.isnan(masked.grad(f)(kernel)).any()
+    np.testing.assert_array_equal(masked.grad(f, exact=True)(kernel), [5.0, 3.0])
+    np.testing.assert_array_equal(jax.jit(masked.grad(f, exact=True))(kernel), [5.0, 3.0])
+
+
 # What the code relies on beside the public API.
 
 

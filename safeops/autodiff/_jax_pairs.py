@@ -8,7 +8,7 @@ in `safeops.autodiff.jax` gives each primitive its class; one function here serv
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -351,7 +351,7 @@ def _product(product: Any, x: Array, y: Array, active: Array, how: Options) -> A
 
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Contract over windows: an absent entry meets no coefficient that is not finite."""
+    """Contract over windows: a coefficient that meets absent entries only is 0."""
     at = 0 if isinstance(ins[0], Pair) else 1
     pair, other = ins[at], ins[1 - at]
     out = eqn.outvars[0].aval
@@ -363,12 +363,30 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     def product(x: Array, y: Array) -> Array:
         return plain(eqn, [x, y] if at == 0 else [y, x])[0]
 
-    mask = jnp.asarray(spread(pair.active, shape_of(pair))).astype(pair.value.dtype)
-    reached = product(mask, jnp.ones_like(other)) > 0  # strides and padding make zeros
+    mask = jnp.asarray(spread(pair.active, shape_of(pair)))
+    reached, used = _in_windows(eqn, mask, other, at)
     if pair.active is True:
         return [Pair(product(pair.value, other), reached)]
-    how = replace(how, exact=True)
-    return [Pair(_product(product, pair.value, other, mask, how), reached)]
+    return [Pair(_product(product, pair.value, used, mask, how), reached)]
+
+
+def _in_windows(eqn: JaxprEqn, mask: Array, other: Array, at: int) -> tuple[Array, Array]:
+    """Return where a convolution is active, and the coefficients, 0 if they meet absent entries."""
+    params, out = eqn.params, eqn.outvars[0].aval
+    ones, used = jnp.ones_like(other), other
+    if params["feature_group_count"] == params["batch_group_count"] == 1:
+        # What is summed over is one axis of features and the windows. One feature will do for the
+        # mask, and all entries of a feature count as met if one of them is.
+        spec = params["dimension_numbers"]
+        ours, theirs = (spec.lhs_spec, spec.rhs_spec)[:: 1 if at == 0 else -1]
+        met = lax.broadcast_in_dim(_any_but(mask, ours[1:2]), other.shape, theirs[1:2])
+        used = jnp.where(met, other, jnp.zeros((), other.dtype))
+        mask = mask.any(ours[1], keepdims=True)
+        for axis in theirs[:2]:
+            ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
+    mask = mask.astype(other.dtype)  # strides and padding make zeros of their own
+    reached = plain(eqn, [mask, ones] if at == 0 else [ones, mask])[0] > 0
+    return jnp.broadcast_to(reached, out.shape), used
 
 
 def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
