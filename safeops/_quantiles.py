@@ -4,16 +4,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from safeops._backends import backend_of, limits
+from safeops._backends import backend_of, limits, refuse_none
 from safeops._backends.array_api import SCALARS
 from safeops._reductions import Kept, filled
 from safeops._slices import count, is_empty
-from safeops._typing import Array, Axis, Namespace
+from safeops._typing import Array, Axis, Function, Namespace
+from safeops._where import stop_gradient
 
 
 def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
     """Return `q` as a number or an array, and whether it is one of many."""
     if not isinstance(q, SCALARS):
+        refuse_none((q,))
         backend_of(kept.x, q)
         q = kept.backend.cast(q, kept.x.dtype, kept.x)
         if len(q.shape) > 1:
@@ -23,7 +25,7 @@ def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
     if isinstance(q, complex) or not 0 <= q <= 1:
         msg = f"expected a quantile from 0 to 1, got {q}"
         raise ValueError(msg)
-    return q, False
+    return float(q), False
 
 
 def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) -> Array:
@@ -39,36 +41,40 @@ def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) 
     return value
 
 
-def quantile(kept: Kept, q: Any, axis: Axis, method: str) -> tuple[Array, Array]:
-    """Quantiles of the slices, along a last axis, by NumPy's `method`, and where there are none."""
+def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Array]:
+    """Quantiles of the slices, along a last axis, by the rule of a method; and where is none."""
     xp, keep = kept.xp, kept.keep
     x = filled(kept, limits(xp, kept.x).max)
     # +inf would stand behind what is absent: it is counted instead.
     above = x == math.inf if keep is None else xp.logical_and(keep, kept.x == math.inf)
     x, above = (kept.backend.merged(y, axis) for y in (x, above))
-    keep = None if keep is None else kept.backend.merged(xp.broadcast_arrays(keep, kept.x)[0], axis)
+    keep = None if keep is None else kept.backend.merged(keep, axis)
     number = count(xp, x, keep, -1)
     nothing = number == 0
+    if is_empty(x):  # TensorFlow does not differentiate the sort of nothing
+        return number * q, nothing
     finite = xp.where(nothing, 1.0, number - count(xp, x, above, -1))
     ordered, last = xp.sort(x, axis=-1), number - 1.0
-    low, part = _rule_of(method)(xp, number, q)
+    low, part = rule(xp, number, q)
 
     def entry(index: Array) -> Array:
         index = xp.where(index < last, index, last)
         index = xp.where(index > 0, index, 0.0)
-        found = xp.take_along_axis(ordered, xp.astype(index, xp.asarray(0).dtype), axis=-1)
+        found = xp.take_along_axis(ordered, kept.backend.indices(index), axis=-1)
         return xp.where(index < finite, found, math.inf)
 
-    if is_empty(x):
-        return number * q, nothing
     return _between(xp, entry(low), entry(low + 1.0), part), nothing
 
 
 def _between(xp: Namespace, low: Array, high: Array, part: Any) -> Array:
-    """Return ``low + part * (high - low)``; `low` if there is no way to go, infinite ends too."""
+    """Return ``(1 - part) * low + part * high``; `low`, infinite too, if there is no way to go."""
     still = xp.logical_or(low == high, part == 0)
     far = xp.logical_and(still, xp.logical_or(xp.isinf(low), xp.isinf(high)))
-    return low + part * (xp.where(far, 0.0, high) - xp.where(far, 0.0, low))
+    start, end = xp.where(far, 0.0, low), xp.where(far, 0.0, high)
+    # start + part * (end - start) would overflow, and end at NaN where start is -inf.
+    value, level = (1.0 - part) * start + part * end, start == end
+    rounding = xp.where(level, value, 0.0) - xp.where(level, start, 0.0)
+    return xp.where(far, low, value - stop_gradient(rounding))
 
 
 def _split(xp: Namespace, index: Array) -> tuple[Array, Array]:
@@ -135,7 +141,8 @@ METHODS: dict[str, Callable[..., tuple[Array, Array]]] = {
 }
 
 
-def _rule_of(method: str) -> Callable[..., tuple[Array, Array]]:
+def rule_of(method: str) -> Callable[..., tuple[Array, Array]]:
+    """Return the rule of a method; ValueError for one unknown."""
     if method not in METHODS:
         msg = f"expected a method out of ({', '.join(METHODS)}), got {method!r}"
         raise ValueError(msg)

@@ -20,10 +20,12 @@ from safeops._backends import (
     enter_mask,
     is_complex,
     limits,
+    python_scalar,
     require,
 )
+from safeops._backends.array_api import SCALARS
 from safeops._norms import safe_norm, squared_norm
-from safeops._slices import NARROW, count, drop_axes, is_empty
+from safeops._slices import NARROW, count, drop_axes, is_empty, same_shape
 from safeops._typing import Array, Axis, Backend, DType, Namespace
 from safeops._where import stop_gradient
 
@@ -49,9 +51,14 @@ def enter_entries(
     backend = backend_of(x, where)
     backend.check(x)
     require(x.dtype, INTEGER + REAL + of)
-    dtype = backend.result_type((x,)) if divides else x.dtype
+    dtype = x.dtype
+    if divides:
+        dtype = backend.result_type((x,))
+        require(dtype, REAL + of)  # the standard does not divide integers
     xp, x = backend.xp, backend.cast(x, dtype, x)
     keep = enter_mask(where, x)
+    if keep is not None and not same_shape(keep, x):
+        keep, x = xp.broadcast_arrays(keep, x)
     if skip_nan and dtype_name(dtype) not in INTEGER:
         there = xp.logical_not(xp.isnan(x))
         keep = there if keep is None else xp.logical_and(keep, there)
@@ -61,18 +68,46 @@ def enter_entries(
 
 def reduce(kept: Kept, rule: Rule, axis: Axis, *, keepdims: bool, fill_value: Any = None) -> Array:
     """Return the value of a rule for each slice, `fill_value` for those made of nothing."""
-    xp = kept.xp
     value, nothing = rule(kept, axis)
+    value = drop_axes(kept.xp, value, axis, keepdims=keepdims)
+    if nothing is not None:
+        nothing = drop_axes(kept.xp, nothing, axis, keepdims=keepdims)
+    return fill_empty(kept, value, nothing, fill_value)
+
+
+def fill_empty(kept: Kept, value: Array, nothing: Array | None, fill_value: Any) -> Array:
+    """Return the values, with `fill_value` where there was nothing, in the dtype of the result."""
+    xp, fill_value = kept.xp, enter_option(kept.backend, fill_value, value)
     if fill_value is not None and nothing is not None:
         value = xp.where(nothing, fill_value, value)
-    value = drop_axes(xp, value, axis, keepdims=keepdims)
     return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
+
+
+def enter_option(backend: Backend, option: Any, like: Array) -> Any:
+    """Return `initial` or `fill_value`: a Python scalar as it is, an array in a floating dtype."""
+    backend_of(like, option)
+    option = python_scalar(backend, option)
+    if option is None or isinstance(option, SCALARS):
+        return option
+    backend.check(option)
+    return option if dtype_name(like.dtype) in INTEGER else backend.cast(option, like.dtype, like)
+
+
+def enter_initial(kept: Kept, initial: Any, like: Array) -> Any:
+    """Return `initial`, one for all slices."""
+    initial = enter_option(kept.backend, initial, like)
+    if getattr(initial, "shape", ()) not in {(), (1,)}:
+        msg = f"expected one number as initial, got an array of shape {tuple(initial.shape)}"
+        raise ValueError(msg)
+    return initial
 
 
 def filled(kept: Kept, neutral: Any) -> Array:
     """Return the entries, `neutral` for those absent."""
     if kept.keep is None:
         return kept.x
+    if dtype_name(kept.x.dtype) == "bool":
+        neutral = bool(neutral)
     return kept.xp.where(kept.keep, kept.x, kept.backend.cast(neutral, kept.x.dtype, kept.x))
 
 
@@ -81,19 +116,22 @@ def nothing_in(kept: Kept, axis: Axis) -> Array | None:
     if kept.keep is not None:
         return kept.xp.logical_not(kept.xp.any(kept.keep, axis=axis, keepdims=True))
     if is_empty(kept.x):
-        return kept.xp.sum(kept.xp.abs(kept.x), axis=axis, keepdims=True) == 0
+        some = kept.xp.any(kept.xp.astype(kept.x, kept.xp.bool), axis=axis, keepdims=True)
+        return kept.xp.logical_not(some)
     return None
 
 
 def total(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
     """Sum, which starts at `initial`."""
     value = kept.xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    initial = enter_initial(kept, initial, value)
     return value if initial is None else value + initial, nothing_in(kept, axis)
 
 
 def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
     """Product, which starts at `initial`."""
     value = kept.xp.prod(filled(kept, 1), axis=axis, keepdims=True)
+    initial = enter_initial(kept, initial, value)
     return value if initial is None else value * initial, nothing_in(kept, axis)
 
 
@@ -129,7 +167,8 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
     origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
     if imaginary:
-        origin = origin + 1j * imaginary[0]
+        origin, imaginary = (kept.xp.astype(y, kept.x.dtype) for y in (origin, imaginary[0]))
+        origin = origin + 1j * imaginary
     origin = stop_gradient(origin)
     away = (kept.x if kept.keep is None else xp.where(kept.keep, kept.x, origin)) - origin
     number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
@@ -149,6 +188,7 @@ def extreme(
         end = -sign * math.inf
         finite = xp.any(xp.logical_and(kept.keep, kept.x != end), axis=axis, keepdims=True)
         value = xp.where(xp.logical_or(finite, nothing), value, end)
+    initial = enter_initial(kept, initial, value)
     if initial is not None:
         beyond = value < initial if sign == 1 else value > initial  # NaN stays
         if nothing is not None:
@@ -199,7 +239,7 @@ def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool)
         raise TypeError(msg)
     value, nothing = extreme(kept, axis, sign)
     if is_empty(kept.x):
-        return drop_axes(xp, xp.astype(value, xp.int64) * 0 - 1, axis, keepdims=keepdims)
+        return drop_axes(xp, kept.backend.indices(value) * 0 - 1, axis, keepdims=keepdims)
     there = kept.x == value
     if dtype_name(kept.x.dtype) in REAL:
         there = xp.logical_or(there, xp.isnan(kept.x))
@@ -220,10 +260,13 @@ def _number(kept: Kept, axis: Axis) -> Array:
 def running(kept: Kept, axis: int | None, *, product: bool) -> Array:
     """Return the sums or products of the entries up to each; axis None: of all, flattened."""
     xp = kept.xp
+    if isinstance(axis, tuple):
+        msg = f"expected an int or None as axis, got {axis}: entries follow each other along one"
+        raise TypeError(msg)
     x = filled(kept, 1 if product else 0)
     if axis is None:
         x, axis = xp.reshape(x, (-1,)), 0
-    value = (xp.cumulative_prod if product else xp.cumulative_sum)(x, axis=axis)
+    value = kept.backend.running(x, axis, product=product)
     return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
 
 
@@ -252,7 +295,7 @@ def safe_sum(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Added to each sum.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: 0, or `initial`.
@@ -310,7 +353,7 @@ def safe_prod(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Multiplied with each product.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: 1, or `initial`.
@@ -545,7 +588,7 @@ def safe_max(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Returned where no entry is above it, and for an empty slice.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: `initial`, or NaN.
@@ -607,7 +650,7 @@ def safe_min(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Returned where no entry is below it, and for an empty slice.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: `initial`, or NaN.

@@ -38,6 +38,13 @@ def is_empty(x: Array) -> bool:
     return getattr(shape, "rank", 0) is not None and 0 in tuple(shape)
 
 
+def same_shape(x: Array, y: Array) -> bool:
+    """Whether two arrays are known to have the same shape."""
+    if getattr(x.shape, "rank", 0) is None or getattr(y.shape, "rank", 0) is None:
+        return False
+    return None not in tuple(x.shape) and tuple(x.shape) == tuple(y.shape)
+
+
 def drop_axes(xp: Namespace, x: Array, axis: Axis, *, keepdims: bool) -> Array:
     """Remove the axes that a reduction kept."""
     if keepdims:

@@ -1,6 +1,6 @@
 """The types of the house: an array of any framework, and what a framework's file must offer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -24,6 +24,7 @@ class Backend(Protocol):
 
     name: str
     xp: Namespace  # functions by their names in the array API standard
+    kernels: Mapping[str, Function]  # its own ways to functions of the house, by their names
 
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this framework."""
@@ -39,6 +40,12 @@ class Backend(Protocol):
 
     def merged(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
+
+    def indices(self, x: Array) -> Array:
+        """Return whole numbers as integers that index."""
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products of the entries up to each."""
 
     def stop_gradient(self, x: Array) -> Array:
         """Return the value of `x`, of which no derivative is taken."""

@@ -4,12 +4,14 @@ import math
 from functools import partial
 from typing import Any
 
+from safeops._backends import kernel_first
 from safeops._backends.array_api import SCALARS
-from safeops._quantiles import enter_quantile, quantile, shaped
+from safeops._quantiles import enter_quantile, quantile, rule_of, shaped
 from safeops._reductions import (
     deviation,
     enter_entries,
     extreme,
+    fill_empty,
     fill_of_extreme,
     mean,
     place_of_extreme,
@@ -19,7 +21,7 @@ from safeops._reductions import (
     total,
     variance,
 )
-from safeops._typing import Array, Axis
+from safeops._typing import Array, Axis, Function
 
 __all__ = [
     "nanargmax",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 
+@kernel_first
 def nansum(
     x: Array,
     /,
@@ -63,7 +66,7 @@ def nansum(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Added to each sum.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: 0, or `initial`.
@@ -95,6 +98,7 @@ def nansum(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanprod(
     x: Array,
     /,
@@ -120,7 +124,7 @@ def nanprod(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Multiplied with each product.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: 1, or `initial`.
@@ -153,6 +157,7 @@ def nanprod(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanmean(
     x: Array,
     /,
@@ -207,6 +212,7 @@ def nanmean(
     return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanvar(
     x: Array,
     /,
@@ -266,6 +272,7 @@ def nanvar(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanstd(
     x: Array,
     /,
@@ -326,6 +333,7 @@ def nanstd(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanmax(
     x: Array,
     /,
@@ -351,7 +359,7 @@ def nanmax(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Returned where no entry is above it, and for an empty slice.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: `initial`, or NaN.
@@ -387,6 +395,7 @@ def nanmax(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanmin(
     x: Array,
     /,
@@ -412,7 +421,7 @@ def nanmin(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-    initial : scalar or array, optional
+    initial : scalar or array of shape (), optional
         Returned where no entry is below it, and for an empty slice.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: `initial`, or NaN.
@@ -448,6 +457,7 @@ def nanmin(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def nanargmax(
     x: Array,
     /,
@@ -498,6 +508,7 @@ def nanargmax(
     return place_of_extreme(kept, axis, 1, keepdims=keepdims)
 
 
+@kernel_first
 def nanargmin(
     x: Array,
     /,
@@ -548,6 +559,7 @@ def nanargmin(
     return place_of_extreme(kept, axis, -1, keepdims=keepdims)
 
 
+@kernel_first
 def nancumsum(
     x: Array,
     /,
@@ -595,6 +607,7 @@ def nancumsum(
     return running(kept, axis, product=False)
 
 
+@kernel_first
 def nancumprod(
     x: Array,
     /,
@@ -757,11 +770,29 @@ def nanquantile(
     >>> nanquantile(np.asarray([1.0, np.nan, 2.0, 3.0]), 0.25)
     array(1.5)
     """
+    return _quantile(
+        x, q, rule_of(method), axis=axis, keepdims=keepdims, where=where, fill_value=fill_value
+    )
+
+
+@kernel_first
+def _quantile(
+    x: Array,
+    q: Any,
+    rule: Function,
+    /,
+    *,
+    axis: Axis,
+    keepdims: bool,
+    where: Array | None,
+    fill_value: Any,
+) -> Array:
     kept = enter_entries(x, where, skip_nan=True, divides=True, of=())
     q, many = enter_quantile(kept, q)
-    value, nothing = quantile(kept, q, axis, method)
-    value = kept.xp.where(nothing, fill_value, value)
+    value, nothing = quantile(kept, q, axis, rule)
     if not isinstance(q, SCALARS):
-        value = kept.xp.where(kept.xp.logical_and(q >= 0, q <= 1), value, math.nan)
-    value = shaped(kept, value, axis, many=many, keepdims=keepdims)
-    return kept.xp.astype(value, kept.dtype)
+        inside = kept.xp.logical_and(q >= 0, q <= 1)
+        value = kept.xp.where(inside, value, math.nan)
+        nothing = kept.xp.logical_and(inside, nothing)
+    value, nothing = (shaped(kept, y, axis, many=many, keepdims=keepdims) for y in (value, nothing))
+    return kept.xp.astype(fill_empty(kept, value, nothing, fill_value), kept.dtype)

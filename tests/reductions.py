@@ -5,7 +5,8 @@ from math import inf, nan
 import mpmath
 
 import safeops as so
-from slices import CONSTANT, NONE, PART, Row, Slice, V
+from derivatives import SECOND
+from slices import CONSTANT, NONE, PART, WEIGHTS, Row, Slice, V
 
 GAP = (True, False, True)
 
@@ -109,9 +110,128 @@ def rows(sum_, mean_, var_, std_, prod_, max_, min_):
     )
 
 
+def quantile(x, q):
+    """Return the quantile of numbers by linear interpolation, of which q * (n - 1) says where."""
+    x, place = sorted(x), q * (len(x) - 1)
+    low = int(place)
+    return x[low] if low == place else x[low] + (x[low + 1] - x[low]) * (place - low)
+
+
+def plain_quantile(xp, x, _):
+    """Return the middle one of three, as people write it, whatever is absent."""
+    return xp.sort(x, axis=-1)[..., 1]
+
+
+def weighted(x):
+    """Return one number for three running ones."""
+    return sum(w * x[..., i] for i, w in enumerate(WEIGHTS))
+
+
+def weighted_numbers(*values):
+    """Return one number for those at three places."""
+    return sum(w * y for w, y in zip(WEIGHTS, values, strict=True))
+
+
+def plain_running(xp, x, where):
+    """Return the running sum of what a multiplied mask leaves, the last one for short."""
+    return xp.sum(x * xp.where(where, 1.0, 0.0 * x), axis=-1)
+
+
+NANS = (nan, nan, nan)
+SPARSE = (
+    Slice((V,)),
+    Slice(((3.0, 4.0, nan),), PART),
+    Slice(((nan, 5.0, -1.0),), (False, True, True)),
+    Slice(((nan, 7.0, nan),), (False, True, False)),
+    Slice((NANS,), NONE, nan),
+)
+QUANTILES = (
+    Row(
+        "nanmedian",
+        lambda x, _: so.nanmedian(x, axis=-1),
+        plain_quantile,
+        lambda x: quantile(x, 0.5),
+        SPARSE,
+        unsupported=CONSTANT,
+    ),
+    Row(
+        "nanquantile",
+        lambda x, _: so.nanquantile(x, 0.25, axis=-1, method="hazen"),
+        plain_quantile,
+        # The first of n is at 1 / (2 n), below which there is no other.
+        lambda x: quantile(x, max(len(x) * 0.25 - 0.5, 0.0) / max(len(x) - 1, 1)),
+        SPARSE,
+        unsupported=CONSTANT,
+    ),
+)
+
+
+SLOW = {
+    ("tensorflow", "unknown-shape"): (
+        SECOND,
+        "31 doublings, each differentiated twice, trace for 20 s; `safe_prod` is made of the same",
+    ),
+}
+
+
+def running(op, formula, empty):
+    """Return the row of running sums or products, which stay as they are where one is absent."""
+    return Row(
+        op.__name__,
+        lambda x, _: weighted(op(x, axis=-1)),
+        plain_running,
+        lambda x: weighted_numbers(formula(x[:1]), formula(x[: len(x) - 1]), formula(x)),
+        (
+            Slice((V,)),
+            Slice(((3.0, nan, -1.0),), GAP),
+            Slice(((0.0, 4.0, 0.0),)),
+            Slice((NANS,), NONE, empty * sum(WEIGHTS)),
+        ),
+        unsupported=CONSTANT | SLOW,
+    )
+
+
+def options(name, formula, naive, slices, **more):
+    """Return the row of an operation with options."""
+    said = ", ".join(f"{key}={value}" for key, value in more.items())
+    return Row(
+        f"{name}, {said}",
+        lambda x, where: getattr(so, name)(x, axis=-1, where=where, **more),
+        naive,
+        formula,
+        slices,
+        unsupported=CONSTANT,
+    )
+
+
+def kept_and(empty):
+    """Return slices with entries left out, the last of which has the value for none."""
+    return (
+        Slice((V,)),
+        Slice(((3.0, 4.0, nan),), PART),
+        Slice(((2.0, inf, -1.0),), GAP),
+        Slice(((1e30, nan, -inf),), NONE, empty),
+    )
+
+
+OPTIONS = (
+    options(
+        "safe_max",
+        lambda x: max(*x, 3.5),
+        lambda xp, x, where: xp.max(x * xp.where(where, 1.0, 0.0 * x), axis=-1),
+        kept_and(3.5),
+        initial=3.5,
+    ),
+    options("safe_mean", lambda x: sum(x) / len(x), mean, kept_and(-7.0), fill_value=-7.0),
+)
+
 ROWS = (
     *rows(
         so.safe_sum, so.safe_mean, so.safe_var, so.safe_std, so.safe_prod, so.safe_max, so.safe_min
     ),
     *rows(so.nansum, so.nanmean, so.nanvar, so.nanstd, so.nanprod, so.nanmax, so.nanmin),
+    *QUANTILES,
+    running(so.nancumsum, sum, empty=0.0),
+    running(so.nancumprod, mpmath.fprod, empty=1.0),
+    *OPTIONS,
 )

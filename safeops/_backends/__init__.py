@@ -8,17 +8,20 @@ them, and neither `importlib.import_module` nor `__import__` (torch 2.13).
 
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar, cast
 
 from array_api_compat import array_namespace
 
 from safeops._backends.array_api import SCALARS, ArrayAPI
-from safeops._typing import Array, Backend, DType, Namespace
+from safeops._typing import Array, Backend, DType, Function, Namespace
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 REAL = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+
+F = TypeVar("F", bound=Function)
 
 
 class Limits(NamedTuple):
@@ -82,6 +85,18 @@ def backend_of(*args: Any) -> Backend:
         msg = f"expected at least one array of {_accepted()}, got {_kinds(args)}"
         raise TypeError(msg)
     return found
+
+
+def kernel_first(generic: F) -> F:
+    """Ask the framework's own kernel of that name first, if there is one; None leaves it to us."""
+
+    @wraps(generic)
+    def function(x: Array, /, *args: Any, **options: Any) -> Array:
+        kernel = backend_of(x).kernels.get(generic.__name__)
+        value = None if kernel is None else kernel(x, *args, **options)
+        return generic(x, *args, **options) if value is None else value
+
+    return cast("F", function)
 
 
 def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:

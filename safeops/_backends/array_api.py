@@ -1,11 +1,12 @@
 """Any namespace of the array API standard, without a list of names; the base of the others."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from array_api_compat import device
+from numpy.exceptions import AxisError
 
 from safeops._typing import Array, Axis, DType, Function, Namespace
 
@@ -14,6 +15,8 @@ SCALARS = (bool, int, float, complex)
 
 class ArrayAPI:
     """A framework known by its namespace alone."""
+
+    kernels: Mapping[str, Function] = {}
 
     def __init__(self, xp: Namespace) -> None:
         self.xp = xp
@@ -45,7 +48,14 @@ class ArrayAPI:
         if axis is None:
             return self.xp.reshape(x, (-1,))
         rank = len(x.shape)
-        axes = [a % rank for a in (axis if isinstance(axis, tuple) else (axis,))]
+        given = axis if isinstance(axis, tuple) else (axis,)
+        if not all(-rank <= a < rank for a in given):
+            msg = f"expected axes of {rank} dimensions, got {axis}"
+            raise AxisError(msg)
+        axes = [a % rank for a in given]
+        if len(set(axes)) < len(axes):
+            msg = f"expected different axes, got {axis}"
+            raise ValueError(msg)
         rest = [a for a in range(rank) if a not in axes]
         moved = self.xp.permute_dims(x, (*rest, *axes))
         return moved if len(axes) == 1 else self.flattened(moved, len(rest))
@@ -53,6 +63,14 @@ class ArrayAPI:
     def flattened(self, x: Array, start: int) -> Array:
         """Return `x` with its axes from `start` on as one."""
         return self.xp.reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
+
+    def indices(self, x: Array) -> Array:
+        """Return whole numbers as integers that index."""
+        return self.xp.astype(x, self.xp.int64)
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products of the entries up to each."""
+        return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x`: the standard has no derivatives."""

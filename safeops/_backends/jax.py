@@ -66,6 +66,17 @@ class Jax(ArrayAPI):
         del like  # an uncommitted scalar moves to the device of what it meets
         return jnp.asarray(x, dtype=dtype)
 
+    def indices(self, x: Array) -> Array:
+        """Return whole numbers as integers, of 32 bits unless JAX has been told otherwise."""
+        return jnp.asarray(x, dtype=int)
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products up to each entry; those of integers in one dtype."""
+        if product and not jnp.issubdtype(x.dtype, jnp.inexact):
+            # Products stay in 8 bits, against the standard, but sums do not (jax 0.10.2).
+            x = x.astype(jax.eval_shape(jnp.sum, x).dtype)
+        return super().running(x, axis, product=product)
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""
         return jax.lax.stop_gradient(x)

@@ -1,20 +1,22 @@
 """NumPy: values only, and warnings to keep quiet."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import array_api_compat.numpy as xp
 import numpy as np
 
+from safeops._backends._numpy_kernels import KERNELS
 from safeops._backends.array_api import ArrayAPI
-from safeops._typing import Array, DType
+from safeops._typing import Array, DType, Function
 
 
 class Numpy(ArrayAPI):
     """NumPy arrays and scalars."""
 
     name = "numpy"
+    kernels: Mapping[str, Function] = KERNELS
 
     def owns(self, x: object) -> bool:
         """Whether `x` is an ndarray or a NumPy scalar."""

@@ -253,8 +253,14 @@ _test("isfinite", of_integers=True, of_parts=tf.logical_and)
 
 # Shapes
 
-for _name in ("expand_dims", "squeeze", "reshape", "ones_like", "zeros_like"):
+for _name in ("expand_dims", "reshape", "ones_like", "zeros_like"):
     setattr(xp, _name, _converting(getattr(tf, _name), lambda x, *args: (tensor(x), *args)))
+
+
+@standard
+def squeeze(x: Array, /, axis: Axis) -> Array:
+    """Remove axes of length 1; no axes remove none, of which tf.squeeze makes all."""
+    return tensor(x) if axis == () else tf.squeeze(tensor(x), axis)
 
 
 @standard
