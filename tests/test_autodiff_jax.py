@@ -501,7 +501,7 @@ def test_exact_contraction():
 
 
 def test_exact_convolution():
-    """Padded steps in one sequence: the gradient for the kernel is NaN by default, exact with it."""
+    """Padded steps in a sequence: the gradient for the kernel is NaN by default, exact with it."""
     steps = jnp.asarray([1.0, 2.0, 3.0, NAN])
 
     def f(kernel):
