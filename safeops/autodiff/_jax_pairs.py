@@ -341,13 +341,16 @@ def _product(product: Any, x: Array, y: Array, active: Array, how: Options) -> A
     if not how.exact:
         return product(x, y)
     finite = jnp.isfinite(y)
-    # The two agree where an active entry meets what is not finite: there IEEE says what it is.
-    hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
-    return lax.cond(
-        finite.all(),
-        lambda: product(x, y),
-        lambda: jnp.where(hit, product(x, y), product(x, jnp.where(finite, y, 0).astype(y.dtype))),
-    )
+
+    def rest() -> Array:
+        # Where an active entry meets what is not finite, IEEE says what comes of it.
+        hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
+        return jnp.where(hit, product(x, y), jnp.zeros((), out.dtype))
+
+    # The large product stays outside: XLA runs a branch on one thread (CPU).
+    safe = product(x, jnp.where(finite, y, jnp.zeros((), y.dtype)))
+    out = jax.typeof(safe)
+    return safe + lax.cond(finite.all(), lambda: jnp.zeros(out.shape, out.dtype), rest)
 
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
