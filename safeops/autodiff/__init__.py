@@ -79,11 +79,15 @@ def grad(
 
     def wrapped(*args: Any) -> Any:
         name = backend_of(*args).name
-        if name != "jax":
-            msg = f"expected arrays of jax, for which masked autodiff is built, got {name}"
-            raise TypeError(msg)
-        from safeops.autodiff import jax  # noqa: PLC0415  (the framework is imported when met)
+        if name == "jax":
+            from safeops.autodiff import jax  # noqa: PLC0415  (the framework is imported when met)
 
-        return jax.grad(f, argnums, return_mask=return_mask)(*args)
+            return jax.grad(f, argnums, return_mask=return_mask)(*args)
+        if name == "torch":
+            from safeops.autodiff import torch  # noqa: PLC0415
+
+            return torch.value_and_grad(f, argnums, return_mask=return_mask)(*args)[1]
+        msg = f"expected arrays of jax or torch, for which masked autodiff is built, got {name}"
+        raise TypeError(msg)
 
     return wrapped

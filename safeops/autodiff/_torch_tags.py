@@ -1,0 +1,170 @@
+"""
+What of each cotangent is active, by the storage that it lives in.
+
+A table by tensor goes stale: a view, an in-place write through an alias, or the one tensor that
+autograd makes of a slice and its base are other tensors of the same memory. A table by storage
+needs no rule for any of them.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from safeops._typing import Array
+
+# True: all entries are active, and there is nothing to do. None: this is no cotangent.
+Mask: TypeAlias = bool | Array
+
+
+@dataclass
+class Entry:
+    """The active entries of one storage, in the order of its memory."""
+
+    alive: Any
+    active: Mask
+    itemsize: int
+    # The node whose formula wrote these zeros; they are absent inside that formula only.
+    literal_of: Any = None
+    # A cotangent of an earlier backward pass: now a coefficient, with absent entries.
+    former: bool = False
+    # The gradient of a leaf, to accumulate into. Elsewhere it is data, and its zeros are numbers.
+    accumulated: bool = False
+
+
+class Tags:
+    """A table from storages to what of them is active."""
+
+    def __init__(self, former: "Tags | None" = None) -> None:
+        self.entries: dict[int, Entry] = {}
+        self._limit = 64
+        for key, entry in list((former.entries if former else {}).items()):
+            if not entry.alive.expired():
+                self.entries[key] = replace(entry, former=True)
+
+    def find(self, x: Array) -> Entry | None:
+        """Return the entry of the storage of a tensor."""
+        if not self.entries or x.layout is not torch.strided or not is_number(x):
+            return None
+        return self.entries.get(x.untyped_storage()._cdata)  # noqa: SLF001  (its identity)
+
+    def read(self, x: Array) -> Mask | None:
+        """Return what is active in a tensor."""
+        entry = self.find(x)
+        if entry is None or entry.literal_of is not None:
+            return None
+        if entry.accumulated and not is_accumulating():
+            return None
+        return self.of_entry(entry, x)
+
+    @staticmethod
+    def of_entry(entry: Entry, x: Array) -> Mask:
+        """Return what an entry states about a tensor."""
+        active = entry.active
+        if entry.former and active is not True:
+            # Someone may have written into it since.
+            return (x != 0) if active is False else in_shape(active, entry.itemsize, x) | (x != 0)
+        return active if isinstance(active, bool) else in_shape(active, entry.itemsize, x)
+
+    def write(self, x: Array, active: Mask) -> None:
+        """State what is active in a tensor; other parts of its storage keep what they had."""
+        if x.layout is not torch.strided:
+            return
+        storage = x.untyped_storage()
+        size = x.element_size()
+        count = storage.nbytes() // size
+        earlier = self.entries.get(storage._cdata)  # noqa: SLF001
+        if x.is_contiguous() and x.numel() == count:
+            flat = active if isinstance(active, bool) else flattened(active.expand(x.shape))
+        else:
+            flat = self._flat(earlier, count, size, x)
+            if not (flat is True and active is True):
+                flat = torch.full((count,), flat, device=x.device) if flat is True else flat
+                in_shape(flat, size, x).copy_(torch.as_tensor(active, device=x.device))
+        self._put(storage, flat, size)
+
+    def _flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
+        """Return a copy of what was stated about a storage: everything counts as active else."""
+        if earlier is None or earlier.active is True:
+            return True
+        if isinstance(earlier.active, bool):
+            return torch.zeros(count, dtype=torch.bool, device=x.device)
+        return regrained(earlier.active, earlier.itemsize, size).clone()
+
+    def _put(self, storage: Any, active: Mask, size: int, node: Any = None) -> None:
+        weak = StorageWeakRef(storage)
+        # As long as the weak reference is held no other storage gets this address.
+        self.entries[weak.cdata] = Entry(weak, active, size, node)
+        if len(self.entries) > self._limit:
+            self.forget_the_dead()
+            self._limit = 2 * len(self.entries) + 64
+
+    def write_literal(self, x: Array, node: Any) -> None:
+        """State that a tensor is a literal 0 in the formula of a node."""
+        if x.layout is torch.strided:
+            self._put(x.untyped_storage(), active=False, size=x.element_size(), node=node)
+
+    def drop(self, x: Array) -> None:
+        """Forget a storage."""
+        self.entries.pop(x.untyped_storage()._cdata, None)  # noqa: SLF001
+
+    def forget_the_dead(self) -> None:
+        """Forget storages that nobody holds."""
+        entries = list(self.entries.items())  # other threads may write
+        dead = [key for key, entry in entries if entry.alive.expired()]
+        for key in dead:
+            self.entries.pop(key, None)
+
+    def keep(self, other: "Tags", *, partial: bool) -> None:
+        """Take over the entries of another table, those with absent entries only if `partial`."""
+        self.forget_the_dead()
+        for key, entry in other.entries.items():
+            known = entry.literal_of is None and not entry.alive.expired()
+            if known and not (partial and entry.active is True):
+                self.entries[key] = entry
+
+    def keep_gradient(self, other: "Tags", x: Array, *, has_graph: bool) -> None:
+        """Take over the entry of a gradient; without one all of it counts as active."""
+        if x.layout is not torch.strided:
+            return
+        entry = other.find(x)
+        if entry is None or entry.literal_of is not None:
+            self.write(x, active=True)
+            entry = self.find(x)
+        if entry is not None:
+            key = x.untyped_storage()._cdata  # noqa: SLF001
+            self.entries[key] = replace(entry, accumulated=not has_graph)
+
+
+def is_accumulating() -> bool:
+    """Whether the engine adds to the gradient of a leaf."""
+    node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+    return node is not None and node.name() == "torch::autograd::AccumulateGrad"
+
+
+def is_number(x: Array) -> bool:
+    """Whether a tensor can be a cotangent."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def flattened(active: Array) -> Array:
+    """Return a mask as a whole storage of its own, which `as_strided` counts from."""
+    flat = active.reshape(-1)
+    whole = flat.is_contiguous() and flat.storage_offset() == 0
+    return flat if whole else flat.clone(memory_format=torch.contiguous_format)
+
+
+def in_shape(flat: Array, itemsize: int, x: Array) -> Array:
+    """Return the entries of a flat mask that belong to a tensor, as a view if they are as large."""
+    flat = regrained(flat, itemsize, x.element_size())
+    return flat.as_strided(x.shape, x.stride(), x.storage_offset())
+
+
+def regrained(flat: Array, old: int, new: int) -> Array:
+    """Return a mask for entries of another size: a complex number is seen as two real ones."""
+    if old == new:
+        return flat
+    if old > new:
+        return flat.repeat_interleave(old // new)
+    return flat.reshape(-1, new // old).any(1)

@@ -1,0 +1,536 @@
+"""
+Masked autodiff for PyTorch: `loss.backward()` in which what was never used is absent.
+
+The program and the autograd engine are PyTorch's own. While the engine runs, a dispatch mode sees
+the operations of the derivative formulas and evaluates them over pairs of a value and what of it is
+active. Hooks, views, in-place writes, accumulation and checkpoints stay the engine's business.
+
+What stays as it is:
+
+- An operation without a rule runs on values in which absent entries are zeros, all of its result
+  counts as active, and `on_unknown` decides what is said. It hides nothing. Among them: the LSTM of
+  mkldnn (float32 on a CPU; what runs under ``torch.backends.mkldnn.flags(enabled=False)`` has
+  rules), CTC loss, linear and cubic upsampling, grid_sample, cdist, pdist, embedding_bag, bilinear
+  layers, fractional pooling, matrix_exp, attention kernels of GPUs, sparse gradients, custom
+  operators.
+- A factorisation or a solution of equations is dense within a matrix, and an FFT along its axes.
+- A zero that a hook or an `autograd.Function` writes is a number. What a gradient made with
+  ``create_graph=True`` left out is absent in later programs, in its ``detach()`` too.
+- What `torch.compile` compiled is one fused kernel, and raises a RuntimeError: run it in
+  ``torch.compiler.set_stance("force_eager")``. A compiled caller breaks its graph here.
+- `torch.func.grad`, `vmap` and `jvp` have an engine of their own: a RuntimeError names
+  `value_and_grad`.
+- A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
+  custom function has to write into a new tensor, as PyTorch demands of it anyway.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from safeops._typing import Array
+from safeops.autodiff._torch_rules import Masking, spread
+from safeops.autodiff._torch_tags import Tags, is_number
+from safeops.autodiff._unknown import UnknownOperationWarning
+
+__all__ = [
+    "UnknownOperationWarning",
+    "backward",
+    "grad",
+    "gradient_mask",
+    "masked_backward",
+    "value_and_grad",
+]
+
+ON_UNKNOWN = ("warn", "error", "ignore")
+
+REASON = "the dispatch mode of safeops.autodiff.torch sees eager operations only"
+
+# What of earlier gradients is active, for accumulation and for second derivatives. It holds its
+# storages weakly.
+FORMER = Tags()
+
+
+@torch.compiler.disable(reason=REASON)
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+    return_mask: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
+) -> Any:
+    """
+    `torch.autograd.backward`, in which an entry that nothing selected is absent, and not 0.
+
+    Parameters
+    ----------
+    tensors : tensor or sequence of tensors
+        What to differentiate, such as a loss.
+    grad_tensors : tensor or sequence of tensors, optional
+        Cotangents in the shapes of `tensors`. Default: 1, for scalars.
+    retain_graph : bool, optional
+        Whether the graph is kept. Default: the value of `create_graph`.
+    create_graph : bool, default: False
+        Whether the gradients can be differentiated; do that with this module too.
+    inputs : tensor or sequence of tensors, optional
+        Leaves to accumulate into. Default: all that the graph reaches.
+    return_mask : bool, default: False
+        Whether to return, for each leaf, where its gradient is active.
+    lazy : bool, default: False
+        Whether to take the ordinary gradient, and the masked one only if that is not finite. Hooks
+        then run twice.
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        What to do about an operation without a rule that meets absent entries. It runs as it is,
+        which hides nothing.
+
+    Returns
+    -------
+    None or dict of tensors
+        With `return_mask` a mask for each leaf, as by `gradient_mask`.
+
+    Raises
+    ------
+    ValueError
+        If `on_unknown` is none of the three, or `lazy` and `return_mask` are both given.
+    RuntimeError
+        Inside a transform of `torch.func`, or for the result of a compiled function.
+
+    Notes
+    -----
+    **Gradient.** That of a scalar tape, which visits only what the output reaches. Where that of
+    `torch.autograd.backward` is finite, the two are equal.
+
+    **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
+    unused from a 0 that comes from it is numerically 0".
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> backward(torch.where(x > 0, x.sqrt(), 0.0).sum())
+    >>> x.grad
+    tensor([0.0000, 0.2500])
+    """
+    _check(on_unknown, lazy=lazy, return_mask=return_mask)
+    outputs = _listed(tensors)
+    nodes = _nodes(outputs)
+    _check_graph(nodes)
+    cotangents = _cotangents(outputs, grad_tensors)
+    own = [node.variable for node in nodes if hasattr(node, "variable")]
+    leaves = own if inputs is None else _listed(inputs)
+    keep = create_graph if retain_graph is None else retain_graph
+
+    def run(*, keep: bool) -> None:
+        torch.autograd.backward(
+            outputs,
+            cotangents,
+            retain_graph=keep,
+            create_graph=create_graph,
+            inputs=None if inputs is None else leaves,
+        )
+
+    if lazy and _accumulates_finite(lambda: run(keep=True), leaves):
+        return None
+    with _masking(cotangents, on_unknown, create_graph=create_graph) as mode:
+        run(keep=keep)
+    for leaf in leaves:
+        if leaf.grad is not None:
+            FORMER.keep_gradient(mode.tags, leaf.grad, has_graph=create_graph)
+    return {leaf: gradient_mask(leaf) for leaf in leaves} if return_mask else None
+
+
+def gradient_mask(x: Array, /) -> Array:
+    """
+    Where the gradient of a leaf is active: a 0 that is not active was never used.
+
+    Parameters
+    ----------
+    x : tensor
+        A leaf, after `backward`, or after `masked_backward`.
+
+    Returns
+    -------
+    tensor of bool
+        In the shape of `x`. After several calls that accumulate: what one of them reached.
+
+    Raises
+    ------
+    ValueError
+        If an ordinary backward pass has made the gradient.
+
+    Notes
+    -----
+    **Gradient.** Without one, nothing is active.
+
+    **Source.** The masks of `torch.masked.MaskedTensor`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
+    >>> backward(0.0 * x[1])
+    >>> x.grad, gradient_mask(x)
+    (tensor([0., 0.]), tensor([False,  True]))
+    """
+    if x.grad is None:
+        return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    entry = FORMER.find(x.grad)
+    if entry is None:
+        msg = "expected a tensor whose .grad a masked backward has made, got one without a mask"
+        raise ValueError(msg)
+    return spread(FORMER.of_entry(replace(entry, former=True), x.grad), x.grad).clone()
+
+
+@torch.compiler.disable(reason=REASON)
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    *,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    materialize_grads: bool = False,
+    return_mask: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
+) -> Any:
+    """
+    `torch.autograd.grad`, in which an entry that nothing selected is absent, and not 0.
+
+    Parameters
+    ----------
+    outputs : tensor or sequence of tensors
+        What to differentiate.
+    inputs : tensor or sequence of tensors
+        With respect to what.
+    grad_outputs : tensor or sequence of tensors, optional
+        Cotangents in the shapes of `outputs`. Default: 1, for scalars.
+    retain_graph, create_graph : bool, optional
+        As for `backward`.
+    allow_unused : bool, optional
+        Whether an input may be unused; its gradient is None. Default: the value of
+        `materialize_grads`.
+    materialize_grads : bool, default: False
+        Whether the gradient of an unused input is zeros.
+    return_mask : bool, default: False
+        Whether to return the masks too.
+    lazy : bool, default: False
+        As for `backward`.
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        As for `backward`.
+
+    Returns
+    -------
+    tuple of tensors
+        The gradients; with `return_mask` a pair of the gradients and of where each is active.
+
+    Raises
+    ------
+    ValueError, RuntimeError
+        As for `backward`.
+
+    Notes
+    -----
+    **Gradient.** As for `backward`. For second derivatives use ``create_graph=True`` and this
+    function again: `torch.autograd.grad` of a masked gradient has absent entries as zeros.
+
+    **Source.** `torch.autograd.grad`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> grad(x.sqrt()[1], x, return_mask=True)
+    ((tensor([0.0000, 0.2500]),), (tensor([False,  True]),))
+    """
+    _check(on_unknown, lazy=lazy, return_mask=return_mask)
+    ys, xs = _listed(outputs), _listed(inputs)
+    _check_graph(_nodes(ys))
+    cotangents = _cotangents(ys, grad_outputs)
+    keep = create_graph if retain_graph is None else retain_graph
+
+    def run(*, keep: bool) -> Any:
+        return torch.autograd.grad(
+            ys,
+            xs,
+            cotangents,
+            retain_graph=keep,
+            create_graph=create_graph,
+            allow_unused=allow_unused,
+            materialize_grads=materialize_grads,
+        )
+
+    if lazy and _all_finite(found := run(keep=True)):
+        return found
+    with _masking(cotangents, on_unknown, create_graph=create_graph) as mode:
+        found = run(keep=keep)
+    if not return_mask:
+        return found
+    return found, tuple(_mask(mode, x, g) for x, g in zip(xs, found, strict=True))
+
+
+@contextmanager
+def masked_backward(*, on_unknown: str = "warn") -> Iterator[None]:
+    """
+    Context in which ``loss.backward()`` is masked, for code that cannot be changed.
+
+    Parameters
+    ----------
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        As for `backward`.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    **Gradient.** As for `backward`; `torch.autograd.backward` and `torch.autograd.grad` are masked
+    too, in this thread.
+
+    **Source.** `torch.overrides.TorchFunctionMode`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> loss = torch.where(x > 0, x.sqrt(), 0.0).sum()
+    >>> with masked_backward():
+    ...     loss.backward()
+    >>> x.grad
+    tensor([0.0000, 0.2500])
+    """
+    _check(on_unknown)
+    with _Redirect(on_unknown):
+        yield
+
+
+class _Redirect(TorchFunctionMode):
+    """Send the entries of autograd to the functions of this module."""
+
+    def __init__(self, on_unknown: str) -> None:
+        super().__init__()
+        self.on_unknown = on_unknown
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function of PyTorch."""
+        del types
+        if func not in REDIRECTED:
+            return func(*args, **(kwargs or {}))
+        ours, renamed = REDIRECTED[func]
+        given = signature(func).bind(*args, **(kwargs or {})).arguments
+        if given.pop("is_grads_batched", False):
+            msg = "expected one gradient at a time, got is_grads_batched=True; loop over outputs"
+            raise NotImplementedError(msg)
+        options = {renamed.get(key, key): x for key, x in given.items() if key not in IGNORED}
+        return ours(**options, on_unknown=self.on_unknown)
+
+
+REDIRECTED = {
+    torch.Tensor.backward: (backward, {"self": "tensors", "gradient": "grad_tensors"}),
+    torch.autograd.backward: (backward, {}),
+    torch.autograd.grad: (grad, {}),
+}
+IGNORED = ("grad_variables", "only_inputs")  # PyTorch ignores them too
+
+
+def value_and_grad(
+    f: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    create_graph: bool = False,
+    return_mask: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    Function that returns the value and the masked gradient of a function of tensors.
+
+    Parameters
+    ----------
+    f : callable
+        Function of tensors, or of tuples, lists and dicts of them, to a scalar.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+    has_aux : bool, default: False
+        Whether `f` returns a pair of the value and something else.
+    create_graph : bool, default: False
+        Whether the result can be differentiated, by this module.
+    return_mask, lazy, on_unknown
+        As for `backward`.
+
+    Returns
+    -------
+    callable
+        Function of the arguments of `f` to ``(value, gradient)``, ``((value, aux), gradient)`` with
+        `has_aux`; the gradient is ``(gradient, mask)`` with `return_mask`. Gradient and mask have
+        the structure of the argument, a tuple of them if `argnums` is a sequence.
+
+    Raises
+    ------
+    TypeError
+        If an argument to differentiate with respect to holds anything but real or complex tensors.
+    ValueError, RuntimeError
+        As for `backward`.
+
+    Notes
+    -----
+    **Gradient.** As for `backward`. An input that `f` does not use has zeros, none of them active.
+
+    **Source.** `torch.func.grad_and_value`, in the order of `jax.value_and_grad`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> f = value_and_grad(lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum())
+    >>> f(torch.tensor([0.0, 4.0]))
+    (tensor(2.), tensor([0.0000, 0.2500]))
+    """
+    one = isinstance(argnums, int)
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        _check_graph([])
+        every = list(args)
+        given, structure = tree_flatten([args[i] for i in numbers])
+        inputs = [_input(x, create_graph=create_graph) for x in given]
+        for i, x in zip(numbers, tree_unflatten(inputs, structure), strict=True):
+            every[i] = x
+        with torch.enable_grad():
+            value = f(*every, **kwargs)
+        value, aux = value if has_aux else (value, None)
+        gradients, masks = _gradients_of(
+            value, inputs, create_graph=create_graph, lazy=lazy, on_unknown=on_unknown
+        )
+        found, active = (tree_unflatten(list(x), structure) for x in (gradients, masks))
+        found, active = (x[0] if one else tuple(x) for x in (found, active))
+        value = value if create_graph else value.detach()
+        return ((value, aux) if has_aux else value), (found, active) if return_mask else found
+
+    _check(on_unknown, lazy=lazy, return_mask=return_mask)
+    return wrapped
+
+
+def _gradients_of(value: Array, inputs: Any, *, lazy: bool, **how: Any) -> tuple[Any, Any]:
+    """Return gradients and masks; of a value that nothing reaches, zeros, none of them active."""
+    if not value.requires_grad:
+        zeros = [torch.zeros_like(x) for x in inputs]
+        return zeros, [torch.zeros_like(x, dtype=torch.bool) for x in inputs]
+    if lazy:
+        found = grad(value, inputs, materialize_grads=True, lazy=True, **how)
+        return found, found
+    return grad(value, inputs, materialize_grads=True, return_mask=True, **how)
+
+
+def _input(x: Any, *, create_graph: bool) -> Array:
+    if not isinstance(x, torch.Tensor) or not is_number(x):
+        kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+        msg = f"expected real or complex tensors to differentiate with respect to, got {kind}"
+        raise TypeError(msg)
+    if create_graph and x.requires_grad:
+        return x.view_as(x)
+    return x.detach().requires_grad_()
+
+
+def _check(on_unknown: str, *, lazy: bool = False, return_mask: bool = False) -> None:
+    if on_unknown not in ON_UNKNOWN:
+        msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"
+        raise ValueError(msg)
+    if lazy and return_mask:
+        msg = "expected one of lazy and return_mask: the mask is what a lazy gradient does not make"
+        raise ValueError(msg)
+
+
+def _listed(x: Any) -> list[Array]:
+    return [x] if isinstance(x, torch.Tensor) else list(x)
+
+
+def _cotangents(outputs: Sequence[Array], given: Any) -> list[Any]:
+    every = [None] * len(outputs) if given is None else _listed(given)
+    return [
+        torch.ones_like(y) if g is None and y.numel() == 1 else None if g is None else g.clone()
+        for y, g in zip(outputs, every, strict=True)
+    ]
+
+
+def _check_graph(nodes: Iterable[Any]) -> None:
+    """Refuse what the dispatch mode cannot see into."""
+    # There is no public way to ask whether a transform of torch.func is at work.
+    if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001
+        msg = (
+            "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
+            "own; use value_and_grad of this module, twice with create_graph=True for second order"
+        )
+        raise RuntimeError(msg)
+    # A compiled backward pass is one kernel, which may write into cotangents unseen.
+    if any(node.name() == "CompiledFunctionBackward" for node in nodes):
+        msg = (
+            "expected a graph of eager operations, got the result of torch.compile, whose backward "
+            "pass is fused; run it in torch.compiler.set_stance('force_eager')"
+        )
+        raise RuntimeError(msg)
+
+
+@contextmanager
+def _masking(cotangents: Any, on_unknown: str, *, create_graph: bool) -> Iterator[Masking]:
+    FORMER.forget_the_dead()
+    mode = Masking(FORMER, on_unknown)
+    for g in cotangents:
+        if g is not None:
+            mode.tags.write(g, active=True)
+    with mode:
+        yield mode
+    if create_graph:
+        FORMER.keep(mode.tags, partial=True)
+
+
+def _mask(mode: Masking, x: Array, gradient: Any) -> Array:
+    if gradient is None:
+        return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
+    active = mode.tags.read(gradient)
+    return spread(True if active is None else active, gradient).clone()
+
+
+def _nodes(outputs: Sequence[Array]) -> list[Any]:
+    """Return the graph that was recorded."""
+    found: dict[Any, None] = {}
+    stack = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            stack.extend(n for n, _ in node.next_functions if n is not None)
+    return list(found)
+
+
+def _accumulates_finite(run: Callable[[], None], leaves: Sequence[Array]) -> bool:
+    """Accumulate the ordinary gradients, and take them back if one is not finite."""
+    earlier = [leaf.grad for leaf in leaves]
+    for leaf, gradient in zip(leaves, earlier, strict=True):
+        leaf.grad = None if gradient is None else gradient.clone()
+    run()
+    finite = _all_finite(leaf.grad for leaf in leaves)
+    for leaf, gradient in zip(leaves, earlier, strict=True):
+        if finite and gradient is not None and not leaf.grad.requires_grad:
+            leaf.grad = gradient.copy_(leaf.grad)  # others may hold the tensor
+        elif not finite:
+            leaf.grad = gradient
+    return finite
+
+
+def _all_finite(gradients: Any) -> bool:
+    return all(bool(g.isfinite().all()) for g in gradients if g is not None)

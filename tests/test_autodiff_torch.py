@@ -1,0 +1,1351 @@
+"""Masked autodiff for PyTorch against the tape of scalars, and on the programs people reported."""
+
+import doctest
+import inspect
+import math
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import tape
+from assertions import assert_close
+
+pytestmark = pytest.mark.only("torch")
+
+NAN, INF = math.nan, math.inf
+
+
+class Lazy:
+    """A module that is imported when it is used: this file is collected without PyTorch too."""
+
+    def __init__(self, name):
+        """Keep the name."""
+        self._name = name
+
+    def __getattr__(self, name):
+        """Import the module."""
+        return getattr(import_module(self._name), name)
+
+
+torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
+
+
+@pytest.fixture
+def masked():
+    """Return what is tested."""
+    from safeops.autodiff import torch as masked
+
+    return masked
+
+
+def leaf(values):
+    """Return a leaf of float64."""
+    return torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+# Against the tape.
+
+
+class Torch:
+    """The array language, on PyTorch."""
+
+    def __init__(self):
+        """Take over what has the same name."""
+        for name in ("sqrt", "log", "exp", "where", "matmul", "maximum"):
+            setattr(self, name, getattr(torch, name))
+
+    def inverse(self, x):
+        """Return 1 / x."""
+        return 1 / x
+
+    def positive(self, x):
+        """Return where entries are above 0.5."""
+        return x > 0.5
+
+    def set_zero(self, x, index):
+        """Put 0 at an index of the first axis, in place."""
+        x = x.clone()
+        x[index] = 0.0
+        return x
+
+    def take(self, x, index):
+        """Take entries of the first axis."""
+        return x[torch.as_tensor(index)]
+
+    def concat(self, x, y):
+        """Join along the first axis."""
+        return torch.cat([x, y])
+
+    def total(self, x):
+        """Sum."""
+        return x.sum()
+
+    def cumsum(self, x):
+        """Sum up along the first axis."""
+        return x.cumsum(0)
+
+    def largest(self, x):
+        """Return the largest of each column."""
+        return x.amax(0)
+
+    def sort(self, x):
+        """Sort each column."""
+        return x.sort(dim=0, stable=True).values
+
+    def reverse(self, x):
+        """Turn the first axis around."""
+        return x.flip(0)
+
+    def transpose(self, x):
+        """Exchange the axes."""
+        return x.T
+
+
+class TapeOfTorch(tape.Tape):
+    """The tape with PyTorch's own convention: beside NaN both arguments of maximum have slope 1."""
+
+    @staticmethod
+    def maximum(x, y):
+        """Return the larger of two."""
+        return np.vectorize(lambda a, b: tape.largest_of((a, b), (1.0,)), otypes=[object])(x, y)
+
+
+def programs(start, stop):
+    """Return random programs, and the points to run them at."""
+    for seed in range(start, stop):
+        numbers = np.random.default_rng(seed)
+        program = tape.random_program(numbers, int(numbers.integers(3, 9)))
+        yield seed, program, numbers.choice(tape.POINTS, (tape.N, tape.N))
+
+
+def assert_as_the_tape(found, wanted):
+    """A gradient and a mask equal those of the tape; what is not finite there is not here."""
+    (gradient, active), (of_tape, active_on_tape) = found, wanted
+    finite = np.isfinite(of_tape)
+    assert np.array_equal(np.isfinite(gradient), finite)
+    assert np.array_equal(active, active_on_tape)
+    assert_close(gradient[finite], of_tape[finite], rtol=1e-9, atol=1e-12)  # order of sums
+
+
+@pytest.mark.parametrize("wrong", [([0.0], [True]), ([NAN], [True]), ([1.0], [False])])
+def test_the_comparison_with_the_tape_can_fail(wrong):
+    """A silent zero, a NaN and another mask are each found."""
+    with pytest.raises(AssertionError):
+        assert_as_the_tape(map(np.asarray, wrong), (np.asarray([1.0]), np.asarray([True])))
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_random_programs_have_the_gradient_of_the_tape(masked, part):
+    """Gradient and mask are those of the tape, in 30 programs of each part."""
+    for _, program, x in programs(30 * part, 30 * part + 30):
+        of_tape = tape.masked_gradient(lambda _, t, p=program: tape.run(p, TapeOfTorch, t), x)[1:]
+        inputs = leaf(x)
+        output = tape.run(program, Torch(), inputs)
+        if output.requires_grad:
+            gradient, active = masked.grad(
+                output, inputs, materialize_grads=True, return_mask=True, on_unknown="error"
+            )
+            assert_as_the_tape((gradient[0].numpy(), active[0].numpy()), of_tape)
+
+
+def test_a_finite_ordinary_gradient_is_ours(masked):
+    """Where the ordinary gradient is finite ours is equal; where it is inf, ours is inf."""
+    for _, program, x in programs(300, 450):
+        inputs = leaf(x)
+        output = tape.run(program, Torch(), inputs)
+        if output.requires_grad:
+            options = {"materialize_grads": True, "retain_graph": True}
+            (ours,) = masked.grad(output, inputs, **options)
+            (ordinary,) = torch.autograd.grad(output, inputs, **options)
+            kept = ~ordinary.isnan()
+
+            assert_close(ours[kept].numpy(), ordinary[kept].numpy(), rtol=1e-12)
+
+
+# Second derivatives, against a tape whose slopes are on the tape.
+
+
+class Twice:
+    """A number, and what it was made of: nodes, each with the function that pulls back to it."""
+
+    def __init__(self, value, parents=()):
+        """Make a node."""
+        self.value, self.parents = np.float64(value), parents
+
+    def __add__(self, other):
+        """Return a sum."""
+        other = twice(other)
+        parents = ((self, lambda g: g), (other, lambda g: g))
+        return Twice(self.value + other.value, parents)
+
+    def __sub__(self, other):
+        """Return a difference."""
+        return self + -twice(other)
+
+    def __neg__(self):
+        """Return the opposite."""
+        return Twice(-self.value, ((self, lambda g: -g),))
+
+    def __mul__(self, other):
+        """Return a product."""
+        other = twice(other)
+        parents = ((self, lambda g: g * other), (other, lambda g: g * self))
+        return Twice(self.value * other.value, parents)
+
+    def __truediv__(self, other):
+        """Return a quotient, with PyTorch's formula of its slope."""
+        other = twice(other)
+        parents = ((self, lambda g: g / other), (other, lambda g: -g * (self / other / other)))
+        return Twice(self.value / other.value, parents)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def twice(x):
+    """Return a number as a node of no parents."""
+    return x if isinstance(x, Twice) else Twice(x)
+
+
+def of_node(value, pull):
+    """Return a function of arrays from one of numbers and its pullback, by (g, x, y)."""
+
+    def of_one(x):
+        y = Twice(value(x.value))
+        y.parents = ((x, lambda g: pull(g, x, y)),)
+        return y
+
+    return staticmethod(np.vectorize(of_one, otypes=[object]))
+
+
+def largest_of(entries, slopes_at_nan):
+    """Return the largest of nodes, as `tape.largest_of` does."""
+    chosen = tape.largest_of([tape.scalar(node.value) for node in entries], ())
+    best = [node for node in entries if node.value == chosen.value]
+    if not best:
+        parents = [(node, lambda g, s=s: g * s) for node in entries for s in slopes_at_nan]
+        return Twice(NAN, tuple(parents))
+    return Twice(chosen.value, tuple((node, lambda g: g * (1 / len(best))) for node in best))
+
+
+class TapeTwice(tape.Tape):
+    """The array language, on nodes."""
+
+    sqrt = of_node(np.sqrt, lambda g, _, y: g / (y * 2.0))
+    log = of_node(np.log, lambda g, x, _: g / x)
+    exp = of_node(np.exp, lambda g, _, y: g * y)
+    inverse = of_node(lambda x: 1 / x, lambda g, _, y: -g * (y * y))
+
+    @staticmethod
+    def set_zero(x, index):
+        """Put 0 at an index of the first axis."""
+        x = x.copy()
+        x[index] = np.vectorize(twice, otypes=[object])(np.zeros(x[index].shape))
+        return x
+
+    @staticmethod
+    def largest(x):
+        """Return the largest of each column."""
+        return np.apply_along_axis(lambda c: largest_of(c, (NAN,)), 0, x)
+
+    @staticmethod
+    def maximum(x, y):
+        """Return the larger of two."""
+        return np.vectorize(lambda a, b: largest_of((a, b), (1.0,)), otypes=[object])(x, y)
+
+
+def pulled_back(output):
+    """Return the cotangent of each node that the output reaches, by identity."""
+    order, seen, stack = [], set(), [(output, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            stack.extend((parent, False) for parent, _ in node.parents)
+    found = {id(output): Twice(1.0)}
+    for node in reversed(order):
+        for parent, pull in node.parents:
+            step = pull(found[id(node)])
+            found[id(parent)] = found[id(parent)] + step if id(parent) in found else step
+    return found
+
+
+def second_gradient(program, x, weights):
+    """Return gradient and mask of the weighted sum of the gradient; None if that is constant."""
+    leaves = np.vectorize(Twice, otypes=[object])(x)
+    with np.errstate(all="ignore"):
+        first = pulled_back(tape.run(program, TapeTwice, leaves))
+        pairs = [(first.get(id(n)), w) for n, w in zip(leaves.flat, weights.flat, strict=True)]
+        terms = [gradient * w for gradient, w in pairs if gradient is not None]
+        second = pulled_back(sum(terms[1:], terms[0])) if terms else {}
+    found = [second.get(id(node)) for node in leaves.flat]
+    values = np.asarray([0.0 if node is None else node.value for node in found])
+    return values.reshape(x.shape), np.asarray([n is not None for n in found]).reshape(x.shape)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_second_derivatives_are_those_of_the_tape(masked, part):
+    """The gradient of the gradient, both masked, is that of the tape, in 25 programs a part."""
+    for seed, program, point in programs(1000 + 25 * part, 1025 + 25 * part):
+        weights = np.random.default_rng(seed).normal(size=point.shape)
+        of_tape = second_gradient(program, point, weights)
+        x = leaf(point)
+        output = tape.run(program, Torch(), x)
+        options = {"materialize_grads": True, "on_unknown": "error"}
+        if output.requires_grad:
+            (first,) = masked.grad(output, x, create_graph=True, **options)
+            if first.requires_grad:
+                total = (first * torch.tensor(weights)).sum()
+                found, active = masked.grad(total, x, return_mask=True, **options)
+                assert_as_the_tape((found[0].numpy(), active[0].numpy()), of_tape)
+
+
+# Programs that people reported: name, program, point, masked gradient.
+
+
+def sliced_zero(x):
+    """Overwrite a slice in place."""
+    y = 1 / x
+    y[0] = 0.0
+    return y.sum()
+
+
+def masked_zero(x):
+    """Overwrite by a boolean mask in place."""
+    y = 1 / x
+    y[x == 0] = 0.0
+    return y.sum()
+
+
+def both_columns(x):
+    """Select one entry of a stack (issue 52248)."""
+    return torch.stack([x, 1 / x])[0].sum()
+
+
+REPORTED = {
+    "jax: one of two": (both_columns, [0.0], [1.0]),
+    "4132: index": (
+        lambda x: (x / (x * 0 + torch.tensor([0.0, 1.0])))[1:].sum(),
+        [1.0, 1.0],
+        [0.0, 1.0],
+    ),
+    "4132: division and boolean mask": (
+        lambda x: (x / torch.tensor([0.0, 1.0]))[torch.tensor([False, True])].sum(),
+        [1.0, 1.0],
+        [0.0, 1.0],
+    ),
+    "4132: y[mask] = 0": (masked_zero, [0.0, 2.0], [0.0, -0.25]),
+    "4132: y[0] = 0": (sliced_zero, [0.0, 2.0], [0.0, -0.25]),
+    "4132: masked_fill": (
+        lambda x: (1 / x).masked_fill(x == 0, 0.0).sum(),
+        [0.0, 2.0],
+        [0.0, -0.25],
+    ),
+    "4132: masked_select": (
+        lambda x: (1 / x).masked_select(x != 0).sum(),
+        [0.0, 2.0],
+        [0.0, -0.25],
+    ),
+    "10729: where and sqrt": (
+        lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum(),
+        [0.0, 4.0],
+        [0.0, 0.25],
+    ),
+    "52248: where and division": (
+        lambda x: torch.where(x == 0, 1.0, x.sin() / x).sum(),
+        [0.0],
+        [0.0],
+    ),
+    "67180: nansum": (
+        lambda x: (x * torch.tensor([NAN, 3.0])).nansum(),
+        [1.0, 1.0],
+        [0.0, 3.0],
+    ),
+    "55056: index of a power": (lambda x: (x**0.5)[x > 0].sum(), [0.0, 4.0], [0.0, 0.25]),
+    "late mask": (lambda x: x.log().exp().sqrt()[1:].sum(), [0.0, 4.0], [0.0, 0.25]),
+    "clamp of an overflow": (lambda x: x.exp().exp().clamp(max=1.0).sum(), [100.0], [0.0]),
+    "clamp_max of an overflow": (
+        lambda x: x.exp().exp().clamp_max(1.0).sum(),
+        [100.0],
+        [0.0],
+    ),
+    "amax of log": (lambda x: x.log().amax(), [0.0, 2.0], [0.0, 0.5]),
+    "max of log": (lambda x: x.log().max(), [0.0, 2.0], [0.0, 0.5]),
+    "max with indices": (lambda x: x.log().max(0).values, [0.0, 2.0], [0.0, 0.5]),
+    "aminmax": (lambda x: x.log().aminmax().max, [0.0, 2.0], [0.0, 0.5]),
+    "maximum": (lambda x: torch.maximum(x.log(), x * 0).sum(), [0.0, 2.0], [0.0, 0.5]),
+    "fmax": (lambda x: torch.fmax(x.sqrt(), x * 0).sum(), [-1.0, 4.0], [0.0, 0.25]),
+    "relu": (lambda x: x.log().relu().sum(), [0.0, 2.0], [0.0, 0.5]),
+    "sort": (lambda x: x.log().sort().values[-1], [0.0, 2.0], [0.0, 0.5]),
+    "topk": (lambda x: x.log().topk(1).values.sum(), [0.0, 2.0], [0.0, 0.5]),
+    "median": (lambda x: x.log().median(), [0.0, 2.0, 3.0], [0.0, 0.5, 0.0]),
+    "nanmedian": (
+        lambda x: x.sqrt().nanmedian(),
+        [-1.0, 1.0, 4.0, 9.0],
+        [0.0, 0.0, 0.25, 0.0],
+    ),
+    "cumsum": (lambda x: x.log().cumsum(0)[0], [2.0, 0.0], [0.5, 0.0]),
+    "cummax": (lambda x: x.log().cummax(0).values[-1], [2.0, 0.0], [0.5, 0.0]),
+    "nan_to_num": (lambda x: x.sqrt().nan_to_num(0.0).sum(), [-1.0, 4.0], [0.0, 0.25]),
+    "gather with repeats": (
+        lambda x: x.log().gather(0, torch.tensor([1, 1])).sum(),
+        [0.0, 2.0],
+        [0.0, 1.0],
+    ),
+    "index_select": (
+        lambda x: x.log().index_select(0, torch.tensor([1])).sum(),
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "take_along_dim": (
+        lambda x: x.log().take_along_dim(torch.tensor([1])).sum(),
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "segment sum": (
+        lambda x: torch.zeros(2, dtype=x.dtype).index_add(0, torch.tensor([0, 1]), x.log())[1],
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "scatter": (
+        lambda x: x.log().scatter(0, torch.tensor([0]), x[1:]).sum(),
+        [0.0, 2.0],
+        [0.0, 1.5],
+    ),
+    "index_fill": (
+        lambda x: x.log().index_fill(0, torch.tensor([0]), 0.0).sum(),
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "index_put": (
+        lambda x: x.log().index_put((torch.tensor([0]),), x[1:]).sum(),
+        [0.0, 2.0],
+        [0.0, 1.5],
+    ),
+    "masked_scatter": (
+        lambda x: x.log().masked_scatter(x == 0, x[1:]).sum(),
+        [0.0, 2.0],
+        [0.0, 1.5],
+    ),
+    "split": (lambda x: x.log().split(1)[1].sum(), [0.0, 2.0], [0.0, 0.5]),
+    "unbind": (lambda x: x.log().unbind()[1], [0.0, 2.0], [0.0, 0.5]),
+    "chunk": (lambda x: x.log().chunk(2)[1].sum(), [0.0, 2.0], [0.0, 0.5]),
+    "unfold": (lambda x: x.log().unfold(0, 1, 1)[1].sum(), [0.0, 2.0], [0.0, 0.5]),
+    "diagonal": (
+        lambda x: x.log().outer(torch.ones(2, dtype=x.dtype)).diagonal()[1],
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "as_strided": (
+        lambda x: x.log().as_strided((1,), (1,), 1).sum(),
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "negative pad": (
+        lambda x: functional.pad(x.log(), (-1, 1)).sum(),
+        [0.0, 2.0],
+        [0.0, 0.5],
+    ),
+    "repeat and roll": (lambda x: x.log().repeat(2).roll(1)[0], [0.0, 2.0], [0.0, 0.5]),
+    "complex": (
+        lambda x: (1 / torch.complex(x, x)).abs()[1],
+        [0.0, 1.0],
+        [0.0, -math.sqrt(0.5)],
+    ),
+    "real view": (
+        lambda x: torch.view_as_real(torch.complex(x.sqrt(), x))[1].sum(),
+        [0.0, 4.0],
+        [0.0, 1.25],
+    ),
+    "einsum": (lambda x: torch.einsum("i,j->ij", x.log(), x)[1, 1], [0.0, 1.0], [0.0, 1.0]),
+    "triu": (lambda x: x.log().diag().triu()[1, 1], [0.0, 2.0], [0.0, 0.5]),
+    "a stride that passes over": (
+        lambda x: functional.conv1d(x.log().view(1, 1, -1), x.new_ones(1, 1, 1), stride=2).sum(),
+        [2.0, 0.0, 4.0],
+        [0.5, 0.0, 0.25],
+    ),
+    "mse with unknown targets": (
+        lambda x: functional.mse_loss(x, torch.tensor([NAN, 1.0], dtype=x.dtype), reduction="none")[
+            1:
+        ].sum(),
+        [3.0, 3.0],
+        [0.0, 4.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_reported_programs_have_the_right_gradient(masked, name):
+    """The masked gradient is exact, and nothing in the program is unknown."""
+    program, point, wanted = REPORTED[name]
+    x = leaf(point)
+
+    (gradient,) = masked.grad(program(x), x, on_unknown="error")
+
+    assert_close(gradient.numpy(), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_reported_programs_fail_without_masks(name):
+    """The ordinary gradient of each program is not finite."""
+    program, point, _ = REPORTED[name]
+    x = leaf(point)
+
+    (gradient,) = torch.autograd.grad(program(x), x)
+
+    assert not gradient.isfinite().all()
+
+
+def test_arctan2_is_safe_already(masked):
+    """PyTorch's own gradient of arctan2 at the origin is 0, and so is ours."""
+    x = leaf([0.0])
+    output = torch.where(x > 0.5, torch.atan2(x, x), 0.0).sum()
+
+    (ordinary,) = torch.autograd.grad(output, x, retain_graph=True)
+
+    assert ordinary.item() == masked.grad(output, x)[0].item() == 0.0
+
+
+# Undefined derivatives stay undefined.
+
+UNDEFINED = {
+    "sqrt(x)**2": (lambda x: (x.sqrt() ** 2).sum(), [0.0]),
+    "where(x >= 0, sqrt(x), 0)": (lambda x: torch.where(x >= 0, x.sqrt(), 0.0).sum(), [0.0]),
+    "x / x": (lambda x: (x / x).sum(), [0.0]),
+    "0 * log(x)": (lambda x: (0.0 * x.log()).sum(), [0.0]),
+    "mask * log(x)": (lambda x: ((x > 0) * x.log()).sum(), [0.0]),
+    "dropout": (lambda x: functional.dropout(x.log(), 0.999).sum(), [0.0]),
+    "norm of sqrt": (lambda x: x.sqrt().norm(), [0.0]),
+    "hardtanh of sqrt": (
+        lambda x: functional.hardtanh(x.sqrt() - 2.0).sum(),
+        [0.0],
+    ),
+    "clamp(nan)": (lambda x: (x.sqrt() + x.log()).clamp(0.0, 1.0).sum(), [-1.0]),
+    "clamp_min(nan)": (lambda x: (x.sqrt() + x.log()).clamp_min(0.0).sum(), [-1.0]),
+    "amax with nan": (lambda x: x.amax(), [NAN]),
+    "max with nan": (lambda x: x.sqrt().max(), [-1.0]),
+    "a tie": (lambda x: torch.maximum(x.sqrt(), x * 0).sum(), [0.0]),
+    "relu of nan": (lambda x: x.sqrt().relu().sum(), [-1.0]),
+    "std of a constant": (lambda x: (x.sqrt() * torch.ones(2, dtype=x.dtype)).std(), [0.0]),
+    "sum of all": (lambda x: torch.where(x > 0, x, x.sqrt()).sum(), [0.0]),
+    "zeros of a custom function": (
+        lambda x: (x.sqrt() * torch.zeros(1, dtype=x.dtype)).sum(),
+        [0.0],
+    ),
+    "matrix product": (
+        lambda x: (x.log()[None] @ torch.zeros(1, 1, dtype=x.dtype)).sum(),
+        [0.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDEFINED)
+def test_undefined_derivatives_stay_undefined(masked, name):
+    """A NaN or inf that is active is no zero: the ordinary gradient, and all of it active."""
+    program, point = UNDEFINED[name]
+    x = leaf(point)
+    output = program(x)
+    (ordinary,) = torch.autograd.grad(output, x, retain_graph=True)
+
+    (gradient,), (active,) = masked.grad(output, x, return_mask=True, on_unknown="error")
+
+    assert not ordinary.isfinite().all()
+    assert not gradient.isfinite().all()
+    assert active.all()
+
+
+@pytest.mark.parametrize("name", ["norm", "std"])
+def test_slopes_that_pytorch_chooses_are_kept(masked, name):
+    """Where PyTorch gives a kink the slope 0 that is a number, and active."""
+    x = leaf([0.0, 0.0])
+
+    (gradient,), (active,) = masked.grad(getattr(x, name)(), x, return_mask=True)
+
+    assert gradient.tolist() == [0.0, 0.0]
+    assert active.all()
+
+
+# Rows that are never read: a program at a point with NaN in them has the gradient of the same
+# program at a clean point.
+
+
+def build(kind, *args, **options):
+    """Return a module with the same float64 weights each time."""
+    torch.manual_seed(0)
+    return getattr(torch.nn, kind)(*args, **options).double()
+
+
+def of_module(*args, rows=4, **options):
+    """Return a program: some rows of what a module makes of the input."""
+
+    def program(x):
+        module = build(*args, **options)
+        return (module(x)[:rows] ** 2).sum(), list(module.parameters())
+
+    return program
+
+
+def perceptron(activation):
+    """Return a program: some rows of what a network of two layers makes of the input."""
+
+    def program(x):
+        layers = build("Linear", 4, 8), build("Linear", 8, 3)
+        hidden = getattr(torch.nn.functional, activation)(layers[0](x))
+        return (layers[1](hidden)[:4] ** 2).sum(), [p for m in layers for p in m.parameters()]
+
+    return program
+
+
+def function(f):
+    """Return a program without weights, as those above have."""
+    return lambda x: (f(x), [])
+
+
+def with_cat(x):
+    """Join good rows and bad ones, and read the good ones (a question in PyTorch's forum)."""
+    layer = build("Linear", 4, 1)
+    return layer(torch.cat([x[:4], x[4:]]))[:4].sum(), list(layer.parameters())
+
+
+def batch_norm(x):
+    """Read some rows of a batch norm that runs with known statistics."""
+    layer = build("BatchNorm1d", 4).eval()
+    return (layer(x)[:4] ** 2).sum(), list(layer.parameters())
+
+
+def encoder(x):
+    """Read the first of two sequences that an encoder layer is given."""
+    layer = build("TransformerEncoderLayer", 4, 2, 8, dropout=0.0, batch_first=True)
+    both = x.view(3, 2, 4)
+    padded = torch.tensor([[False, False], [False, True], [True, True]])
+    out = layer(both, src_key_padding_mask=padded)
+    return (out[:2] ** 2).sum(), list(layer.parameters())
+
+
+def attention(x):
+    """Read the first of two sequences that attention with weights is given."""
+    layer = build("MultiheadAttention", 4, 2, batch_first=True)
+    both = x.view(3, 2, 4)
+    out, weights = layer(both, both, both, need_weights=True)
+    return (out[:2] ** 2).sum() + (weights[:2] ** 2).sum(), list(layer.parameters())
+
+
+def shared_keys(x):
+    """Read the first of two sequences of attention in which four heads share two keys."""
+    pairs = x.view(3, 2, 4).permute(0, 2, 1)[..., None]
+    keys = pairs[:, :2] * 2
+    attend = functional.scaled_dot_product_attention
+    return (attend(pairs, keys, keys, enable_gqa=True)[:2] ** 2).sum()
+
+
+def padded_attention(x):
+    """Read the first of two sequences, of which the other is all padding."""
+    layer = build("MultiheadAttention", 4, 2, batch_first=True)
+    both = x.nan_to_num(0.5, 0.5).view(3, 2, 4)
+    padded = torch.tensor([[False, False], [False, True], x.isnan().any(1)[4:].tolist()])
+    out, _ = layer(both, both, both, key_padding_mask=padded)
+    return (out[:2] ** 2).sum(), list(layer.parameters())
+
+
+def lstm(x):
+    """Read the steps of an LSTM before the padding."""
+    layer = build("LSTM", 4, 3)
+    return (layer(x[:, None])[0][:4] ** 2).sum(), list(layer.parameters())
+
+
+def embedding(x):
+    """Look up rows, and read those that are known."""
+    rows = functional.embedding(torch.tensor([0, 5, 1, 0]), x.log())
+    return rows[torch.tensor([True, False, True, True])].sum(), []
+
+
+def labels(x):
+    """Leave out the rows with an ignored label."""
+    target = torch.tensor([0, 1, 2, 3, -100, -100])
+    layer = build("Linear", 4, 4)
+    return functional.cross_entropy(layer(x), target), list(layer.parameters())
+
+
+LATE = {
+    "linear": of_module("Linear", 4, 3),
+    "linear and cat": with_cat,
+    "gram matrix": function(lambda x: (x @ x.T)[:4, :4].square().sum()),
+    "relu": perceptron("relu"),
+    "gelu": perceptron("gelu"),
+    "silu": perceptron("silu"),
+    "elu": perceptron("elu"),
+    "tanh": perceptron("tanh"),
+    "softplus": perceptron("softplus"),
+    "leaky_relu": perceptron("leaky_relu"),
+    "layer norm": of_module("LayerNorm", 4),
+    "group norm": of_module("GroupNorm", 2, 4),
+    "batch norm": batch_norm,
+    "rms norm": of_module("RMSNorm", 4),
+    "softmax": function(lambda x: x.softmax(-1)[:4, 0].sum()),
+    "log_softmax": function(lambda x: x.log_softmax(-1)[:4, 0].sum()),
+    "logsumexp": function(lambda x: x.logsumexp(-1)[:4].sum()),
+    "norm of rows": function(lambda x: x.norm(dim=1)[:4].sum()),
+    "var": function(lambda x: x.var(1)[:4].sum()),
+    "attention": function(
+        lambda x: (
+            functional.scaled_dot_product_attention(*3 * [x.view(3, 1, 2, 4)])[:2].square().sum()
+        )
+    ),
+    "causal attention": function(
+        lambda x: (
+            functional.scaled_dot_product_attention(*3 * [x.view(3, 1, 2, 4)], is_causal=True)[:2]
+            .square()
+            .sum()
+        )
+    ),
+    "attention with shared keys": function(shared_keys),
+    "attention by hand": function(
+        lambda x: (
+            ((x @ x.mT).masked_fill(torch.arange(6) > 3, -INF).softmax(-1)[:4, :4] @ x[:4])
+            .square()
+            .sum()
+        )
+    ),
+    "attention with weights": attention,
+    "attention to padding": padded_attention,
+    "encoder layer": encoder,
+    "lstm": lstm,
+    "gru": lambda x: (
+        (m := build("GRU", 4, 3))(x[:, None])[0][:4].sum(),
+        list(m.parameters()),
+    ),
+    "embedding": embedding,
+    "cross entropy": labels,
+    "conv of images": lambda x: (
+        ((m := build("Conv2d", 1, 2, 2))(x.view(6, 1, 2, 2))[:4] ** 2).sum(),
+        list(m.parameters()),
+    ),
+    "conv over time": lambda x: (
+        ((m := build("Conv1d", 4, 2, 3))(x.T[None])[..., :2] ** 2).sum(),
+        list(m.parameters()),
+    ),
+    "strided conv": lambda x: (
+        ((m := build("Conv1d", 4, 2, 2, stride=2))(x.T[None])[..., :2] ** 2).sum(),
+        list(m.parameters()),
+    ),
+    "transposed conv": lambda x: (
+        ((m := build("ConvTranspose1d", 4, 2, 2))(x.T[None])[..., :4] ** 2).sum(),
+        list(m.parameters()),
+    ),
+    "max pooling": function(lambda x: functional.max_pool1d(x.log().T[None], 2)[..., :2].sum()),
+    "average pooling": function(lambda x: functional.avg_pool1d(x.log().T[None], 2)[..., :2].sum()),
+    "adaptive pooling": function(
+        lambda x: functional.adaptive_avg_pool1d(x.log().T[None], 3)[..., :2].sum()
+    ),
+    "2d pooling": function(lambda x: functional.max_pool2d(x.log().view(6, 1, 2, 2), 2)[:4].sum()),
+    "upsampling": function(
+        lambda x: functional.interpolate(x.log().T[None], scale_factor=2)[..., :8].sum()
+    ),
+    "reflection": function(
+        lambda x: functional.pad(x.log().T[None], (2, 0), mode="reflect")[..., :6].sum()
+    ),
+    "einsum": function(lambda x: torch.einsum("ij,kj->ik", x, x)[:4, :4].square().sum()),
+    "cumsum": function(lambda x: x.log().cumsum(0)[3].sum()),
+    "cumprod": function(lambda x: x.cumprod(1)[:4].sum()),
+    "sort": function(lambda x: x.log().sort(1).values[:4, 1:].sum()),
+    "prod": function(lambda x: x.prod(1)[:4].sum()),
+    "nanmean": function(lambda x: (x * x.sqrt()).nanmean(1)[:4].sum()),
+    "weights of rows": function(
+        lambda x: (x.sqrt().sum(1) * torch.ones(6, dtype=x.dtype))[:4].sum()
+    ),
+    "cosine similarity": function(lambda x: functional.cosine_similarity(x, x + 1)[:4].sum()),
+    "addmm and transposes": function(
+        lambda x: torch.addmm(x.log()[:, :3], x, x.new_ones(4, 3)).T[:, :4].exp().sum()
+    ),
+    "batched product": function(lambda x: (x.view(3, 2, 4) @ x.view(3, 4, 2))[:2].square().sum()),
+}
+CLEAN = [[0.3 + (3 * i + 5 * j) % 7 / 7 for j in range(4)] for i in range(6)]
+DIRTY = [row if i < 4 else [NAN, INF, NAN, 0.0] for i, row in enumerate(CLEAN)]
+
+
+def gradients(program, rows, grad):
+    """Return the gradients of a program with respect to the input and the weights."""
+    x = leaf(rows)
+    output, weights = program(x)
+    found = grad(output, [x, *weights])
+    return [g.numpy() for g in found]
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_rows_that_nothing_reads_do_no_harm(masked, name):
+    """The gradient is that of the same program at a clean point."""
+    wanted = gradients(LATE[name], CLEAN, torch.autograd.grad)
+
+    found = gradients(LATE[name], DIRTY, lambda *a: masked.grad(*a, on_unknown="error"))
+
+    for ours, clean in zip(found, wanted, strict=True):
+        assert_close(ours, clean, rtol=1e-9, atol=1e-12)  # parts of kernels, summed otherwise
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_rows_that_nothing_reads_do_harm_without_masks(name):
+    """The ordinary gradient is not finite."""
+    found = gradients(LATE[name], DIRTY, torch.autograd.grad)
+
+    assert not all(np.isfinite(g).all() for g in found)
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_a_clean_point_has_the_ordinary_gradient(masked, name):
+    """Where nothing is wrong the gradient is that of PyTorch."""
+    wanted = gradients(LATE[name], CLEAN, torch.autograd.grad)
+
+    found = gradients(LATE[name], CLEAN, masked.grad)
+
+    for ours, ordinary in zip(found, wanted, strict=True):
+        assert_close(ours, ordinary, rtol=1e-9, atol=1e-12)  # parts of kernels, summed otherwise
+
+
+# The doors, and what else autograd does.
+
+
+def root_of_positive(x):
+    """Return the program that everybody writes."""
+    return torch.where(x > 0, x.sqrt(), 0.0).sum()
+
+
+@pytest.fixture(name="x")
+def make_x():
+    """Return a leaf with a bad entry and a good one."""
+    return leaf([0.0, 4.0])
+
+
+def test_backward_puts_the_gradient_into_the_leaf(masked, x):
+    """`backward` fills .grad, and the mask of the leaf can be asked for."""
+    masked.backward(root_of_positive(x))
+
+    assert x.grad.tolist() == [0.0, 0.25]
+    assert masked.gradient_mask(x).tolist() == [False, True]
+
+
+def test_backward_returns_the_masks_of_leaves(masked, x):
+    """With `return_mask` each leaf has its mask."""
+    weight = leaf([2.0])
+
+    masks = masked.backward(root_of_positive(x) * weight[0], return_mask=True)
+
+    assert {leaf: mask.tolist() for leaf, mask in masks.items()} == {
+        x: [False, True],
+        weight: [True],
+    }
+
+
+def test_backward_takes_inputs_and_cotangents(masked, x):
+    """Only `inputs` are accumulated into, and cotangents are given as in PyTorch."""
+    weight = leaf([2.0])
+    output = torch.where(x > 0, x.sqrt() * weight, 0.0)
+
+    masked.backward(output, torch.tensor([1.0, 8.0]).double(), inputs=iter([x]))
+
+    assert x.grad.tolist() == [0.0, 4.0]
+    assert weight.grad is None
+
+
+def test_gradients_accumulate_and_so_do_masks(masked, x):
+    """After two passes the gradient is the sum, and active what one of them reached."""
+    masked.backward(x.sqrt()[1])
+    masked.backward(3.0 * x[1:].sum())
+
+    assert x.grad.tolist() == [0.0, 3.25]
+    assert masked.gradient_mask(x).tolist() == [False, True]
+
+
+def test_a_gradient_that_was_written_into_is_active(masked, x):
+    """What somebody else has put into .grad counts as active."""
+    masked.backward(root_of_positive(x))
+    x.grad[0] = 1.0
+
+    assert masked.gradient_mask(x).tolist() == [True, True]
+
+
+def test_an_earlier_gradient_is_data(masked, x):
+    """The zeros of a gradient that is used in another program are numbers."""
+    masked.backward(x[1])
+    weights = x.grad
+    x.grad = None
+
+    (found,), (active,) = masked.grad((x.sqrt() * weights).sum(), x, return_mask=True)
+
+    assert found[0].isnan()
+    assert active.all()
+
+
+def test_an_ordinary_gradient_has_no_mask(masked, x):
+    """Asking for a mask that nobody made is an error; without a gradient nothing is active."""
+    nothing = masked.gradient_mask(x)
+    x.sum().backward()
+
+    assert not nothing.any()
+    with pytest.raises(ValueError, match="without a mask"):
+        masked.gradient_mask(x)
+
+
+def test_a_numeric_zero_is_active(masked, x):
+    """A slope of 0 is not the same as never used."""
+    _, masks = masked.grad(0.0 * x[1], x, return_mask=True)
+
+    assert masks[0].tolist() == [False, True]
+
+
+def test_unused_inputs_are_absent(masked, x):
+    """An unused input has no gradient, or zeros on demand, of which none is active."""
+    unused = leaf([1.0])
+
+    found, masks = masked.grad(x.sum(), [x, unused], allow_unused=True, return_mask=True)
+    zeros = masked.grad(x.sum(), [x, unused], materialize_grads=True)
+
+    assert found[1] is None
+    assert not masks[1].any()
+    assert zeros[1].tolist() == [0.0]
+
+
+def test_the_context_masks_every_door_of_autograd(masked, x):
+    """In `masked_backward` the calls of others are masked, with PyTorch's own signatures."""
+    with masked.masked_backward(on_unknown="error"):
+        root_of_positive(x).backward(None, False, False)
+        torch.autograd.backward([root_of_positive(x)])
+        (found,) = torch.autograd.grad(root_of_positive(x), x, None, only_inputs=True)
+    with masked.masked_backward(), pytest.raises(NotImplementedError, match="one gradient"):
+        torch.autograd.grad(x.sqrt(), x, torch.eye(2).double(), is_grads_batched=True)
+
+    assert x.grad.tolist() == [0.0, 0.5]
+    assert found.tolist() == [0.0, 0.25]
+
+
+def test_the_context_ends(masked, x):
+    """After the context, and after an exception in it, gradients are ordinary again."""
+    with pytest.raises(ZeroDivisionError), masked.masked_backward():
+        raise ZeroDivisionError
+    root_of_positive(x).backward()
+
+    assert x.grad[0].isnan()
+
+
+def test_value_and_grad(masked, x):
+    """Value, gradient, mask and the other result, in the order of JAX."""
+
+    def program(weights, x):
+        return root_of_positive(x) * weights["a"], "aux"
+
+    f = masked.value_and_grad(program, argnums=(1, 0), has_aux=True, return_mask=True)
+
+    (value, aux), (gradients, masks) = f({"a": torch.tensor(3.0).double()}, x.detach())
+
+    assert (value.item(), aux) == (6.0, "aux")
+    assert gradients[0].tolist() == [0.0, 0.75]
+    assert gradients[1]["a"].item() == 2.0
+    assert masks[0].tolist() == [False, True]
+    assert not value.requires_grad
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_value_and_grad_of_a_constant(masked, lazy):
+    """A function that does not use its argument has gradient 0."""
+    f = masked.value_and_grad(lambda _: torch.ones(()), lazy=lazy)
+
+    assert f(torch.ones(2))[1].tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("wrong", [1.0, [2.0], "integers"])
+def test_value_and_grad_takes_tensors(masked, wrong):
+    """A number or an integer tensor has no gradient, and a TypeError says so."""
+    wrong = torch.arange(3) if wrong == "integers" else wrong
+
+    with pytest.raises(TypeError, match="real or complex tensors"):
+        masked.value_and_grad(lambda x: x)(wrong)
+
+
+@pytest.mark.parametrize("door", ["grad", "backward"])
+def test_lazy_gives_the_same(masked, x, door):
+    """Lazy mode has the ordinary gradient if it is finite, else the masked one."""
+    for program, wanted in ((root_of_positive, [0.0, 0.25]), (lambda x: (x * x).sum(), [0.0, 8.0])):
+        x.grad = None
+        output = program(x)
+        found = getattr(masked, door)(output, *[x][: door == "grad"], lazy=True)
+
+        assert (found[0] if door == "grad" else x.grad).tolist() == wanted
+
+
+def test_lazy_accumulates_in_place(masked, x):
+    """Lazy mode adds to the tensor that is there, once, bad passes included."""
+    masked.backward(x.sum())
+    there = x.grad
+    masked.backward((x * x).sum(), lazy=True)
+    masked.backward(root_of_positive(x), lazy=True)
+
+    assert there.tolist() == x.grad.tolist() == [1.0, 9.25]
+
+
+@pytest.mark.parametrize("options", [{"on_unknown": "maybe"}, {"lazy": True, "return_mask": True}])
+def test_options_are_checked(masked, x, options):
+    """Each door refuses an option that it does not know, and two that exclude each other."""
+    for call in (
+        lambda: masked.grad(x.sum(), x, **options),
+        lambda: masked.backward(x.sum(), **options),
+        lambda: masked.value_and_grad(torch.sum, **options),
+    ):
+        with pytest.raises(ValueError, match="expected"):
+            call()
+
+
+def unknown_program(x):
+    """Return a program with an operation without a rule, of which one half is read."""
+    grid = torch.zeros(1, 1, 2, 2, dtype=x.dtype)
+    sampled = functional.grid_sample(x.sqrt().view(1, 1, 1, 2), grid, align_corners=False)
+    return sampled[..., :1].sum()
+
+
+def test_unknown_operations_are_reported(masked):
+    """An operation without a rule warns, raises or is silent, and hides nothing."""
+    x = leaf([0.0, 4.0])
+    with pytest.warns(masked.UnknownOperationWarning, match="grid_sampler_2d_backward"):
+        (warned,) = masked.grad(unknown_program(x), x)
+    with pytest.raises(NotImplementedError, match="no rule"):
+        masked.grad(unknown_program(x), x, on_unknown="error")
+    (ignored,), (active,) = masked.grad(
+        unknown_program(x), x, on_unknown="ignore", return_mask=True
+    )
+
+    assert not warned[0].isfinite()
+    assert not ignored[0].isfinite()
+    assert active.all()
+
+
+def test_second_derivatives(masked, x):
+    """With `create_graph` a second pass is masked too, and knows what the first left out."""
+
+    def program(x):
+        return torch.where(x > 0, x.sqrt() * x, 0.0).sum()
+
+    (first,) = masked.grad(program(x), x, create_graph=True)
+    (second,), (active,) = masked.grad(first.sum(), x, return_mask=True, on_unknown="error")
+    (plain,) = torch.autograd.grad(program(x), x, create_graph=True)
+    (naive,) = torch.autograd.grad(plain.sum(), x)
+
+    assert first.tolist() == [0.0, 3.0]
+    assert second.tolist() == [0.0, 0.375]
+    assert active.tolist() == [False, True]
+    assert not naive.isfinite().all()
+
+
+SECOND = {
+    "where": (lambda x: torch.where(x > 0, x**1.5, 0.0).sum(), 0.375),
+    "index": (lambda x: (x**1.5)[1], 0.375),
+    "product of matrices": (
+        lambda x: (torch.stack([x**0.5, 1 / x]).T @ torch.stack([x, x]))[1, 1],
+        0.375,
+    ),
+    "division": (lambda x: (1 / x / x.sqrt())[1:].sum(), 15 / 4 * 4**-3.5),
+    "sort": (lambda x: (x**1.5).sort().values[1], 0.375),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_by_value_and_grad(masked, name):
+    """`value_and_grad` of itself is the second derivative."""
+    program, wanted = SECOND[name]
+    first = masked.value_and_grad(program, create_graph=True, on_unknown="error")
+    second = masked.value_and_grad(lambda x: first(x)[1].sum(), on_unknown="error")
+
+    assert_close(second(leaf([0.0, 4.0]))[1].numpy(), [0.0, wanted], rtol=1e-12)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints(masked, x, use_reentrant):
+    """A checkpoint computes its part again, and that is no part of the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    def part(x):
+        return torch.where(x > 0, x.sqrt(), 0.0) * torch.where(x > 0, x, 0.0)
+
+    masked.backward(checkpoint(part, x * 1.0, use_reentrant=use_reentrant).sum())
+
+    assert x.grad.tolist() == [0.0, 3.0]
+    assert masked.gradient_mask(x).tolist() == [False, True]
+
+
+def test_hooks_run_once_and_see_the_gradient(masked, x):
+    """Hooks of tensors and of accumulation run, and what they return is used."""
+    seen = []
+    root = x.sqrt()
+    root.register_hook(lambda g: seen.append(g.tolist()) or 2 * g)
+    x.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad.tolist()))
+
+    masked.backward(torch.where(x > 0, root, 0.0).sum(), on_unknown="error")
+
+    assert seen == [[0.0, 1.0], [0.0, 0.5]]
+
+
+def test_zeros_that_a_hook_writes_are_numbers(masked, x):
+    """A hook that writes zeros is no selection, not even that of the output of a selection."""
+    root = torch.where(x >= 0, x.sqrt(), 0.0)
+    root.register_hook(lambda g: torch.where(x > 0, g, 0.0))
+    other = x.sqrt().nansum(0, keepdim=True)
+    other.register_hook(lambda g: g * torch.tensor([False]))
+
+    (found,), (active,) = masked.grad(root.sum() + other.sum(), x, return_mask=True)
+
+    assert not found[0].isfinite()
+    assert active.all()
+
+
+def test_clamp_in_a_checkpoint(masked, x):
+    """A clamp finds NaN without unpacking what a checkpoint saved a second time."""
+    from torch.utils.checkpoint import checkpoint
+
+    out = checkpoint(lambda x: x.log().clamp(min=0.0), x * 1.0, use_reentrant=False)
+
+    assert masked.grad(out.sum(), x)[0].tolist() == [0.0, 0.25]
+
+
+def test_what_is_written_into_is_active(masked, x):
+    """After an operation without a rule has written into a cotangent all of it is active."""
+    out = x.exp()
+
+    @out.register_hook
+    def write(gradient):
+        torch._foreach_add_([gradient], 1.0)
+
+    (found,), (active,) = masked.grad(out[1], x, return_mask=True, on_unknown="ignore")
+
+    assert active.all()
+    assert found[0] == 1.0
+
+
+def test_custom_functions_run_as_they_are(masked, x):
+    """The operations in the backward method of a custom function are seen."""
+
+    class Root(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sqrt()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient * 0.5 / x.sqrt()
+
+    (found,) = masked.grad(torch.where(x > 0, Root.apply(x), 0.0).sum(), x, on_unknown="error")
+
+    assert found.tolist() == [0.0, 0.25]
+
+
+def test_a_zero_that_a_custom_function_writes_is_a_number(masked, x):
+    """A where in somebody's backward method is a convention, and hides no NaN."""
+
+    class Where(torch.autograd.Function):  # the name of a selection of PyTorch
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return torch.where(x > 0, gradient, 0.0)
+
+    (found,), (active,) = masked.grad(Where.apply(x.sqrt()).sum(), x, return_mask=True)
+
+    assert found[0].isnan()
+    assert active.all()
+
+
+def test_views_and_writes_in_place(masked):
+    """Writes through several views of one tensor keep their masks apart."""
+    x = leaf([[0.0, 4.0], [9.0, 0.0]])
+    root = x.log()
+    root[0, 0] = 1.0
+    root.view(-1)[3:].zero_()
+    root.t()[0].mul_(2.0)
+
+    (found,), (active,) = masked.grad(root.sum(), x, return_mask=True, on_unknown="error")
+
+    assert_close(found.numpy(), [[0.0, 0.25], [2 / 9, 0.0]], rtol=1e-15)
+    assert active.tolist() == [[False, True], [True, False]]
+
+
+def test_autocast(masked):
+    """Under autocast casts carry the mask along."""
+    weight = torch.ones(2, 3, requires_grad=True)
+    rows = torch.tensor([[1.0, 2.0], [NAN, 1.0]])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = (rows @ weight).relu()
+
+    masked.backward(out[:1].float().sum(), on_unknown="error")
+
+    assert weight.grad.tolist() == [[1.0] * 3, [2.0] * 3]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_dtypes(masked, dtype):
+    """Gradients have the dtype of the input."""
+    x = torch.tensor([0.0, 4.0], dtype=getattr(torch, dtype), requires_grad=True)
+
+    (found,) = masked.grad(abs((1 / x)[1:]).sum(), x, on_unknown="error")
+
+    assert found.dtype == x.dtype
+    assert found.tolist() == [0.0, -0.0625]
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
+def test_no_node_makes_a_nan(masked, x):
+    """PyTorch's own detector of NaN is silent."""
+    with torch.autograd.detect_anomaly(check_nan=True):
+        (found,) = masked.grad(root_of_positive(x), x)
+
+    assert found.tolist() == [0.0, 0.25]
+
+
+def test_compiled_programs_are_refused(masked, x):
+    """The result of torch.compile raises, and the way that the error names works."""
+    program = torch.compile(lambda x: x.sqrt()[1], backend="aot_eager")
+
+    with pytest.raises(RuntimeError, match="force_eager"):
+        masked.grad(program(x), x)
+    with torch.compiler.set_stance("force_eager"):
+        (found,) = masked.grad(program(x), x)
+
+    assert found.tolist() == [0.0, 0.25]
+
+
+@pytest.mark.parametrize("transform", ["grad", "vmap"])
+def test_functional_transforms_are_refused(masked, x, transform):
+    """Inside torch.func an error names what to use."""
+    inner = masked.value_and_grad(root_of_positive)
+
+    with pytest.raises(RuntimeError, match="value_and_grad"):
+        getattr(torch.func, transform)(lambda x: inner(x)[1].sum())(x.detach()[None])
+
+
+def test_nothing_is_kept_alive(masked, x):
+    """The tables hold their storages weakly."""
+    from safeops.autodiff.torch import FORMER
+
+    for _ in range(3):
+        masked.grad(root_of_positive(x), x, create_graph=True)
+        masked.backward(root_of_positive(x.detach().requires_grad_()))
+    FORMER.forget_the_dead()
+
+    assert len(FORMER.entries) <= 4  # of the last pass with create_graph, whose graph a name holds
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")  # the context sets that too
+def test_lstm_without_mkldnn(masked):
+    """The LSTM of mkldnn, float32 on a CPU, is one unknown operation; without mkldnn it is not."""
+    lstm = torch.nn.LSTM(4, 3)
+    steps = torch.full((5, 2, 4), NAN)
+    steps[:3] = 0.5
+    with torch.backends.mkldnn.flags(enabled=False):
+        masked.backward(lstm(steps)[0][:3].sum(), on_unknown="error")
+    good = lstm.weight_ih_l0.grad
+    lstm.zero_grad()
+
+    masked.backward(lstm(steps)[0][:3].sum(), on_unknown="ignore")
+
+    assert good.isfinite().all()
+    assert not lstm.weight_ih_l0.grad.isfinite().all()
+
+
+DOORS = ("backward", "grad", "gradient_mask", "masked_backward", "value_and_grad")
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_docstrings(masked, name):
+    """Examples print what they say; gradient and source are stated."""
+    doc = inspect.getdoc(getattr(masked, name))
+    example = doctest.DocTestParser().get_doctest(doc, {**vars(masked)}, name, name, 0)
+
+    result = doctest.DocTestRunner().run(example)
+
+    assert set(DOORS) < set(masked.__all__)
+    assert result.attempted > 0
+    assert result.failed == 0
+    assert "**Gradient.**" in doc
+    assert "**Source.**" in doc
+
+
+@pytest.mark.gpu
+def test_an_accelerator(masked):
+    """On a GPU the engine runs in a thread of its own, and the mode goes with it."""
+    x = torch.tensor([0.0, 4.0], device="cuda", requires_grad=True)
+
+    masked.backward(root_of_positive(x), on_unknown="error")
+
+    assert x.grad.tolist() == [0.0, 0.25]
+    assert masked.gradient_mask(x).tolist() == [False, True]
+
+
+# What is private in PyTorch.
+
+
+def test_private_names_are_there():
+    """PyTorch has the private names that the evaluator uses; when one goes this says which."""
+    x = leaf([1.0])
+    storage = x.untyped_storage()
+
+    assert torch._C._current_autograd_node() is None
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert storage._cdata == storage._weak_ref()
+    assert torch.ops.aten.mul_.Tensor._opname == "mul_"
+    assert torch.ops.aten.mul_.Tensor._schema.is_mutable
+    assert torch.ops.aten.view.default.is_view
+    assert torch.ops.aten._softmax_backward_data.default in torch._decomp.decomposition_table
+
+
+def test_the_running_node_is_named():
+    """While a formula runs its node is known, and it is the same object each time."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            del types
+            node = torch._C._current_autograd_node()
+            seen.append((node.name(), node is torch._C._current_autograd_node()))
+            return func(*args, **(kwargs or {}))
+
+    output, cotangent = leaf([1.0]).relu(), torch.ones(1).double()
+    with Watch():
+        output.backward(cotangent)
+
+    assert ("ReluBackward0", True) in seen
+
+
+def test_every_operation_of_the_table_exists():
+    """No name in the table of classes is misspelt."""
+    from safeops.autodiff._torch_rules import RULES
+
+    assert [name for name in RULES if not hasattr(torch.ops.aten, name)] == []
+
+
+def test_every_selection_exists():
+    """No name in the list of selections is misspelt: PyTorch has a node of that name."""
+    from safeops.autodiff._torch_rules import SELECTIONS
+
+    nodes = {name.rpartition("Backward")[0] for name in dir(torch._C._functions)}
+
+    assert nodes >= SELECTIONS
+
+
+def test_the_framework_of_the_arguments_is_picked():
+    """`safeops.autodiff.grad` is this one for tensors, with several arguments and masks too."""
+    from safeops import autodiff
+
+    x = torch.tensor([0.0, 2.0])
+    log = autodiff.grad(lambda x: torch.where(x > 0, torch.log(x), 0.0).sum())(x)
+    product = autodiff.grad(lambda a, x: a * x[1], (0, 1), return_mask=True)
+    gradients, masks = product(torch.tensor(2.0), x)
+
+    assert log.tolist() == [0.0, 0.5]
+    assert gradients[1].tolist() == [0.0, 2.0]
+    assert masks[1].tolist() == [False, True]
