@@ -87,7 +87,11 @@ def grad(
             from safeops.autodiff import torch  # noqa: PLC0415
 
             return torch.value_and_grad(f, argnums, return_mask=return_mask)(*args)[1]
-        msg = f"expected arrays of jax or torch, for which masked autodiff is built, got {name}"
+        if name == "tensorflow":
+            from safeops.autodiff import tensorflow  # noqa: PLC0415
+
+            return tensorflow.grad(f, argnums, return_mask=return_mask)(*args)
+        msg = f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"
         raise TypeError(msg)
 
     return wrapped

@@ -1,0 +1,295 @@
+"""
+Choosers: which products and selections in a derivative's formula select.
+
+The gradient of `tf.where` selects by the condition of the program. Another `where` in a formula is
+a convention about a number, and no selection. So a condition is followed back to where it was made,
+through calls, loops and branches, and counts if a `tf.where`, a maximum or a minimum of the program
+uses it. What is not recognised is taken for a number, which hides nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._tensorflow_pairs import (
+    BODIES,
+    FORMULA,
+    Frame,
+    Pair,
+    active_of,
+    cleaned,
+    is_linear,
+    run,
+    scale,
+    spread,
+    union,
+    unknown,
+    value_of,
+    widened,
+)
+
+WHERE = frozenset({"Select", "SelectV2"})
+LARGER = frozenset({"Maximum", "Minimum"})
+LARGEST = frozenset({"Max", "Min"})
+OF_SEGMENTS = frozenset(
+    f"{kind}Segment{which}" for kind in ("", "Unsorted") for which in ("Max", "Min")
+) | {"SegmentMaxV2", "SegmentMinV2"}
+LOOPS = frozenset({"While", "StatelessWhile"})
+BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+
+
+def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
+    """Return the graphs that a call, a loop or a branch runs."""
+    found = []
+    for name in BODIES[op.type] if names is None else names:
+        functions = op.get_attr(name)
+        for function in functions if isinstance(functions, list) else [functions]:
+            graph = op.graph
+            # Private, for TensorFlow has no public way from a call to its body.
+            while (body := graph._get_function(function.name)) is None:  # noqa: SLF001
+                graph = graph.outer_graph
+            found.append(body.graph)
+    return found
+
+
+def arguments(op: Any) -> list[Array]:
+    """Return the tensors that the bodies of an operation get."""
+    return list(op.inputs)[op.type in BRANCHES :]
+
+
+def trail(tensor: Array, frame: Frame) -> Iterator[tuple[Array, Frame]]:
+    """Follow a tensor back through arguments, results, lists and options to where it was made."""
+    for _ in range(1000):  # of steps, so that it ends
+        yield tensor, frame
+        step = _arrived(tensor, frame)
+        if step is None:
+            return
+        tensor, frame = step
+
+
+def _arrived(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
+    """Return the tensor that this one is a copy of, and its frame."""
+    op = tensor.op
+    if op.type == "Placeholder":
+        return frame.arguments.get(tensor.ref())
+    if op.type == "Identity":
+        return op.inputs[0], frame
+    if op.type in ("TensorListPopBack", "OptionalGetValue"):
+        maker = {"TensorListPopBack": "TensorListPushBack", "OptionalGetValue": "OptionalFromValue"}
+        for origin, where in trail(op.inputs[0], frame):
+            if origin.op.type == maker[op.type] and origin.ref() != op.inputs[0].ref():
+                return origin.op.inputs[origin.op.type == "TensorListPushBack"], where
+        return None
+    if op.type in BODIES:
+        return _returned(tensor, frame)
+    return None
+
+
+def _returned(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
+    """Return what a body returns as a result of its operation."""
+    op, places = tensor.op, [i for i, x in enumerate(tensor.op.outputs) if x is tensor]
+    for graph in bodies(op):
+        out = graph.outputs[places[0]]
+        if out.op.type not in ("OptionalNone", "FakeParam"):  # it is another branch's
+            return out, called(op, graph, frame)
+    return None
+
+
+def called(op: Any, graph: Any, frame: Frame) -> Frame:
+    """Return a frame for a body of the program."""
+    given = zip(graph.inputs, arguments(op), strict=True)
+    fixed = {x.ref(): (y, frame) for i, (x, y) in enumerate(given) if is_fixed(op, graph, i)}
+    return Frame(frame.how, arguments=fixed, program=True)
+
+
+def is_fixed(op: Any, graph: Any, i: int) -> bool:
+    """Whether an argument is the same in each step; a list counts by its origin."""
+    if op.type not in LOOPS:
+        return True
+    if len(graph.outputs) != len(graph.inputs):  # a condition, in which nothing selects
+        return False
+    return graph.outputs[i] is graph.inputs[i] or graph.inputs[i].dtype == tf.variant
+
+
+def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]]:
+    """Return the operations of the program that use a tensor, and in which place."""
+    of_tape = FORMULA in asked_by.name
+    for found, where in trail(tensor, frame):
+        # All that is in a body of the formula is new.
+        new = None if where.inner and not where.program else where.since
+        yield from _used(found, new, recomputed=of_tape)
+
+
+def _used(
+    tensor: Array, new: frozenset[str] | None, *, recomputed: bool = False
+) -> Iterator[tuple[Any, int]]:
+    """
+    Return the uses of a tensor by operations that are not new.
+
+    What `tf.recompute_grad` runs again is new, and of the program all the same. It is not in the
+    scope of TensorFlow's own formulas, which do not select by what they use for other purposes.
+    """
+    for op in tensor.consumers():
+        is_new = new is None or op.name in new
+        if is_new and not (recomputed and FORMULA not in op.name):
+            continue
+        for i, x in enumerate(op.inputs):
+            if x is not tensor:
+                continue
+            yield op, i
+            at = i - (op.type in BRANCHES)
+            if op.type in BODIES and at >= 0:
+                for graph in bodies(op):
+                    yield from _used(graph.inputs[at], frozenset())  # a body is of one kind
+
+
+def name_of(op: Any) -> tuple[int, str]:
+    """Return what tells operations apart."""
+    return id(op.graph), op.name
+
+
+# Selections
+
+
+def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Select entries, and their masks by the same, if this is a selection of the program."""
+    cond, *cases = ins
+    if isinstance(cond, Pair):
+        return unknown(op, ins, frame)
+    (value,) = run(op, ins)
+    masks = [active_of(x) for x in cases]
+    if value.dtype == tf.variant:
+        return unknown(op, ins, frame)
+    by = _condition(op, frame)
+    if by is None:
+        linear = [x.active for x in cases if isinstance(x, Pair)]
+        active = union(*(widened(m, value) for m in linear))
+        return [Pair(cleaned(value, active), active)]
+    if all(m is True for m in masks):
+        return [Pair(value)]
+    if all(isinstance(m, bool) for m in masks):
+        first = bool(masks[0])
+        chosen = cond if first else tf.equal(cond, False)  # noqa: FBT003  (a value)
+        active = _in_shape(chosen, op, value) if any(masks) else False
+    else:
+        active = tf.where(_in_shape(cond, op, value), *(spread(m, value) for m in masks))
+    if by == "equal":
+        active = union(active, widened(_beside_nan(op, frame), value))
+    return [Pair(value, active)]
+
+
+def _in_shape(cond: Array, op: Any, value: Array) -> Array:
+    """Return a condition in the shape of a value; that of `Select` may be one for each row."""
+    if op.type == "Select" and cond.shape.rank != value.shape.rank:
+        cond = tf.reshape(
+            cond, tf.concat([tf.shape(cond), tf.ones(tf.rank(value) - tf.rank(cond), tf.int32)], 0)
+        )
+    return spread(cond, value)
+
+
+def _condition(op: Any, frame: Frame) -> str | None:
+    """Return what kind of selection of the program this is, if it is one."""
+    cond = op.inputs[0]
+    if not _is_formula(op):
+        return None
+    if any(user.type in WHERE and i == 0 for user, i in uses(cond, frame, op)):
+        return "where"
+    test = cond.op
+    if test.type in ("GreaterEqual", "LessEqual") and _is_larger(test, frame, op):
+        return "larger"
+    if _equality(test) is not None and _is_of_segments(_equality(test), frame, op):
+        return "equal"
+    return None
+
+
+def _is_formula(op: Any) -> bool:
+    """
+    Whether an operation is of TensorFlow's own formulas, and not of a custom gradient.
+
+    Told by the name scope: that of a tape, or that which `tf.gradients` makes for each operation in
+    the body of a function; custom gradients stand there at an `IdentityN`.
+    """
+    scopes = op.name.split("/")[:-1]
+    in_body = "gradients" in scopes
+    for scope in reversed(scopes):
+        if scope == FORMULA or (in_body and scope.endswith("_grad")):
+            return not scope.startswith("IdentityN")
+    return False
+
+
+def _is_larger(test: Any, frame: Frame, asked_by: Any) -> bool:
+    """Whether a comparison is that of a maximum or minimum of the program."""
+    x, y = test.inputs
+    for a, b, place in ((x, y, 0), (y, x, 1)):
+        other = {name_of(user) for user, i in uses(b, frame, asked_by) if i == 1 - place}
+        for user, i in uses(a, frame, asked_by):
+            if user.type in LARGER and i == place:
+                known = _same_constant(user.inputs[1 - place], b)
+                if known or name_of(user) in other:
+                    return True
+    return False
+
+
+def _same_constant(x: Array, y: Array) -> bool:
+    """Whether two tensors are the same constant, which formulas in loops repeat."""
+    a, b = tf.get_static_value(x), tf.get_static_value(y)
+    return a is not None and b is not None and np.array_equal(a, b)
+
+
+def _equality(test: Any) -> Any:
+    """Return the comparison with the largest of a segment."""
+    if test.type == "LogicalAnd":
+        tests = [x.op for x in test.inputs if x.op.type == "Equal"]
+        return tests[0] if tests else None
+    return test if test.type == "Equal" else None
+
+
+def _is_of_segments(test: Any, frame: Frame, asked_by: Any) -> bool:
+    x, y = test.inputs
+    makers = {name_of(t.op) for t, _ in trail(_gathered(y), frame) if t.op.type in OF_SEGMENTS}
+    return any(name_of(user) in makers and i == 0 for user, i in uses(x, frame, asked_by))
+
+
+def _gathered(x: Array) -> Array:
+    """Return what entries were taken from."""
+    while x.op.type in ("GatherV2", "Reshape", "Select", "SelectV2"):
+        x = x.op.inputs[1 if x.op.type in WHERE else 0]
+    return x
+
+
+def _beside_nan(op: Any, frame: Frame) -> Array:
+    """Return where what was compared is NaN: there nothing was selected."""
+    a, b = (value_of(frame.read(x)) for x in _equality(op.inputs[0].op).inputs)
+    return tf.math.is_nan(a) | tf.math.is_nan(b)
+
+
+def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Multiply by a coefficient; by that of a largest entry it is a selection."""
+    at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
+    (pair,) = scale(op, ins, frame)
+    if len(at) != 1 or not _is_share(op.inputs[1 - at[0]], frame, op):
+        return [pair]
+    share = value_of(ins[1 - at[0]])
+    # A share beside NaN is NaN, and active.
+    active = spread(tf.not_equal(share, tf.zeros((), share.dtype)), pair.value)
+    if pair.active is not True:
+        active = tf.logical_and(active, spread(pair.active, pair.value))
+    return [Pair(cleaned(pair.value, active), active)]
+
+
+def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:
+    """Whether a coefficient is ``cast(largest == x) / count`` of a largest entry of the program."""
+    if not _is_formula(asked_by):
+        return False
+    if share.op.type != "RealDiv" or share.op.inputs[0].op.type != "Cast":
+        return False
+    test = share.op.inputs[0].op.inputs[0].op
+    if test.type != "Equal" or not is_linear(test.inputs[0]):
+        return False
+    y, x = test.inputs
+    y = y.op.inputs[0] if y.op.type == "Reshape" else y
+    makers = {name_of(t.op) for t, _ in trail(y, frame) if t.op.type in LARGEST}
+    return any(name_of(user) in makers and i == 0 for user, i in uses(x, frame, asked_by))
