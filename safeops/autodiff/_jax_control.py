@@ -82,23 +82,35 @@ def body_of(closed: ClosedJaxpr, first: Sequence[Any], how: Options) -> Callable
     return run
 
 
+def settled(
+    carry: Sequence[Any], kinds_from: Callable[[Any, list[str]], list[str]]
+) -> tuple[Any, list[str], list[str]]:
+    """Return a carry as arrays, what it is through all steps, and what a body returns beside it."""
+    kinds = [kind_of(x) for x in carry]
+    while True:
+        start = pack_all(carry, kinds)
+        after = kinds_from(start, kinds)
+        joined = [join(a, b) for a, b in zip(kinds, after, strict=False)]
+        if joined == kinds:
+            return start, kinds, after[len(kinds) :]
+        kinds = joined
+
+
 def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Scan a body over pairs."""
     params = eqn.params
     n_consts, n_carry = params["num_consts"], params["num_carry"]
     carry, xs = ins[n_consts : n_consts + n_carry], ins[n_consts + n_carry :]
     run = body_of(params["jaxpr"], ins[:n_consts], how)
-    kinds, x_kinds = [kind_of(x) for x in carry], [kind_of(x) for x in xs]
+    x_kinds = [kind_of(x) for x in xs]
     packed_xs = pack_all(xs, x_kinds)
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), packed_xs)
-    while True:
-        start = pack_all(carry, kinds)
-        after = kinds_after(lambda c, x, k=kinds: run([*c, *x], [*k, *x_kinds]), start, one)
-        joined = [join(a, b) for a, b in zip(kinds, after, strict=False)]
-        if joined == kinds:
-            break
-        kinds = joined
-    y_kinds = after[n_carry:]
+    start, kinds, y_kinds = settled(
+        carry,
+        lambda start, kinds: kinds_after(
+            lambda c, x: run([*c, *x], [*kinds, *x_kinds]), start, one
+        ),
+    )
 
     def step(carry: Any, x: Any) -> Any:
         outs = run([*carry, *x], [*kinds, *x_kinds])
@@ -121,14 +133,9 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, carry = ins[:n_cond], ins[n_cond + n_body :]
     run = body_of(params["body_jaxpr"], ins[n_cond : n_cond + n_body], how)
-    kinds = [kind_of(x) for x in carry]
-    while True:
-        start = pack_all(carry, kinds)
-        after = kinds_after(lambda c, k=kinds: run(c, k), start)
-        joined = [join(a, b) for a, b in zip(kinds, after, strict=True)]
-        if joined == kinds:
-            break
-        kinds = joined
+    start, kinds, _ = settled(
+        carry, lambda start, kinds: kinds_after(lambda c: run(c, kinds), start)
+    )
     test = params["cond_jaxpr"]
 
     def goes_on(carry: Any) -> Array:

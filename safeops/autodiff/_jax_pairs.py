@@ -6,10 +6,9 @@ with an arithmetic in which an entry may be absent. No derivative is written in 
 in `safeops.autodiff.jax` gives each primitive its class; one function here serves a class.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from safeops._typing import Array
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._unknown import tell
 
 # True: all entries are active, and there is nothing to do; False: none is. An array of NumPy is
 # known when the program is traced, and is folded; one of JAX is not.
@@ -263,20 +262,44 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     return [Pair(value, lax.select_n(which, *arrays))]
 
 
+def nothing(eqn: JaxprEqn) -> list[Pair]:
+    """Return a result of which nothing is active."""
+    out = eqn.outvars[0].aval
+    return [Pair(jnp.zeros(out.shape, out.dtype), active=False)]
+
+
+class Factors(NamedTuple):
+    """A pair and the coefficient that it is multiplied with, in either order."""
+
+    eqn: JaxprEqn
+    at: int  # which of the two is the pair
+    pair: Pair
+    other: Array
+
+    def product(self, x: Array, y: Array) -> Array:
+        """Return the product with other values in the place of the pair's and the coefficient."""
+        return plain(self.eqn, [x, y] if self.at == 0 else [y, x])[0]
+
+
+def factors_of(eqn: JaxprEqn, ins: list[Any]) -> Factors | None:
+    """Return the factors; None if both are pairs, or the pair is a divisor: no linear product."""
+    at = 0 if isinstance(ins[0], Pair) else 1
+    if isinstance(ins[1 - at], Pair) or (eqn.primitive.name == "div" and at == 1):
+        return None
+    return Factors(eqn, at, ins[at], ins[1 - at])
+
+
 def scale(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     """Multiply or divide by a coefficient, which is 1 beside an absent entry."""
-    if isinstance(ins[-1], Pair) and isinstance(ins[0], Pair):
+    factors = factors_of(eqn, ins)
+    if factors is None:
         return unknown(eqn, ins, how)
-    at = 0 if isinstance(ins[0], Pair) else 1
-    pair, factor = ins[at], ins[1 - at]
-    if eqn.primitive.name == "div" and at == 1:
-        return unknown(eqn, ins, how)
+    pair, factor = factors.pair, factors.other
     if pair.active is False:
-        return [Pair(jnp.zeros(eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype), active=False)]
+        return nothing(eqn)
     if pair.active is not True and not _is_harmless(factor, eqn.primitive.name):
         factor = jnp.where(pair.active, factor, jnp.ones((), jnp.result_type(factor)))
-    args = [pair.value, factor] if at == 0 else [factor, pair.value]
-    (value,) = plain(eqn, args)
+    value = factors.product(pair.value, factor)
     return [Pair(value, widened(pair.active, value.shape))]
 
 
@@ -289,28 +312,22 @@ def _is_harmless(factor: Any, name: str) -> bool:
 
 def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     """Multiply and sum: a coefficient that meets absent entries only is 0."""
-    at = 0 if isinstance(ins[0], Pair) else 1
-    pair, other = ins[at], ins[1 - at]
-    out = eqn.outvars[0].aval
-    if isinstance(other, Pair):
+    factors = factors_of(eqn, ins)
+    if factors is None:
         return unknown(eqn, ins, how)
+    _, at, pair, other = factors
     if pair.active is False:
-        return [Pair(jnp.zeros(out.shape, out.dtype), active=False)]
-
-    def product(x: Array, y: Array) -> Array:
-        return plain(eqn, [x, y] if at == 0 else [y, x])[0]
-
+        return nothing(eqn)
     if pair.active is True:
-        return [Pair(product(pair.value, other))]
+        return [Pair(factors.product(pair.value, other))]
     ((left, right), (left_batch, right_batch)) = eqn.params["dimension_numbers"]
     ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
     active = jnp.asarray(pair.active)
     met = _spread_over(_any_but(active, (*ours[0], *ours[1])), (*theirs[0], *theirs[1]), other)
-    reached = _reached(
-        active, ours, len(shape_of(other)) - len(theirs[0]) - len(theirs[1]), at, out
-    )
+    others = len(shape_of(other)) - len(theirs[0]) - len(theirs[1])
+    reached = _reached(active, ours, others, at, eqn.outvars[0].aval)
     used = jnp.where(met, other, jnp.zeros((), other.dtype))
-    return [Pair(_product(product, pair.value, used, active, how), reached)]
+    return [Pair(_product(factors.product, pair.value, used, active, how), reached)]
 
 
 def _any_but(mask: Array, axes: Sequence[int]) -> Array:
@@ -355,26 +372,22 @@ def _product(product: Any, x: Array, y: Array, active: Array, how: Options) -> A
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     """Contract over windows: a coefficient that meets absent entries only is 0."""
-    at = 0 if isinstance(ins[0], Pair) else 1
-    pair, other = ins[at], ins[1 - at]
-    out = eqn.outvars[0].aval
-    if isinstance(other, Pair):
+    factors = factors_of(eqn, ins)
+    if factors is None:
         return unknown(eqn, ins, how)
+    pair = factors.pair
     if pair.active is False:
-        return [Pair(jnp.zeros(out.shape, out.dtype), active=False)]
-
-    def product(x: Array, y: Array) -> Array:
-        return plain(eqn, [x, y] if at == 0 else [y, x])[0]
-
+        return nothing(eqn)
     mask = jnp.asarray(spread(pair.active, shape_of(pair)))
-    reached, used = _in_windows(eqn, mask, other, at)
+    reached, used = _in_windows(factors, mask)
     if pair.active is True:
-        return [Pair(product(pair.value, other), reached)]
-    return [Pair(_product(product, pair.value, used, mask, how), reached)]
+        return [Pair(factors.product(pair.value, factors.other), reached)]
+    return [Pair(_product(factors.product, pair.value, used, mask, how), reached)]
 
 
-def _in_windows(eqn: JaxprEqn, mask: Array, other: Array, at: int) -> tuple[Array, Array]:
+def _in_windows(factors: Factors, mask: Array) -> tuple[Array, Array]:
     """Return where a convolution is active, and the coefficients, 0 if they meet absent entries."""
+    eqn, at, _, other = factors
     params, out = eqn.params, eqn.outvars[0].aval
     ones, used = jnp.ones_like(other), other
     if params["feature_group_count"] == params["batch_group_count"] == 1:
@@ -388,8 +401,7 @@ def _in_windows(eqn: JaxprEqn, mask: Array, other: Array, at: int) -> tuple[Arra
         for axis in theirs[:2]:
             ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
     mask = mask.astype(other.dtype)  # strides and padding make zeros of their own
-    reached = plain(eqn, [mask, ones] if at == 0 else [ones, mask])[0] > 0
-    return jnp.broadcast_to(reached, out.shape), used
+    return jnp.broadcast_to(factors.product(mask, ones) > 0, out.shape), used
 
 
 def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -416,12 +428,10 @@ def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     # What is in a body may select.
     partial = any(isinstance(x, Pair) and x.active is not True for x in ins)
     partial = partial or bool(bodies_in(eqn.params))
-    if partial and how.on_unknown != "ignore":
+    if partial:
         msg = (
             f"{eqn.primitive.name} has no rule for absent entries: from here on they are zeros, as "
             "in jax.grad"
         )
-        if how.on_unknown == "error":
-            raise NotImplementedError(msg)
-        warnings.warn(msg, UnknownOperationWarning, stacklevel=2)
+        tell(msg, how.on_unknown)
     return [Pair(v) for v in plain(eqn, [value_of(x) for x in ins])]

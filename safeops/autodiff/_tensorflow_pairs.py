@@ -11,7 +11,6 @@ entries is the ordinary operation itself, and costs nothing.
 """
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._typing import Array
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._unknown import tell
 
 # True: all entries are active; False: none is. A mask of a list of tensors (a variant) is a list of
 # 0 and 1 in the dtype of the values, so that the operations on the one serve the other.
@@ -511,14 +510,12 @@ def is_finite(x: Array) -> Array:
 def unknown(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Run an operation as it is: all that it returns is active, and nothing is hidden."""
     active = [x.active for x in ins if isinstance(x, Pair)]
-    if any(m is not True for m in active) and frame.how.on_unknown != "ignore":
+    if any(m is not True for m in active):
         msg = (
             f"{op.type} has no rule for absent entries: from here on they are zeros, as in "
             "tf.GradientTape"
         )
-        if frame.how.on_unknown == "error":
-            raise NotImplementedError(msg)
-        warnings.warn(msg, UnknownOperationWarning, stacklevel=2)
+        tell(msg, frame.how.on_unknown)
     if any(x.dtype == tf.variant for x in op.outputs):
         msg = f"expected operations on lists of tensors that have a rule, got {op.type}"
         raise NotImplementedError(msg)

@@ -7,7 +7,6 @@ gives each operation its class. An invariant holds throughout: a value is 0 wher
 """
 
 import sys
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from safeops._typing import Array
 from safeops.autodiff._torch_tags import Mask, Tags, is_number
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._unknown import tell
 
 aten = torch.ops.aten
 
@@ -224,16 +223,14 @@ class Masking(TorchDispatchMode):
 
     def report(self, call: Call) -> None:
         """Say that an operation without a rule met absent entries."""
-        if self.on_unknown == "ignore" or call.name in self.reported:
+        if call.name in self.reported:
             return
         self.reported.add(call.name)
         msg = (
             f"no rule for {call.name}: absent entries count as zeros in it, "
             "and a NaN may stay that nothing selected"
         )
-        if self.on_unknown == "error":
-            raise NotImplementedError(msg)
-        warnings.warn(msg, UnknownOperationWarning, stacklevel=2)
+        tell(msg, self.on_unknown)
 
 
 def written(call: Call) -> list[Array]:

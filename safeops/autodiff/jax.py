@@ -20,7 +20,7 @@ from safeops.autodiff import _jax_control as control
 from safeops.autodiff import _jax_pairs as pairs
 from safeops.autodiff._jax_choosers import selecting
 from safeops.autodiff._jax_pairs import Mask, Options, Pair
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = [
     "UnknownOperationWarning",
@@ -62,7 +62,6 @@ CLASSES = {
     control.shard_map: "shard_map",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
-ON_UNKNOWN = ("warn", "error", "ignore")
 
 
 def vjp(
@@ -127,10 +126,8 @@ def vjp(
     >>> pullback(jnp.ones(2))
     (Array([0. , 0.5], dtype=float32),)
     """
-    how = _options(exact=exact, on_unknown=on_unknown)
-    if lazy and return_mask:
-        msg = "expected one of lazy and return_mask: the mask is what a lazy gradient does not make"
-        raise ValueError(msg)
+    check_options(on_unknown, lazy=lazy, return_mask=return_mask)
+    how = Options(RULES, exact=exact, on_unknown=on_unknown)
     value, pullback, *aux = jax.vjp(selecting(fun), *primals, has_aux=has_aux)
 
     def masked(cotangent: Any) -> Any:
@@ -201,9 +198,7 @@ def _lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
 
 
 def _options(*, exact: bool, on_unknown: str) -> Options:
-    if on_unknown not in ON_UNKNOWN:
-        msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"
-        raise ValueError(msg)
+    check_options(on_unknown)
     return Options(RULES, exact=exact, on_unknown=on_unknown)
 
 

@@ -27,7 +27,7 @@ from safeops.autodiff import _tensorflow_choices as choices
 from safeops.autodiff import _tensorflow_control as control
 from safeops.autodiff import _tensorflow_pairs as pairs
 from safeops.autodiff._tensorflow_pairs import Frame, Options, Pair
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = ["GradientTape", "UnknownOperationWarning", "grad", "value_and_grad"]
 
@@ -80,7 +80,6 @@ READERS = frozenset(
     BroadcastGradientArgs
     """.split()  # noqa: SIM905  (a list of words)
 )
-ON_UNKNOWN = ("warn", "error", "ignore")
 
 
 class GradientTape(tf.GradientTape):
@@ -189,12 +188,7 @@ class GradientTape(tf.GradientTape):
 
 
 def _options(on_unknown: str, *, lazy: bool, return_mask: bool) -> Options:
-    if on_unknown not in ON_UNKNOWN:
-        msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"
-        raise ValueError(msg)
-    if lazy and return_mask:
-        msg = "expected one of lazy and return_mask: the mask is what a lazy gradient does not make"
-        raise ValueError(msg)
+    check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     return Options(RULES, READERS, on_unknown)
 
 

@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from safeops._typing import Array
 from safeops.autodiff._torch_rules import Masking, spread
 from safeops.autodiff._torch_tags import Tags, is_number
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = [
     "UnknownOperationWarning",
@@ -47,8 +47,6 @@ __all__ = [
     "masked_backward",
     "value_and_grad",
 ]
-
-ON_UNKNOWN = ("warn", "error", "ignore")
 
 REASON = "the dispatch mode of safeops.autodiff.torch sees eager operations only"
 
@@ -121,7 +119,7 @@ def backward(
     >>> x.grad
     tensor([0.0000, 0.2500])
     """
-    _check(on_unknown, lazy=lazy, return_mask=return_mask)
+    check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     outputs = _listed(tensors)
     nodes = _nodes(outputs)
     _check_graph(nodes)
@@ -254,7 +252,7 @@ def grad(
     >>> grad(x.sqrt()[1], x, return_mask=True)
     ((tensor([0.0000, 0.2500]),), (tensor([False,  True]),))
     """
-    _check(on_unknown, lazy=lazy, return_mask=return_mask)
+    check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     ys, xs = _listed(outputs), _listed(inputs)
     _check_graph(_nodes(ys))
     cotangents = _cotangents(ys, grad_outputs)
@@ -311,7 +309,7 @@ def masked_backward(*, on_unknown: str = "warn") -> Iterator[None]:
     >>> x.grad
     tensor([0.0000, 0.2500])
     """
-    _check(on_unknown)
+    check_options(on_unknown)
     with _Redirect(on_unknown):
         yield
 
@@ -421,7 +419,7 @@ def value_and_grad(
         value = value if create_graph else value.detach()
         return ((value, aux) if has_aux else value), (found, active) if return_mask else found
 
-    _check(on_unknown, lazy=lazy, return_mask=return_mask)
+    check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     return wrapped
 
 
@@ -444,15 +442,6 @@ def _input(x: Any, *, create_graph: bool) -> Array:
     if create_graph and x.requires_grad:
         return x.view_as(x)
     return x.detach().requires_grad_()
-
-
-def _check(on_unknown: str, *, lazy: bool = False, return_mask: bool = False) -> None:
-    if on_unknown not in ON_UNKNOWN:
-        msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"
-        raise ValueError(msg)
-    if lazy and return_mask:
-        msg = "expected one of lazy and return_mask: the mask is what a lazy gradient does not make"
-        raise ValueError(msg)
 
 
 def _listed(x: Any) -> list[Array]:
