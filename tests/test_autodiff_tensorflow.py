@@ -463,10 +463,10 @@ def on_tensorflow(program):
 
 def test_random_programs_agree_with_the_tape():
     """Gradients are those of the tape, NaN where it has NaN, and masks are its masks."""
-    agree_with_the_tape(range(PROGRAMS_RUN), on_unknown="error")
+    assert_agrees_with_the_tape(range(PROGRAMS_RUN), on_unknown="error")
 
 
-def agree_with_the_tape(seeds, on_unknown):
+def assert_agrees_with_the_tape(seeds, on_unknown):
     """Compare programs on TensorFlow with what they are on the tape."""
     for seed in seeds:
         program, x = drawn(seed)
@@ -510,7 +510,7 @@ def test_a_wrong_rule_is_found(kind, rule, monkeypatch):
     monkeypatch.setitem(masked.RULES, kind, rule)
 
     with pytest.raises(AssertionError):
-        agree_with_the_tape(range(PROGRAMS_RUN), on_unknown="ignore")
+        assert_agrees_with_the_tape(range(PROGRAMS_RUN), on_unknown="ignore")
 
 
 def test_nothing_is_hidden():
@@ -876,3 +876,14 @@ def test_the_framework_of_the_arguments_is_picked():
     gradient = autodiff.grad(lambda x: tf.reduce_sum(tf.where(x > 0, tf.math.log(x), 0.0)))
 
     assert gradient(tf.constant([0.0, 2.0])).numpy().tolist() == [0.0, 0.5]
+
+
+def test_the_picked_gradient_is_traced_once():
+    """A second call of `safeops.autodiff.grad` runs what the first one has traced."""
+    from safeops import autodiff
+
+    traces = []
+    gradient = autodiff.grad(lambda x: traces.append(x) or x * x)
+
+    assert [float(gradient(tf.constant(t))) for t in (1.0, 2.0)] == [2.0, 4.0]
+    assert len(traces) == 1

@@ -31,6 +31,7 @@ product, not a selection.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from safeops._backends import backend_of
@@ -77,21 +78,22 @@ def grad(
     Array([0. , 0.5], dtype=float32)
     """
 
-    def wrapped(*args: Any) -> Any:
-        name = backend_of(*args).name
+    @cache  # in TensorFlow it holds what it has traced
+    def gradient_in(name: str) -> Callable[..., Any]:
         if name == "jax":
             from safeops.autodiff import jax  # noqa: PLC0415  (the framework is imported when met)
 
-            return jax.grad(f, argnums, return_mask=return_mask)(*args)
+            return jax.grad(f, argnums, return_mask=return_mask)
         if name == "torch":
-            from safeops.autodiff import torch  # noqa: PLC0415
+            from safeops.autodiff import torch  # noqa: PLC0415  (as above)
 
-            return torch.value_and_grad(f, argnums, return_mask=return_mask)(*args)[1]
+            both = torch.value_and_grad(f, argnums, return_mask=return_mask)
+            return lambda *args: both(*args)[1]
         if name == "tensorflow":
-            from safeops.autodiff import tensorflow  # noqa: PLC0415
+            from safeops.autodiff import tensorflow  # noqa: PLC0415  (as above)
 
-            return tensorflow.grad(f, argnums, return_mask=return_mask)(*args)
+            return tensorflow.grad(f, argnums, return_mask=return_mask)
         msg = f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"
         raise TypeError(msg)
 
-    return wrapped
+    return lambda *args: gradient_in(backend_of(*args).name)(*args)
