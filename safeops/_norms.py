@@ -345,7 +345,7 @@ def _norm(
     dtype: DType,
     axis: Axis,
     keepdims: bool,  # noqa: FBT001  (the public options, passed on)
-    ord: float,  # noqa: A002
+    ord: float,  # noqa: A002  (the name in NumPy and the standard)
     min_norm: float,
 ) -> Array:
     scaled, scale = _scaled(xp, x, axis)
@@ -355,7 +355,7 @@ def _norm(
     return _finish(xp, norm, dtype, axis, keepdims)
 
 
-def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002
+def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002  (as above)
     scaled, _ = _scaled(xp, x, axis)
     length = xp.astype(_length(xp, scaled, axis, ord), scaled.dtype)  # of complex vectors too
     return safe_div(scaled, length, fill_value=fill_value)
@@ -375,7 +375,7 @@ def _scaled(xp: Namespace, x: Array, axis: Axis) -> tuple[Array, Array]:
     return x / xp.astype(scale, x.dtype), scale
 
 
-def _length(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: A002
+def _length(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)
     """Return the norm of scaled slices, axes kept."""
     if ord == 2:  # noqa: PLR2004  (the order)
         return safe_sqrt(xp.sum(_squares(xp, x), axis=axis, keepdims=True))
@@ -411,7 +411,7 @@ def _kept(xp: Namespace, keep: Array | None, x: Array) -> Array:
     return x if keep is None else xp.where(keep, x, 0.0)
 
 
-def _finish(xp: Namespace, x: Array, dtype: DType, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001
+def _finish(xp: Namespace, x: Array, dtype: DType, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (passed on)
     """Return to the precision and the shape that the caller expects."""
     x = drop_axes(xp, x, axis, keepdims=keepdims)
     return x if dtype_name(dtype) in COMPLEX else xp.astype(x, dtype)

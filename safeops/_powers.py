@@ -155,7 +155,7 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
 def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
     """Monomials, because TensorFlow differentiates pow to ``0 * 0 ** -1`` here (2.21)."""
     other = xp.where(p > 0, 0.0, p)  # NaN stays
-    return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004
+    return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004  (powers)
 
 
 def safe_exp(x: Array, /) -> Array:

@@ -106,7 +106,7 @@ def _closest_observation(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]
 
 def _nearest(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
     low, part = _split(xp, (n - 1.0) * q)
-    up = xp.logical_or(part > 0.5, xp.logical_and(part == 0.5, _is_odd(xp, low)))  # noqa: PLR2004
+    up = xp.logical_or(part > 0.5, xp.logical_and(part == 0.5, _is_odd(xp, low)))  # noqa: PLR2004  (half)
     return _exactly(xp, xp.where(up, low + 1.0, low))
 
 

@@ -312,7 +312,8 @@ def safe_sum(
 
     Notes
     -----
-    **Gradient.** 1 to each entry kept; 0 to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to each entry kept; 0 to absent entries and for an empty slice, at every
+    order.
 
     **Source.** `numpy.sum` with `where`.
 
@@ -545,8 +546,7 @@ def safe_std(
     Notes
     -----
     **Gradient.** ``(x - mean(x)) / ((n - correction) * std)``; 0 for a constant slice, where
-    the slope is
-    infinite, to absent entries and for an empty slice, at every order.
+    the slope is infinite, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.std` with `where`. The largest entry is subtracted first, so that a
     constant slice has deviations of exactly 0, and an offset costs no digits.
@@ -607,8 +607,8 @@ def safe_max(
 
     Notes
     -----
-    **Gradient.** 1 to the largest entry, ``1 / k`` to each of k such; 0 where all that is kept is
-    -inf, to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to the largest entry, ``1 / k`` to each of k such; 0 where all that is kept
+    is -inf, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.max` with `where`.
 
@@ -669,8 +669,8 @@ def safe_min(
 
     Notes
     -----
-    **Gradient.** 1 to the smallest entry, ``1 / k`` to each of k such; 0 where all that is kept is
-    inf, to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to the smallest entry, ``1 / k`` to each of k such; 0 where all that is kept
+    is inf, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.min` with `where`.
 

@@ -83,7 +83,8 @@ def nansum(
 
     Notes
     -----
-    **Gradient.** 1 to each entry kept; 0 to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to each entry kept; 0 to absent entries and for an empty slice, at every
+    order.
 
     **Source.** `numpy.nansum` for the values.
 
@@ -316,8 +317,7 @@ def nanstd(
     Notes
     -----
     **Gradient.** ``(x - mean(x)) / ((n - correction) * std)``; 0 for a constant slice, where
-    the slope is
-    infinite, to absent entries and for an empty slice, at every order.
+    the slope is infinite, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.nanstd` for the values. The largest entry is subtracted first, so that a
     constant slice has deviations of exactly 0, and an offset costs no digits.
@@ -378,8 +378,8 @@ def nanmax(
 
     Notes
     -----
-    **Gradient.** 1 to the largest entry, ``1 / k`` to each of k such; 0 where all that is kept is
-    -inf, to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to the largest entry, ``1 / k`` to each of k such; 0 where all that is kept
+    is -inf, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.nanmax` for the values.
 
@@ -440,8 +440,8 @@ def nanmin(
 
     Notes
     -----
-    **Gradient.** 1 to the smallest entry, ``1 / k`` to each of k such; 0 where all that is kept is
-    inf, to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to the smallest entry, ``1 / k`` to each of k such; 0 where all that is kept
+    is inf, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.nanmin` for the values.
 
@@ -696,8 +696,8 @@ def nanmedian(
     Notes
     -----
     **Gradient.** One half to each of the two entries in the middle, or 1 to one; 0 to absent
-    entries and
-    for an empty slice, at every order. Among equal entries a stable sort says which is which.
+    entries and for an empty slice, at every order. Among equal entries a stable sort says which
+    is which.
 
     **Source.** `numpy.nanmedian` for the values.
 
@@ -758,11 +758,10 @@ def nanquantile(
     Notes
     -----
     **Gradient.** The weights of the two entries next to the quantile, 0 to the others; 0 to
-    absent entries
-    and for an empty slice, at every order.
+    absent entries and for an empty slice, at every order.
 
-    **Source.** `numpy.nanquantile` for the values; R. J. Hyndman and Y. Fan, *Sample Quantiles in
-    Statistical Packages* (1996), for the methods.
+    **Source.** `numpy.nanquantile` for the values; R. J. Hyndman and Y. Fan, *Sample Quantiles
+    in Statistical Packages* (1996), for the methods.
 
     Examples
     --------

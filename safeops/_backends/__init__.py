@@ -51,14 +51,14 @@ def load(name: str) -> Backend:
 
         return numpy.backend
     if name == "torch":
-        from safeops._backends import torch  # noqa: PLC0415
+        from safeops._backends import torch  # noqa: PLC0415  (lazy: see the module)
 
         return torch.backend
     if name == "jax":
-        from safeops._backends import jax  # noqa: PLC0415
+        from safeops._backends import jax  # noqa: PLC0415  (lazy: see the module)
 
         return jax.backend
-    from safeops._backends import tensorflow  # noqa: PLC0415
+    from safeops._backends import tensorflow  # noqa: PLC0415  (lazy: see the module)
 
     return tensorflow.backend
 

@@ -259,6 +259,18 @@ def _squares(x: Array, axis: Axis) -> tuple[Array, Array] | None:
     return None
 
 
+def _squares_of_entries(
+    x: Array, axis: Axis, where: Any, fill_value: Any
+) -> tuple[Array, Array, Array] | None:
+    """Return the entries and what `_squares` finds; None for what is left to the generic engine."""
+    y = _entries(x, where)
+    if y is None or type(fill_value) not in _NUMBERS:
+        return None
+    with np.errstate(all="ignore"):  # squares out of range
+        found = _squares(y, axis)
+    return None if found is None else (y, *found)
+
+
 def nanvar(
     x: Array,
     *,
@@ -269,14 +281,10 @@ def nanvar(
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Variance, shifted."""
-    y = _entries(x, where)
-    if y is None or type(fill_value) not in _NUMBERS:
-        return None
-    with np.errstate(all="ignore"):  # squares out of range
-        found = _squares(y, axis)
+    found = _squares_of_entries(x, axis, where, fill_value)
     if found is None:
         return None
-    squares, number = found
+    y, squares, number = found
     value = _quotient(squares, number - correction, fill_value, y.dtype)
     return _shaped(value, axis, keepdims=keepdims)
 
@@ -291,14 +299,10 @@ def nanstd(
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Root of the variance, where the squares are normal numbers or a slice is constant."""
-    y = _entries(x, where)
-    if y is None or type(fill_value) not in _NUMBERS:
-        return None
-    with np.errstate(all="ignore"):  # squares out of range
-        found = _squares(y, axis)
+    found = _squares_of_entries(x, axis, where, fill_value)
     if found is None:
         return None
-    squares, number = found
+    y, squares, number = found
     tiny = squares < _TINY[y.dtype]
     if tiny.any():
         ends = (f.reduce(y, axis=axis, keepdims=True) for f in (np.fmin, np.fmax))

@@ -16,7 +16,7 @@ class _Nansum(torch.autograd.Function):
     """`torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN."""
 
     @staticmethod
-    def forward(ctx: Any, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001
+    def forward(ctx: Any, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
         """Return the sums."""
         ctx.save_for_backward(x)
         ctx.save_for_forward(x)
