@@ -1,11 +1,13 @@
 """The command line: `python -m safeops`."""
 
 import sys
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib.util import find_spec
+from typing import Any
 
-from safeops import __version__
+from safeops import __version__, _recipes
 from safeops._backends import FRAMEWORKS
 from safeops._demo import demonstrate
 
@@ -38,7 +40,45 @@ def make_parser() -> ArgumentParser:
         metavar="NAME",
         help=f"run on this one only, out of {', '.join(FRAMEWORKS)}; may be repeated",
     )
+    add_recipe(parser.add_subparsers(title="commands", metavar="COMMAND"))
     return parser
+
+
+def add_recipe(commands: Any) -> None:
+    """Add the command that prints recipes."""
+    said = "print a safe operation to copy, which runs without safeops"
+    parser = commands.add_parser("recipe", help=said, description=said)
+    parser.set_defaults(run=print_recipe)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("name", nargs="?", type=name_of_recipe, metavar="NAME", help="as in --list")
+    wanted.add_argument("--list", action="store_true", help="list the names, each with its use")
+    parser.add_argument(
+        "--framework",
+        dest="spelling",
+        choices=_recipes.TITLES,
+        default=next(filter(find_spec, _recipes.TITLES), "numpy"),
+        help="whose functions the recipe uses; default: the first of these that is installed",
+    )
+
+
+def print_recipe(options: Namespace) -> int:
+    """Print a recipe, or the list of them."""
+    if options.list:
+        for name in _recipes.names():
+            print(f"{name:23} {_recipes.read(name).summary}")
+    else:
+        print(_recipes.program(_recipes.read(options.name), options.spelling), end="")
+    return 0
+
+
+def name_of_recipe(name: str) -> str:
+    """Return the name of a recipe that there is."""
+    names = _recipes.names()
+    if name not in names:
+        near = get_close_matches(name, names) or ["--list"]
+        msg = f"expected the name of a recipe, got {name}; try {' or '.join(near)}"
+        raise ArgumentTypeError(msg)
+    return name
 
 
 def installed_framework(name: str) -> str:

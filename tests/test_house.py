@@ -33,7 +33,7 @@ FLOORS = (
     ("nan_reductions",),
     ("testing", "autodiff"),
     ("__init__",),
-    ("_demo",),
+    ("_demo", "_recipes"),
     ("__main__",),
 )
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}

@@ -1,0 +1,174 @@
+"""Recipes: each runs alone on its framework, and agrees with the operation of safeops."""
+
+import ast
+import re
+
+import numpy as np
+import pytest
+
+import safeops
+from assertions import assert_close
+from frameworks import to_numpy
+from safeops import _recipes
+from safeops.__main__ import main
+from safeops._backends import dtype_name, load
+
+NAMES = _recipes.names()
+SPELLED = pytest.mark.only(*_recipes.TITLES)
+# float32 arithmetic of a few operations
+RTOL = 1e-5
+ATOL = 1e-6
+
+
+def run(code, **names):
+    """Run code in a namespace of its own, with nothing in it but these names."""
+    names = {"__name__": "recipe", **names}
+    exec(compile(code, "recipe", "exec"), names)
+    return names
+
+
+def sections_in(name, framework):
+    """Return the code of each section, in the spelling of a framework."""
+    sections = _recipes.read(name).sections.items()
+    return {title: _recipes.spell(section.code, framework) for title, section in sections}
+
+
+def with_imports(code):
+    """Return code below the imports that it needs."""
+    return f"{_recipes.imports_of(code)}\n\n{code}"
+
+
+def calls_of(name, framework):
+    """Return the calls in which a recipe agrees with safeops, as source text."""
+    code = sections_in(name, framework)[_recipes.AGREEMENT]
+    return [ast.unparse(node) for node in ast.parse(code).body]
+
+
+def is_floating(value):
+    """Whether an argument is a floating array, for which a gradient can be taken."""
+    return hasattr(value, "dtype") and "float" in dtype_name(value.dtype)
+
+
+def leaves(value):
+    """Return the arrays of a result, which may be a tuple, a list or a dictionary."""
+    if isinstance(value, (tuple, list)):
+        return [leaf for part in value for leaf in leaves(part)]
+    if isinstance(value, dict):
+        return [leaf for key in sorted(value) for leaf in leaves(value[key])]
+    return [value]
+
+
+def outcome(f, args, options, framework):
+    """Return the value of a call, and the gradient of its sum for each floating array."""
+    backend = load(framework)
+    value = leaves(f(*args, **options))
+    places = [i for i, arg in enumerate(args) if is_floating(arg)]
+    floating = [v for v in value if is_floating(v)]
+    if framework == "numpy" or not floating:
+        return list(map(to_numpy, value))
+
+    def total(*arrays):
+        given = list(args)
+        for place, array in zip(places, arrays, strict=True):
+            given[place] = array
+        parts = [v for v in leaves(f(*given, **options)) if is_floating(v)]
+        return sum(map(backend.xp.sum, parts))
+
+    gradient = backend.grad(total)(*(args[i] for i in places))
+    return [to_numpy(x) for x in (*value, *gradient)]
+
+
+def captured(call, names):
+    """Return the arguments of a call, evaluated."""
+    seen = []
+    function = ast.parse(call, mode="eval").body.func.id
+    exec(call, names | {function: lambda *args, **options: seen.append((args, options))})
+    return function, *seen[0]
+
+
+@SPELLED
+@pytest.mark.usefixtures("users_defaults")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_runs_alone(name, framework):
+    """The program that the command prints passes its own assertions, and needs no safeops."""
+    text = _recipes.program(_recipes.read(name), framework)
+
+    with np.errstate(all="ignore" if framework != "numpy" else "raise", under="ignore"):
+        run(text)
+
+    assert not re.search(r"^\s*(import|from) safeops|\.\.\.(?!,)", text, flags=re.MULTILINE)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@SPELLED
+@pytest.mark.usefixtures("users_defaults")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_agrees_with_safeops(name, framework):
+    """Value and gradient are those of the operation, in the calls that the page lists."""
+    recipe = sections_in(name, framework)["The recipe"]
+    calls = calls_of(name, framework)
+    names = run(with_imports("\n".join([recipe, *(f"# {call}" for call in calls)])))
+
+    for call in calls:
+        function, args, options = captured(call, names)
+        got = outcome(names[function], args, options, framework)
+        wanted = outcome(getattr(safeops, function), args, options, framework)
+
+        for ours, theirs in zip(got, wanted, strict=True):
+            assert_close(ours, theirs, RTOL, call, ATOL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_recipe_proves_something(name):
+    """There is a bug, a recipe that defines the operation, a proof, and calls to hold it to."""
+    sections = _recipes.read(name).sections
+
+    assert list(sections) == list(_recipes.SECTIONS)
+    assert all(section.text or section.code for section in sections.values())
+    assert f"def {name}(" in sections["The recipe"].code
+    assert "assert" in sections["The bug"].code
+    assert "assert" in sections["The proof"].code
+    assert len(calls_of(name, "numpy")) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_bug_is_short(name):
+    """The bug is a function of few lines, an input, and what comes out."""
+    code = _recipes.read(name).sections["The bug"].code
+
+    assert len([line for line in code.splitlines() if line.strip()]) <= 9
+
+
+# The command.
+
+
+@SPELLED
+@pytest.mark.parametrize("name", NAMES[:3])
+def test_the_command_prints_the_program(name, framework, capsys):
+    """`python -m safeops recipe NAME --framework F` prints the program, and nothing else."""
+    assert main(["recipe", name, "--framework", framework]) == 0
+
+    assert capsys.readouterr().out == _recipes.program(_recipes.read(name), framework)
+
+
+def test_the_command_lists_all(capsys):
+    """`--list` has a line for each recipe, which opens with its name."""
+    assert main(["recipe", "--list"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == NAMES
+    assert max(map(len, lines)) <= 120
+
+
+def test_a_name_that_is_close_is_offered(capsys):
+    """An unknown name is an error that names the nearest ones."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["recipe", "safe_lgo"])
+
+    assert "got safe_lgo; try safe_log" in capsys.readouterr().err
+
+
+def test_a_recipe_that_is_wrong_is_found():
+    """A recipe with another gradient does not agree."""
+    with pytest.raises(AssertionError):
+        assert_close(np.asarray([0.0]), np.asarray([np.nan]), RTOL)
