@@ -174,7 +174,7 @@ GRADIENTS: dict[str, Callable[..., list[str]]] = {
 def imports_of(code: str) -> str:
     """Return the import statements that code needs."""
     used = [line for name, line in IMPORTS.items() if re.search(rf"(?<![\w.]){name}\.", code)]
-    return "\n".join(used)
+    return "\n".join(used).replace(IMPORTS["math"] + "\nimport", IMPORTS["math"] + "\n\nimport")
 
 
 def program(recipe: Recipe, framework: str) -> str:
