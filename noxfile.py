@@ -63,6 +63,18 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation, whose pages are run, and check what was built."""
+    frameworks = [name for name in FRAMEWORKS if name != "array-api-strict"]
+    install(session, "docs", "test", *(PREFIX + name for name in frameworks))
+    # -P: the installed package, not the working tree
+    build = ["python", "-P", "-m", "sphinx", "--show-traceback", "-W", "--keep-going", "-q"]
+    session.run(*build, "docs", "docs/_build")
+    selected = [f"--framework={name}" for name in frameworks]
+    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/test_site.py")
+
+
 for _framework in FRAMEWORKS:
     add_session_of(_framework)
 

@@ -481,7 +481,7 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
     every order. At ``x == y`` the slope is infinite: 0 is chosen.
 
     **Source.** The difference clipped at 0, in the form of Maechler, "Accurately computing
-    log(1 - exp(-|a|))" (2012).
+    ``log(1 - exp(-abs(a)))``" (2012).
 
     Examples
     --------

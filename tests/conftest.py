@@ -30,6 +30,7 @@ def pytest_addoption(parser):
     group = parser.getgroup("safeops")
     group.addoption("--framework", action="append", default=[], help=", ".join(FRAMEWORKS))
     group.addoption("--gpu", action="store_true", help="run the tests that need an accelerator")
+    group.addoption("--site", help="the built documentation, which some tests read")
     group.addoption("--installed", action="store_true", help="demand that the working tree is not")
 
 
@@ -93,6 +94,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if item.get_closest_marker("gpu") and not config.getoption("gpu"):
             item.add_marker(pytest.mark.skip(reason="needs an accelerator: pytest --gpu"))
+        if item.get_closest_marker("site") and not config.getoption("site"):
+            item.add_marker(pytest.mark.skip(reason="needs the built documentation: nox -s docs"))
         if item.get_closest_marker("together") and missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)} too"))
 

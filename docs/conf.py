@@ -1,0 +1,54 @@
+"""The documentation: ``nox -s docs`` builds it, without a network."""
+
+import os
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+# Notebooks are run in processes of their own, which inherit this: TensorFlow greets on stderr.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]  # pages.py, and the case tables
+
+import pages  # noqa: E402  (after the path)
+
+import safeops  # noqa: E402
+
+project = "safeops"
+author = "The safeops developers"
+copyright = author  # noqa: A001  (the name in Sphinx)
+release = safeops.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+    "sphinx-mathjax-offline",
+]
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = f"safeops {release}"
+html_static_path = ["static"]
+html_css_files = ["safeops.css"]
+
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+
+autodoc_typehints = "none"  # the docstrings have the types, in words
+default_role = "py:obj"  # `safe_log` in a docstring is a link
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+
+def setup(app: Sphinx) -> None:
+    """Write the pages that are made from recipes, docstrings and case tables."""
+    app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir)))

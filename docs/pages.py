@@ -1,0 +1,181 @@
+"""The pages that are made: recipes, the reference, the table of what is tested."""
+
+import inspect
+from pathlib import Path
+
+import cases
+import derivatives
+import reductions
+import safeops
+import slices
+from safeops import _recipes
+
+# The families, by the module of a function.
+FAMILIES = {
+    "_where": ("combinators", "Combinators"),
+    "_division": ("quotients", "Quotients and products"),
+    "_powers": ("powers", "Roots, powers, exponentials"),
+    "_logs": ("logarithms", "Logarithms and entropies"),
+    "_angles": ("angles", "Angles"),
+    "_norms": ("norms", "Norms and distances"),
+    "_softmax": ("softmax", "Softmax"),
+    "_reductions": ("reductions", "Reductions with a mask"),
+    "nan_reductions": ("nan-reductions", "Reductions that leave out NaN"),
+}
+DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
+RECIPES = """# Recipes
+
+Each page has one bug, and its cure as code to copy, which runs without safeops.
+The tests run every one on PyTorch, JAX, TensorFlow and NumPy.
+They hold it to the function of the library that has its name.
+
+The same texts come out of the command line:
+
+```console
+python -m safeops recipe --list
+python -m safeops recipe safe_log --framework jax
+```"""
+SUPPORT = """# What is tested
+
+This page is made from the case tables that the tests run through.
+It has no row and no tick that no test stands behind.
+
+A tick means that these derivatives are exact in that mode: {orders}.
+In `fwd-rev`, forward mode runs over reverse mode.
+A number points to what is left out, and why.
+On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
+Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
+WITHOUT = """## Without a row
+
+These have no formula of their own, or no derivative, and tests of another kind: {names}."""
+TABLES = (*cases.ROWS, *slices.ROWS, *reductions.ROWS)
+
+
+def write(docs: Path) -> None:
+    """Write all pages that are made, each only if it changed."""
+    made = {f"recipes/{name}.md": recipe_page(_recipes.read(name)) for name in _recipes.names()}
+    made["recipes/index.md"] = recipe_index()
+    for module, (page, title) in FAMILIES.items():
+        made[f"reference/{page}.md"] = family_page(module, title)
+    made["reference/support.md"] = support_page()
+    for name, text in made.items():
+        file = docs / name
+        file.parent.mkdir(exist_ok=True)
+        if not file.exists() or file.read_text() != text:
+            file.write_text(text)
+
+
+def family_of(name: str) -> str:
+    """Return the module in which a function stands, as `FAMILIES` names it."""
+    module = getattr(safeops, name).__module__.removeprefix("safeops.")
+    return "nan_reductions" if module == "_quantiles" else module
+
+
+def functions_of(module: str) -> list[str]:
+    """Return the public functions of a module, in the order of its text."""
+    names = [name for name in safeops.__all__ if family_of(name) == module]
+    return sorted(names, key=lambda name: inspect.getsourcelines(getattr(safeops, name))[1])
+
+
+def code_block(code: str) -> str:
+    """Return code as Markdown."""
+    return f"```python\n{code}\n```"
+
+
+def tabs(code: str, frameworks: list[str]) -> str:
+    """Return code in the spelling of each framework, one behind the other."""
+    items = []
+    for name in frameworks:
+        spelled = _recipes.spell(code, name)
+        imports = _recipes.imports_of(spelled)
+        text = f"{imports}\n\n\n{spelled}" if imports else spelled
+        title = _recipes.TITLES[name]
+        items.append(f":::{{tab-item}} {title}\n:sync: {name}\n\n{code_block(text)}\n:::")
+    body = "\n\n".join(items)
+    return f"::::{{tab-set}}\n:sync-group: framework\n\n{body}\n::::"
+
+
+def recipe_page(recipe: _recipes.Recipe) -> str:
+    """Return the page of a recipe."""
+    page, _ = FAMILIES[family_of(recipe.name)]
+    head = (
+        f"# {recipe.name}\n\n{recipe.summary}\n\n"
+        f"The library has it as {{py:func}}`safeops.{recipe.name}`, with more options; "
+        f"see [its family](../reference/{page}.md). "
+        f"`python -m safeops recipe {recipe.name} --framework torch` prints this page as a program."
+    )
+    parts = [head, *(section(recipe.name, *item) for item in recipe.sections.items())]
+    return "\n\n".join(parts) + "\n"
+
+
+def section(name: str, title: str, part: _recipes.Section) -> str:
+    """Return a section of a recipe."""
+    lines = [f"## {title}", part.text]
+    if title == _recipes.AGREEMENT:
+        said = f"The tests hold value and gradient to those of `safeops.{name}` in these calls."
+        lines += [said, code_block(part.code), "`xp` stands for each of the four frameworks."]
+    elif part.code:
+        spelled = list(_recipes.TITLES) if title != "The bug" else list(DIFFERENTIATED)
+        lines.append(tabs(part.code, spelled))
+        if title == "The bug":
+            lines.append("NumPy has no gradients, and so does not have this bug.")
+    return "\n\n".join(line for line in lines if line)
+
+
+def recipe_index() -> str:
+    """Return the page that lists the recipes by family."""
+    parts = [RECIPES]
+    for module, (_, title) in FAMILIES.items():
+        rows = [f"- [{n}]({n}.md): {_recipes.read(n).summary}" for n in recipes_of(module)]
+        toctree = "\n".join(["```{toctree}", ":hidden:", "", *recipes_of(module), "```"])
+        parts.append(f"## {title}\n\n" + "\n".join(rows) + f"\n\n{toctree}")
+    return "\n\n".join(parts) + "\n"
+
+
+def recipes_of(module: str) -> list[str]:
+    """Return the names of the recipes of a family."""
+    return [name for name in functions_of(module) if name in _recipes.names()]
+
+
+def family_page(module: str, title: str) -> str:
+    """Return the reference of a family, made from docstrings."""
+    parts = [f"# {title}"]
+    for name in functions_of(module):
+        parts.append(f"```{{eval-rst}}\n.. autofunction:: safeops.{name}\n```")
+        if name in _recipes.names():
+            parts.append(f"To copy: [the recipe of {name}](../recipes/{name}.md).")
+    return "\n\n".join(parts) + "\n"
+
+
+def support_page() -> str:
+    """Return the table of what is tested, made from the tables that the tests run through."""
+    orders = ", ".join(f"`{order}`" for order in derivatives.ORDERS)
+    with_a_row = {row.name.replace(",", "").split()[0] for row in TABLES}
+    without = ", ".join(f"`{name}`" for name in sorted(set(safeops.__all__) - with_a_row))
+    tables = [support_of(framework, title) for framework, title in DIFFERENTIATED.items()]
+    parts = [SUPPORT.format(orders=orders), *tables, WITHOUT.format(names=without)]
+    return "\n\n".join(parts) + "\n"
+
+
+def support_of(framework: str, title: str) -> str:
+    """Return the table of one framework, and its exceptions."""
+    modes = derivatives.MODES[framework]
+    notes: dict[str, int] = {}
+    rows = [
+        f"| `{row.name}` | {' | '.join(tick(row, framework, mode, notes) for mode in modes)} |"
+        for row in TABLES
+    ]
+    head = f"| operation | {' | '.join(modes)} |\n|{' --- |' * (len(modes) + 1)}"
+    table = "\n".join([":::{table}", ":class: support", "", head, *rows, ":::"])
+    listed = "\n".join(f"{number}. {note}" for note, number in notes.items())
+    return f"## {title}\n\n{table}\n\n{listed}"
+
+
+def tick(row: object, framework: str, mode: str, notes: dict[str, int]) -> str:
+    """Return the mark of an operation in a mode, with the number of its exception."""
+    unsupported = row.unsupported | derivatives.UNSUPPORTED
+    if (framework, mode) not in unsupported:
+        return "✓"
+    skipped, fact = unsupported[framework, mode]
+    note = f"Without {', '.join(f'`{order}`' for order in skipped)}: {fact}."
+    return f"✓ ({notes.setdefault(note, len(notes) + 1)})"

@@ -1,0 +1,152 @@
+"""The built documentation: `nox -s docs` builds it and runs these tests."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import safeops
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LOADED = {"audio", "embed", "iframe", "img", "link", "script", "source", "video"}
+BROKEN = """---
+file_format: mystnb
+kernelspec:
+  name: python3
+---
+
+# A page
+
+```{code-cell} python
+assert 1 + 1 == TOTAL
+```
+"""
+
+
+class Page(HTMLParser):
+    """The links of a page, what it loads, and the anchors that it has."""
+
+    def __init__(self, text):
+        """Read a page."""
+        super().__init__()
+        self.links, self.loaded, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        """Take down one element."""
+        attributes = dict(attrs)
+        self.anchors |= {attributes.get("id"), attributes.get("name")}
+        address = attributes.get("href") or attributes.get("src")
+        if address and tag in LOADED and attributes.get("rel") not in ("canonical", "next", "prev"):
+            self.loaded.append(address)
+        if address and tag == "a":
+            self.links.append(address)
+
+
+@pytest.fixture(scope="session")
+def site(pytestconfig):
+    """Return the pages of the site by their files."""
+    folder = Path(pytestconfig.getoption("site")).resolve()
+    return {file: Page(file.read_text()) for file in folder.rglob("*.html")}
+
+
+def outside(pages):
+    """Return what pages load from other hosts."""
+    return [
+        address
+        for page in pages.values()
+        for address in page.loaded
+        if urlsplit(address).netloc or urlsplit(address).scheme not in ("", "data")
+    ]
+
+
+def broken_links(pages):
+    """Return the internal links that lead nowhere."""
+    for file, page in pages.items():
+        for address in page.links:
+            parts = urlsplit(address)
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            if parts.scheme or parts.netloc:
+                continue
+            lost = parts.fragment and target in pages
+            if not target.exists() or (
+                lost and unquote(parts.fragment) not in pages[target].anchors
+            ):
+                yield f"{file.name}: {address}"
+
+
+def unexecuted(text):
+    """Return the blocks of Python in a page that nothing runs."""
+    return re.findall(r"^[`:]{3,}(?:python|py|\{code(?:-block)?\} *python)\b.*", text, re.MULTILINE)
+
+
+def hand_written():
+    """Return the pages that are not made."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "docs"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [ROOT / name for name in done.stdout.split() if name.endswith(".md")]
+
+
+@pytest.mark.site
+def test_nothing_comes_from_another_host(site):
+    """No script, style, font or picture is loaded from the network."""
+    assert site
+    assert outside(site) == []
+
+
+@pytest.mark.site
+def test_internal_links_lead_somewhere(site):
+    """Every link within the site has its page, and its place on that page."""
+    assert list(broken_links(site)) == []
+
+
+@pytest.mark.site
+def test_every_function_has_a_reference(site):
+    """Each public function is an anchor of the reference."""
+    anchors = set().union(*(page.anchors for page in site.values()))
+
+    assert {f"safeops.{name}" for name in safeops.__all__} <= anchors
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(("total", "status"), [("2", 0), ("3", 2)])
+def test_a_page_that_breaks_fails_the_build(total, status, tmp_path):
+    """A cell that raises stops the build, and one that does not raise does not."""
+    source = tmp_path / "docs"
+    source.mkdir()
+    (source / "index.md").write_text(BROKEN.replace("TOTAL", total))
+    command = [sys.executable, "-P", "-m", "sphinx", "-q", "-c", str(DOCS)]
+
+    done = subprocess.run(
+        [*command, str(source), str(tmp_path / "site"), str(source / "index.md")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == status, done.stderr
+
+
+def test_no_block_is_shown_that_nothing_runs():
+    """The pages written by hand have cells, which the build runs, and no other Python."""
+    texts = {file.name: file.read_text() for file in hand_written()}
+    cells = sum(text.count("```{code-cell}") for text in texts.values())
+
+    assert cells > 50
+    assert {name: unexecuted(text) for name, text in texts.items() if unexecuted(text)} == {}
+
+
+def test_the_finders_find():
+    """Each finder finds its fault in a planted page."""
+    file = ROOT / "page.html"
+    page = Page('<script src="https://a.b/c.js"></script><a href="x.html">x</a><a href="#y">y</a>')
+
+    assert outside({file: page}) == ["https://a.b/c.js"]
+    assert len(list(broken_links({file: page}))) == 2
+    assert unexecuted("```python\nx\n```\n\n```{code-block} python\n") != []
+    assert unexecuted("```{code-cell} python\nx\n```") == []
