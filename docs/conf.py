@@ -42,6 +42,7 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+nb_render_markdown_format = "gfm"  # commonmark has no tables
 
 autodoc_typehints = "none"  # the docstrings have the types, in words
 default_role = "py:obj"  # `safe_log` in a docstring is a link
