@@ -79,10 +79,13 @@ def outcome(f, args, options, framework):
 
 
 def captured(call, names):
-    """Return the arguments of a call, evaluated."""
+    """Return what is called, as source text, and the arguments, evaluated."""
     seen = []
-    function = ast.parse(call, mode="eval").body.func.id
-    exec(call, names | {function: lambda *args, **options: seen.append((args, options))})
+    expression = ast.parse(call, mode="eval").body
+    function = ast.unparse(expression.func)
+    expression.func = ast.Name("capture")
+    names = names | {"capture": lambda *args, **options: seen.append((args, options))}
+    run(ast.unparse(expression), **names)
     return function, *seen[0]
 
 
@@ -111,11 +114,13 @@ def test_a_recipe_agrees_with_safeops(name, framework):
 
     for call in calls:
         function, args, options = captured(call, names)
-        got = outcome(names[function], args, options, framework)
-        wanted = outcome(getattr(safeops, function), args, options, framework)
+        of_library = names | {name: getattr(safeops, name)}
+        ours, theirs = (run(f"f = {function}", **n)["f"] for n in (names, of_library))
+        got = outcome(ours, args, options, framework)
+        wanted = outcome(theirs, args, options, framework)
 
-        for ours, theirs in zip(got, wanted, strict=True):
-            assert_close(ours, theirs, RTOL, call, ATOL)
+        for one, other in zip(got, wanted, strict=True):
+            assert_close(one, other, RTOL, call, ATOL)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -43,6 +43,7 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "asarray": "tf.constant",
         "any": "tf.reduce_any",
         "all": "tf.reduce_all",
+        "clip": "tf.clip_by_value",
         "cumulative_sum": "tf.cumsum",
         "cumulative_prod": "tf.math.cumprod",
         "isfinite": "tf.math.is_finite",
