@@ -30,6 +30,7 @@ PREFIX = {"numpy": "np", "torch": "torch", "jax": "jnp", "tensorflow": "tf"}
 SPELLINGS: dict[str, dict[str, str]] = {
     "numpy": {"stop_gradient": "np.asarray", "astype": "np.astype"},
     "torch": {
+        "cumulative_sum": "torch.cumsum",
         "expand_dims": "torch.unsqueeze",
         "max": "torch.amax",
         "min": "torch.amin",
@@ -69,6 +70,7 @@ IMPORTS = {
     "torch": "import torch",
 }
 NAME = re.compile(r"\bxp\.(\w+)")
+SORT = re.compile(r"\bxp\.sort\((\w+), axis=-1\)")
 FINFO = re.compile(r"\bxp\.finfo\((\w+)\.dtype\)")
 # ``slope = grad(naive)(x)``; ``grad(naive, xla)`` where TensorFlow shows the bug under XLA only
 GRAD = re.compile(r"(?P<out>slope.*) = grad\((?P<f>\w+)(?P<xla>, xla)?\)\((?P<args>[\w, ]+)\)")
@@ -112,6 +114,8 @@ def spell(code: str, framework: str) -> str:
     """Return code in the spelling of a framework; NumPy's has no gradients."""
     code = "\n".join(lines_of(code, framework))
     code = FINFO.sub(partial(limits, framework), code)
+    if framework == "torch":  # whose sort returns the places too
+        code = SORT.sub(r"torch.sort(\1, dim=-1, stable=True).values", code)
     return NAME.sub(partial(spelling, framework), code).replace("\n\n\n\n", "\n\n\n").strip("\n")
 
 
