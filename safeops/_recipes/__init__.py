@@ -70,7 +70,7 @@ IMPORTS = {
     "torch": "import torch",
 }
 NAME = re.compile(r"\bxp\.(\w+)")
-SORT = re.compile(r"\bxp\.sort\((\w+), axis=-1\)")
+SORT = re.compile(r"\bxp\.sort\((\w+), axis=([-\w]+)\)")
 FINFO = re.compile(r"\bxp\.finfo\((\w+)\.dtype\)")
 # ``slope = grad(naive)(x)``; ``grad(naive, xla)`` where TensorFlow shows the bug under XLA only
 GRAD = re.compile(r"(?P<out>slope.*) = grad\((?P<f>\w+)(?P<xla>, xla)?\)\((?P<args>[\w, ]+)\)")
@@ -115,7 +115,7 @@ def spell(code: str, framework: str) -> str:
     code = "\n".join(lines_of(code, framework))
     code = FINFO.sub(partial(limits, framework), code)
     if framework == "torch":  # whose sort returns the places too
-        code = SORT.sub(r"torch.sort(\1, dim=-1, stable=True).values", code)
+        code = SORT.sub(r"torch.sort(\1, dim=\2, stable=True).values", code)
     return NAME.sub(partial(spelling, framework), code).replace("\n\n\n\n", "\n\n\n").strip("\n")
 
 
