@@ -136,6 +136,11 @@ def test_a_recipe_proves_something(name):
     assert len(calls_of(name, "numpy")) > 1
 
 
+def test_every_operation_has_a_recipe():
+    """The recipes are those of the public functions."""
+    assert sorted(safeops.__all__) == NAMES
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_bug_is_short(name):
     """The bug is a function of few lines, an input, and what comes out."""

@@ -106,11 +106,13 @@ def test_internal_links_lead_somewhere(site):
 
 
 @pytest.mark.site
-def test_every_function_has_a_reference(site):
-    """Each public function is an anchor of the reference."""
+def test_every_function_has_a_reference_and_a_recipe(site):
+    """Each public function is an anchor of the reference, and a page of the recipes."""
     anchors = set().union(*(page.anchors for page in site.values()))
+    pages = {file.stem for file in site if file.parent.name == "recipes"}
 
     assert {f"safeops.{name}" for name in safeops.__all__} <= anchors
+    assert set(safeops.__all__) <= pages
 
 
 @pytest.mark.site
