@@ -3,12 +3,14 @@
 import warnings
 from dataclasses import replace
 from functools import cache, partial
+from math import nan
 
 import numpy as np
 import pytest
 
 import cases
 import reductions
+import safeops as so
 import slices
 from assertions import assert_close, differs
 from derivatives import MODES, SECOND, derivatives_in, directions
@@ -137,6 +139,26 @@ def test_slices_are_exact(row, way):
         # What is absent or chosen is exactly 0.
         atol = np.where(exact[order] == 0, 0.0, ATOL) if order == "reverse" else ATOL
         assert_close(x, exact[order], RTOL, order, atol)
+
+
+@pytest.mark.parametrize("op", [so.safe_max, so.safe_min, so.safe_std, so.safe_norm])
+def test_a_nan_that_is_kept_has_a_gradient_of_nan(op, way):
+    """No mode makes 0 of the slope of a slice with a NaN; an entry left out has 0 all the same."""
+    framework, mode = way
+    x = np.array([[1.0, nan, 3.0], [1.0, 2.0, 4.0]])
+    keep = np.array([[1.0, 1.0, 0.0]] * 2)
+    args, v = ([asarray(framework, a) for a in group] for group in ((x, keep), (x * 0 + 1,) * 2))
+    none = {way: (SECOND, "the first order is what this is about")}
+
+    def f(x, keep):
+        return op(x, axis=-1, where=keep > 0)
+
+    got = derivatives_in(mode, framework, f, lambda out: out, args, v, v, none)
+
+    slope = to_numpy(got["reverse"][0])
+    assert np.isnan(slope[0, :2]).all()
+    assert np.isfinite(slope[1]).all()
+    assert (slope[:, 2] == 0).all()
 
 
 # One mode of each framework in which the naive version has its plain gradient.

@@ -103,6 +103,19 @@ def test_the_slope_of_abs_is_one_at_zero():
 
 
 @pytest.mark.only("jax")
+def test_the_slope_of_a_maximum_loses_nan_under_jit():
+    """JAX multiplies it with 0 and 1, XLA makes a select of that, and ours keeps it (0.10.2)."""
+    import jax
+    import jax.numpy as jnp
+
+    x = jnp.asarray([1.0, jnp.nan])
+
+    assert jnp.isnan(jax.grad(jnp.max)(x)).all()
+    assert (jax.jit(jax.grad(jnp.max))(x) == 0).all()
+    assert jnp.isnan(jax.jit(jax.grad(so.safe_max))(x)).all()
+
+
+@pytest.mark.only("jax")
 def test_log1p_of_xla_is_inexact():
     """Its float64 is off by about a hundred units in the last place at -0.4141 (0.10.2)."""
     import jax.numpy as jnp

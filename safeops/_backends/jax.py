@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from safeops._backends.array_api import SCALARS, ArrayAPI
-from safeops._typing import Array, DType, Function
+from safeops._typing import Array, Axis, DType, Function
 
 
 class JaxNumpy:
-    """`jax.numpy` with two rules put right."""
+    """`jax.numpy` with some rules put right."""
 
     @staticmethod
     @jax.custom_jvp
@@ -30,6 +31,21 @@ class JaxNumpy:
         """Absolute value, of slope 0 at 0 as in the other frameworks: JAX 0.10.2 has 1 there."""
         return jnp.where(x == 0, 0, jnp.abs(x))
 
+    @staticmethod
+    def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """
+        Return the largest entry, with slope NaN if that is NaN.
+
+        The rule of JAX 0.10.2 multiplies with 0 and 1, of which XLA makes a select: under jit the
+        slope is 0.
+        """
+        return _extreme(jnp.max, x, axis, keepdims)
+
+    @staticmethod
+    def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Return the smallest entry, as `max` does the largest."""
+        return _extreme(jnp.min, x, axis, keepdims)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)
 
@@ -39,6 +55,23 @@ def _divide_jvp(args: tuple[Array, Array], tangents: tuple[Array, Array]) -> tup
     quotient = JaxNumpy.divide(*args)
     x_dot, y_dot = tangents
     return quotient, (x_dot - quotient * y_dot) / args[1]
+
+
+# A custom rule takes no keywords.
+@partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
+def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001
+    return choose(x, axis=axis, keepdims=keepdims)
+
+
+@_extreme.defjvp
+def _extreme_jvp(*given: Any) -> tuple[Array, Array]:
+    choose, axis, keepdims, (x,), (x_dot,) = given
+    value, peak = (_extreme(choose, x, axis, kept) for kept in (keepdims, True))
+    lost = jnp.isnan(peak)
+    chosen = jnp.logical_or(x == peak, lost)
+    share = jnp.where(lost, jnp.nan, 1 / jnp.sum(chosen, axis=axis, keepdims=True, dtype=x.dtype))
+    slope = share * jnp.sum(jnp.where(chosen, x_dot, 0), axis=axis, keepdims=True)
+    return value, jnp.reshape(slope, value.shape)
 
 
 class Jax(ArrayAPI):
