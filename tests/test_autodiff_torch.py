@@ -641,6 +641,14 @@ def shared_keys(x):
     return (attend(pairs, keys, keys, enable_gqa=True)[:2] ** 2).sum()
 
 
+def later_tokens(x):
+    """Read the first tokens of causal attention, which do not attend to later keys."""
+    tokens = x.view(1, 1, 6, 4)
+    values = tokens.detach().nan_to_num(0.5, 0.5)  # the kernel multiplies later ones by 0
+    attend = functional.scaled_dot_product_attention
+    return attend(tokens, tokens * 2, values, is_causal=True)[:, :, :4].square().sum()
+
+
 def padded_attention(x):
     """Read the first of two sequences, of which the other is all padding."""
     layer = build("MultiheadAttention", 4, 2, batch_first=True)
@@ -701,6 +709,7 @@ LATE = {
             .sum()
         )
     ),
+    "causal attention, later tokens": function(later_tokens),
     "attention with shared keys": function(shared_keys),
     "attention by hand": function(
         lambda x: (

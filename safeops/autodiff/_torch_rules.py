@@ -7,8 +7,9 @@ gives each operation its class. An invariant holds throughout: a value is 0 wher
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -506,6 +507,21 @@ def spectral(call: Call) -> Any:
     return call.finish(active, clean=True)
 
 
+def normalized(call: Call) -> Any:
+    """
+    Differentiate a softmax: dense within a row, one row apart from the others.
+
+    A NaN in the result of a softmax is a row of NaN, so that no coefficient of an active row meets
+    absent entries only.
+    """
+    if 0 not in call.masks or len(call.masks) > 1:
+        return decompose(call)
+    active = call.masks[0]
+    if isinstance(active, torch.Tensor):
+        active = any_over(active, (call.args[2],), keepdim=True)
+    return call.finish(active, clean=True)
+
+
 def _entries(call: Call, x: Array) -> Array:
     active = call.mode.tags.read(x)
     if active is None:
@@ -517,7 +533,9 @@ def decompose(call: Call) -> Any:
     """Run a fused kernel as its parts, if there is anything absent."""
     if not any(is_partial(m) for m in call.masks.values()):
         return unknown(call)
-    parts = OWN_PARTS.get(call.name) or decomposition_table.get(call.func)
+    parts = decomposition_table.get(call.func)
+    if call.name in OWN_PARTS:
+        parts = partial(OWN_PARTS[call.name], call.mode)
     if parts is None:
         return unknown(call)
     with call.mode:
@@ -608,25 +626,41 @@ def matrix(call: Call) -> Any:
 
 def convolve_backward(call: Call) -> Any:
     """Contract over windows, for the input, the weights and the bias."""
-    cotangent, x, weight, _, *rest, wanted = call.args
-    stride, transposed, groups = rest[0], rest[3], rest[5]
+    cotangent, _, _, _, stride, *_, wanted = call.args
     masks = dict(call.masks)
     if masks.get(0) is True and any(step > 1 for step in stride):  # it may pass over entries
         masks[0] = spread(masks[0], cotangent)
     if not any(is_partial(m) for m in masks.values()):
         return unknown(call)
-    results: list[Any] = [None, None, None]
-    for i, (other, j) in enumerate(((weight, 2), (x, 1))):
-        if wanted[i]:
-            parts = _part_of_convolution(call, i), (cotangent, masks.get(0))
-            thin = None if transposed or groups != 1 else _thin(parts[0], x, weight, i)
-            results[i], active = product(*parts, (other, masks.get(j)), thin)
-            call.mode.state(results[i], active)
+    results = list(_convolved(call, masks))
     if wanted[2]:
         dims = [0, *range(2, cotangent.dim())]
-        results[2] = cotangent.sum(dims)
+        if results[2] is None:
+            results[2] = cotangent.sum(dims)
         call.mode.state(results[2], any_over(spread(call.active(0), cotangent), tuple(dims)))
     return tuple(results)
+
+
+def _convolved(call: Call, masks: dict[int, Any]) -> Iterator[Any]:
+    """Yield the gradients of a convolution; that of the bias is None if it takes another sum."""
+    cotangent, x, weight, _, *rest, wanted = call.args
+    transposed, groups = rest[3], rest[5]
+    no_hole = set(masks) == {0} and all(_meets_no_hole(v, masks[0]) for v in (x, weight))
+    whole = call.run() if no_hole else (None, None, None)  # the very numbers of PyTorch
+    for i, (other, j) in enumerate(((weight, 2), (x, 1))):
+        if not wanted[i]:
+            yield None
+            continue
+        multiply, pair = _part_of_convolution(call, i), (cotangent, masks.get(0))
+        thin = None if transposed or groups != 1 else _thin(multiply, x, weight, i)
+        if no_hole:
+            reached = folded(met_by(thin or multiply, _ones(*pair), torch.ones_like(other)))
+            value = whole[i]
+        else:
+            value, reached = product(multiply, pair, (other, masks.get(j)), thin)
+        call.mode.state(value, reached)
+        yield value
+    yield whole[2]
 
 
 def _part_of_convolution(call: Call, i: int) -> Callable[..., Array]:
@@ -649,6 +683,7 @@ def _thin(multiply: Callable[..., Array], x: Array, weight: Array, i: int) -> Ca
 
 
 def attention_backward(
+    mode: Masking,
     cotangent: Array,
     query: Array,
     key: Array,
@@ -668,10 +703,9 @@ def attention_backward(
     scores = query @ key.mT * scale
     if attn_mask is not None:
         scores = scores + attn_mask
-    if is_causal:
-        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
-        scores = scores.masked_fill(future, -torch.inf)
     weights = torch.exp(scores - logsumexp[..., None]).to(query.dtype)
+    if is_causal:
+        weights = without_future(mode, weights)
     of_value = (weights.mT @ cotangent).unflatten(1, (heads, shared)).sum(2)
     change = cotangent @ value.mT - (cotangent * out).sum(-1, keepdim=True)
     of_scores = weights * change * scale
@@ -679,11 +713,19 @@ def attention_backward(
     return of_scores @ key, of_key, of_value
 
 
+def without_future(mode: Masking, weights: Array) -> Array:
+    """Return weights in which keys after their query are absent: nothing has selected them."""
+    past = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
+    weights = torch.where(past, weights, 0)
+    mode.state(weights, past.expand(weights.shape))
+    return weights
+
+
 OWN_PARTS = {"_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward}
 
 # The classes of operations. What is not here is unknown.
 CLASSES: dict[Callable[[Call], Any], str] = {
-    same: "neg clone _to_copy conj_physical lift_fresh alias_copy",
+    same: "neg clone _to_copy conj_physical _conj_physical lift_fresh alias_copy",
     copy: "copy",
     zero: "zero",
     add: "add sub",
@@ -700,16 +742,17 @@ CLASSES: dict[Callable[[Call], Any], str] = {
         huber_loss_backward binary_cross_entropy_backward native_dropout_backward
     """,
     transport: """
-        index gather index_select take flip roll repeat cat stack constant_pad_nd cumsum
-        _reshape_copy view_copy
+        index _unsafe_index gather index_select take flip roll repeat cat stack constant_pad_nd
+        cumsum _reshape_copy view_copy
         slice_backward select_backward diagonal_backward unfold_backward
         slice_scatter select_scatter diagonal_scatter as_strided_scatter
-        index_put _index_put_impl put scatter scatter_add index_add index_copy masked_scatter
-        masked_scatter_backward masked_select embedding_dense_backward
+        index_put _index_put_impl _unsafe_index_put put scatter scatter_add index_add index_copy
+        masked_scatter masked_scatter_backward masked_select embedding_dense_backward
         max_pool2d_with_indices_backward max_pool3d_with_indices_backward
         avg_pool2d_backward avg_pool3d_backward
         _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
         adaptive_max_pool2d_backward adaptive_max_pool3d_backward
+        fractional_max_pool2d_backward fractional_max_pool3d_backward
         reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
         replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
         _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
@@ -724,11 +767,12 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     matrix: "mm bmm",
     contract: "mv dot vdot",
     convolve_backward: "convolution_backward",
+    normalized: "_softmax_backward_data _log_softmax_backward_data",
     decompose: """
-        _softmax_backward_data _log_softmax_backward_data native_layer_norm_backward
+        native_layer_norm_backward
         native_group_norm_backward native_batch_norm_backward batch_norm_backward
         _fused_rms_norm_backward glu_backward _prelu_kernel_backward linalg_cross addmm baddbmm
-        addmv addcmul _unsafe_masked_index
+        addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate
         _scaled_dot_product_flash_attention_for_cpu_backward
     """,
 }
@@ -740,6 +784,7 @@ BATCHED_IN = {"linalg_solve_triangular": 1, "linalg_lu_solve": 2, "cholesky_solv
 ENTRIES = {
     "index_put": (0, 2),
     "_index_put_impl": (0, 2),
+    "_unsafe_index_put": (0, 2),
     "scatter": (0, 3),
     "scatter_add": (0, 3),
     "index_add": (0, 3),
@@ -753,7 +798,7 @@ ENTRIES = {
 # Operations whose result has no entry but those of the argument.
 FILLS_NOTHING = words(
     """
-    index gather index_select take flip roll repeat cat stack cumsum view_copy _reshape_copy
-    masked_select slice_scatter select_scatter diagonal_scatter
+    index _unsafe_index gather index_select take flip roll repeat cat stack cumsum view_copy
+    _reshape_copy masked_select slice_scatter select_scatter diagonal_scatter
     """
 )
