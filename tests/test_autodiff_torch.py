@@ -1168,6 +1168,69 @@ def test_a_zero_that_a_custom_function_writes_is_a_number(masked, x):
     assert active.all()
 
 
+def test_our_own_functions_can_be_selections(masked):
+    """What `safeops.nansum` leaves out is absent, though a custom function of ours makes it."""
+    from safeops import nansum
+
+    x = leaf([-1.0, 4.0])
+    out = nansum(x.sqrt())
+    (ordinary,) = torch.autograd.grad(out, x, retain_graph=True)
+
+    (found,), (active,) = masked.grad(out, x, return_mask=True, on_unknown="error")
+
+    assert out.grad_fn._forward_cls.__name__ == "_Nansum"  # private in PyTorch
+    assert found.tolist() == [0.0, 0.25]
+    assert active.tolist() == [False, True]
+    assert ordinary[0].isnan()
+
+
+SELECTING = {
+    "masked_fill": lambda g, x: g.masked_fill(x.isnan(), 0.0),
+    "where": lambda g, x: torch.where(x.isnan(), 0.0, g),
+    "zeros": lambda g, x: torch.where(x.isnan(), torch.zeros_like(g), g),
+    "a boolean product": lambda g, x: g * ~x.isnan(),
+}
+
+
+@pytest.mark.parametrize("way", SELECTING)
+def test_a_function_of_ours_says_that_it_is_a_selection(masked, way):
+    """One that derives from `Selection` has absent entries; the same function without has not."""
+    from safeops._backends.torch import Selection
+
+    found = []
+    for base in (Selection, torch.autograd.Function):
+
+        class Kept(base):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x.nan_to_num()
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return SELECTING[way](gradient, *ctx.saved_tensors)
+
+        x = leaf([-1.0, 4.0])
+        found += masked.grad(Kept.apply(x.sqrt()).sum(), x, on_unknown="error")
+
+    assert found[0].tolist() == [0.0, 0.25]
+    assert found[1][0].isnan()
+
+
+def test_a_hook_of_our_own_selection_is_a_hook(masked):
+    """The zeros of a hook are numbers, though the node is that of a selection of ours."""
+    from safeops import nansum
+
+    x = leaf([0.0, 4.0])
+    out = nansum(x.sqrt(), axis=0, keepdims=True)
+    out.register_hook(lambda g: g.masked_fill(torch.tensor([True]), 0.0))
+
+    (found,), (active,) = masked.grad(out.sum(), x, return_mask=True)
+
+    assert found[0].isnan()
+    assert active.all()
+
+
 def test_views_and_writes_in_place(masked):
     """Writes through several views of one tensor keep their masks apart."""
     x = leaf([[0.0, 4.0], [9.0, 0.0]])
@@ -1303,6 +1366,10 @@ def test_private_names_are_there():
 
     assert torch._C._current_autograd_node() is None
     assert torch._C._functorch.peek_interpreter_stack() is None
+    assert torch.autograd.function.BackwardCFunction.apply.__code__.co_name == "apply"
+    assert callable(torch.autograd.graph._engine_run_backward)
+    assert "__file__" in vars(torch._compile)
+    assert "__file__" in vars(torch._dynamo.eval_frame)
     assert storage._cdata == storage._weak_ref()
     assert torch.ops.aten.mul_.Tensor._opname == "mul_"
     assert torch.ops.aten.mul_.Tensor._schema.is_mutable
@@ -1339,11 +1406,11 @@ def test_every_operation_of_the_table_exists():
 
 def test_every_selection_exists():
     """No name in the list of selections is misspelt: PyTorch has a node of that name."""
-    from safeops.autodiff._torch_rules import SELECTIONS
+    from safeops.autodiff._torch_rules import OURS, SELECTIONS
 
     nodes = {name.rpartition("Backward")[0] for name in dir(torch._C._functions)}
 
-    assert nodes >= SELECTIONS
+    assert nodes >= SELECTIONS - {OURS}
 
 
 def test_the_framework_of_the_arguments_is_picked():

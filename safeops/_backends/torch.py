@@ -12,7 +12,17 @@ from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, Axis, DType, Function
 
 
-class _Nansum(torch.autograd.Function):
+class Selection(torch.autograd.Function):
+    """
+    A function of ours that leaves entries out: each one with derivative 0 there derives from this.
+
+    That is how masked autodiff knows that in its `backward` a 0 means "not used": one written by
+    `masked_fill`, by `where` or as `zeros`, and a product with a boolean tensor. What multiplies
+    with 0.0 stays a number, which hides nothing.
+    """
+
+
+class _Nansum(Selection):
     """`torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN."""
 
     @staticmethod

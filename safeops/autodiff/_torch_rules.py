@@ -17,6 +17,7 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from safeops._backends.torch import Selection
 from safeops._typing import Array
 from safeops.autodiff._torch_tags import Mask, Tags, is_number
 from safeops.autodiff._unknown import tell
@@ -32,9 +33,10 @@ def words(text: str) -> frozenset[str]:
 # Nodes whose forward operation is a selection: in their formulas a 0 means "not used". The same
 # `where(cond, gradient, 0)` in the formula of a norm or of hardtanh is a convention about a slope,
 # and a number. A name that is missing here costs precision, and hides nothing.
+OURS = Selection.__name__  # of all functions of ours that derive from it
 SELECTIONS = words(
-    """
-    Where MaskedFill MaskedScatter Maximum Minimum Fmax Fmin Amax Amin Aminmax Max Min Clamp
+    f"""
+    {OURS} Where MaskedFill MaskedScatter Maximum Minimum Fmax Fmin Amax Amin Aminmax Max Min Clamp
     ClampMin ClampMax Nansum NanToNum Median Nanmedian IndexPut IndexFill
     IndexCopy Scatter Tril Triu
     """
@@ -42,7 +44,7 @@ SELECTIONS = words(
 CLAMPS = frozenset(["Clamp", "ClampMin", "ClampMax"])
 COMPARISONS = words("ge gt le lt")
 # Selections that PyTorch writes as a product with a boolean tensor.
-BY_PRODUCT = words("Amax Amin Aminmax Max Min Median Nanmedian Nansum NanToNum")
+BY_PRODUCT = words(f"{OURS} Amax Amin Aminmax Max Min Median Nanmedian Nansum NanToNum")
 # Nodes that return a literal 0 for what they overwrote. (A slice assignment is a CopySlices.)
 OVERWRITES = words("Fill Zero torch::autograd::CopyBackwards")
 # Operations that return their argument, which their schemas do not say, or that take no more than
@@ -61,7 +63,7 @@ def node_name() -> tuple[Any, str]:
     # There is no public way to ask which formula an operation belongs to.
     node = torch._C._current_autograd_node()  # noqa: SLF001
     if node is None or is_custom(node):  # of which a user chooses the name
-        return node, ""
+        return node, OURS if is_ours(node) else ""
     name = node.name()
     stem, found, _ = name.rpartition("Backward")
     return node, stem if found and name not in OVERWRITES else name
@@ -72,6 +74,11 @@ def is_custom(node: Any) -> bool:
     return isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
+def is_ours(node: Any) -> bool:
+    """Whether a node is that of a function of ours which leaves entries out."""
+    return is_custom(node) and issubclass(node._forward_cls, Selection)  # noqa: SLF001
+
+
 def in_a_hook(node: Any) -> bool:
     """
     Whether an operation is called by Python code, and not by PyTorch's formula.
@@ -79,14 +86,26 @@ def in_a_hook(node: Any) -> bool:
     A hook runs while the node is current whose input it sees; what it does with zeros is a product.
     """
     if is_custom(node):
-        return False
+        return is_ours(node) and not in_its_method()
     frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)
     while frame is not None and frame.f_code.co_filename in OWN_FILES:
         frame = frame.f_back
     # A device has a thread of its own, where nothing is below the formula.
-    return frame is not None and frame.f_code.co_name != "_engine_run_backward"
+    return frame is not None and frame.f_code.co_name != ENGINE
 
 
+def in_its_method() -> bool:
+    """Whether the backward method of a custom function calls an operation, and not a hook."""
+    frame: Any = sys._getframe()  # noqa: SLF001
+    while frame is not None and frame.f_code.co_name != ENGINE:
+        if frame.f_code is APPLY:
+            return True
+        frame = frame.f_back
+    return False
+
+
+ENGINE = "_engine_run_backward"
+APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the method
 # Between the engine and an operation there are these files and no other.
 OWN_FILES = (__file__, torch._compile.__file__, torch._dynamo.eval_frame.__file__)  # noqa: SLF001
 
