@@ -993,6 +993,17 @@ def test_lazy_accumulates_in_place(masked, x):
     assert there.tolist() == x.grad.tolist() == [1.0, 9.25]
 
 
+@pytest.mark.parametrize(("slope", "times"), [(1e308, 1), (INF, 2)])
+def test_lazy_knows_large_gradients_from_infinite_ones(masked, slope, times):
+    """A gradient whose sum overflows is finite, and is made once; an infinite one twice."""
+    x, calls = leaf([1.0, 1.0]), []
+    x.register_hook(calls.append)
+
+    masked.grad((x * slope).sum(), x, lazy=True)
+
+    assert len(calls) == times
+
+
 @pytest.mark.parametrize("options", [{"on_unknown": "maybe"}, {"lazy": True, "return_mask": True}])
 def test_options_are_checked(masked, x, options):
     """Each door refuses an option that it does not know, and two that exclude each other."""

@@ -537,4 +537,6 @@ def _accumulates_finite(run: Callable[[], None], leaves: Sequence[Array]) -> boo
 
 
 def _all_finite(gradients: Any) -> bool:
-    return all(bool(g.isfinite().all()) for g in gradients if g is not None)
+    """Whether gradients are finite: their sum is, or, if that overflows, each entry."""
+    given = [g.detach() for g in gradients if g is not None]
+    return all(bool(g.sum().isfinite()) or bool(g.isfinite().all()) for g in given)
