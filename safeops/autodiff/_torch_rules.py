@@ -272,7 +272,11 @@ def folded(active: Array) -> Mask:
     """Return True for a mask that is so throughout; elsewhere than on a CPU it is not read."""
     if active.device.type != "cpu" or not active.numel():
         return active
-    return True if active.view(torch.uint8).amin() else active
+    every = active.all() if active.numel() < SMALL else active.view(torch.uint8).amin()
+    return True if every else active
+
+
+SMALL = 4096  # entries: below, a call costs more than its work
 
 
 def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> Array:
@@ -318,7 +322,7 @@ def cleaned(x: Array, active: Any) -> Array:
         return x.zero_()
     # By the bits: masked_fill_ and where take a branch an entry, 15 times slower on a CPU.
     dtype = INTEGERS.get(x.element_size())
-    if dtype is None:
+    if dtype is None or x.numel() < SMALL:
         return x.masked_fill_(~spread(active, x), 0)
     x.view(dtype).bitwise_and_(active.to(dtype).neg_())
     return x
@@ -380,7 +384,8 @@ def chosen(call: Call) -> Mask:
     if which.dtype is not torch.bool:
         return True
     node, empty = call.mode.empty
-    return which | empty if node is call.node and node is not None else which
+    # A copy, for a program may write into its own condition.
+    return which | empty if node is call.node and node is not None else which.clone()
 
 
 def threshold(call: Call) -> Any:
@@ -425,12 +430,23 @@ def select(call: Call) -> Any:
             masks[i] = not (gated and is_zero(call, operand))
     if masks[0] is True and masks[1] is True:
         return call.finish(active=True)
-    shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
-    active = torch.where(cond, *(spread(m, cond.new_empty(()).expand(shape)) for m in masks))
+    active = selected(cond, x, y, masks)
     if call.node_name in CLAMPS:
         cotangent = either(*(call.masks.get(i, False) for i in (1, 2)))
         active = active | (nan_of(call, active) & spread(cotangent, active))
     return call.finish(active)
+
+
+def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
+    """Return where a selection of two operands is active."""
+    shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
+    cond = cond.expand(shape)
+    first, second = masks
+    if first is True and second is False:
+        return cond.clone()  # the program may write into its own
+    if first is False and second is True:
+        return ~cond
+    return torch.where(cond, spread(first, cond), spread(second, cond))
 
 
 def is_zero(call: Call, x: Any) -> bool:

@@ -73,10 +73,12 @@ class Tags:
             return
         storage = x.untyped_storage()
         size = x.element_size()
-        count = storage.nbytes() // size
         earlier = self.entries.get(storage._cdata)  # noqa: SLF001
-        if x.is_contiguous() and x.numel() == count:
-            flat = active if isinstance(active, bool) else flattened(active.expand(x.shape))
+        count = storage.nbytes() // size
+        if active is True and (earlier is None or earlier.active is True):
+            flat: Mask = True
+        elif x.is_contiguous() and x.numel() == count:
+            flat = active if isinstance(active, bool) else flattened(active, x.shape)
         else:
             flat = self._flat(earlier, count, size, x)
             if not (flat is True and active is True):
@@ -148,11 +150,11 @@ def is_number(x: Array) -> bool:
     return x.is_floating_point() or x.is_complex()
 
 
-def flattened(active: Array) -> Array:
-    """Return a mask as a whole storage of its own, which `as_strided` counts from."""
-    flat = active.reshape(-1)
-    whole = flat.is_contiguous() and flat.storage_offset() == 0
-    return flat if whole else flat.clone(memory_format=torch.contiguous_format)
+def flattened(active: Array, shape: Any) -> Array:
+    """Return a mask as the start of a storage, which `as_strided` counts from."""
+    active = active if active.shape == shape else active.expand(shape)
+    whole = active.is_contiguous() and active.storage_offset() == 0
+    return active if whole else active.clone(memory_format=torch.contiguous_format)
 
 
 def in_shape(flat: Array, itemsize: int, x: Array) -> Array:
