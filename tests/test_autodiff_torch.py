@@ -813,6 +813,19 @@ def test_a_clean_point_has_the_ordinary_gradient(masked, name):
         assert_close(ours, ordinary, rtol=1e-9, atol=1e-12)  # parts of kernels, summed otherwise
 
 
+@pytest.mark.parametrize("name", LATE)
+def test_what_is_active_does_not_depend_on_values(masked, name):
+    """Quick ways for finite numbers have the masks of the long way round NaN."""
+    found = []
+    for rows in (CLEAN, DIRTY):
+        x = leaf(rows)
+        output, weights = LATE[name](x)
+        found.append(masked.grad(output, [x, *weights], return_mask=True)[1])
+
+    for clean, dirty in zip(*found, strict=True):
+        assert clean.tolist() == dirty.tolist()
+
+
 # The doors, and what else autograd does.
 
 

@@ -504,6 +504,8 @@ def transport(call: Call) -> Any:
     if name in FILLS_NOTHING and all(call.masks.get(i) is True for i in places):
         return call.finish(active=True)
     args = list(call.args)
+    if name in ("slice_backward", "select_backward"):  # they take masks as they are
+        return call.finish(call.func(spread(call.active(0), args[0]), *args[1:]))
     for i in places:
         if isinstance(args[i], torch.Tensor):
             args[i] = spread(call.active(i), args[i]).to(args[i].dtype)
@@ -575,6 +577,23 @@ def decompose(call: Call) -> Any:
         return unknown(call)
     with call.mode:
         return parts(*call.args, **call.kwargs)
+
+
+def layer_norm_backward(call: Call) -> Any:
+    """Differentiate a layer norm, by its parts if there is a NaN to keep out of sums."""
+    cotangent, x, shape, *rest = call.args
+    coefficients = [y for y in (x, *rest) if isinstance(y, torch.Tensor)]
+    partial_alone = set(call.masks) == {0} and is_partial(call.masks[0])
+    if not partial_alone or not all(y.sum().isfinite() for y in coefficients):
+        return decompose(call)
+    values = call.run()
+    active = spread(call.masks[0], cotangent)
+    outer = tuple(range(x.dim() - len(shape)))
+    of_weights = any_over(active, outer) if outer else active
+    of_rows = any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
+    for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
+        call.mode.state(value, mask)  # there is none for what nobody asked for
+    return values
 
 
 # Contractions
@@ -803,8 +822,8 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     contract: "mv dot vdot",
     convolve_backward: "convolution_backward",
     normalized: "_softmax_backward_data _log_softmax_backward_data",
+    layer_norm_backward: "native_layer_norm_backward",
     decompose: """
-        native_layer_norm_backward
         native_group_norm_backward native_batch_norm_backward batch_norm_backward
         _fused_rms_norm_backward glu_backward _prelu_kernel_backward linalg_cross addmm baddbmm
         addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate
