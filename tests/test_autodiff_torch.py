@@ -1438,6 +1438,8 @@ def test_an_accelerator_in_half_precision(masked):
 
 def test_private_names_are_there():
     """PyTorch has the private names that the evaluator uses; when one goes this says which."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
     x = leaf([1.0])
     storage = x.untyped_storage()
 
@@ -1445,6 +1447,9 @@ def test_private_names_are_there():
     assert torch._C._functorch.peek_interpreter_stack() is None
     assert torch.autograd.function.BackwardCFunction.apply.__code__.co_name == "apply"
     assert callable(torch.autograd.graph._engine_run_backward)
+    assert StorageWeakRef(storage).cdata == storage._cdata
+    assert not StorageWeakRef(storage).expired()
+    assert hasattr(torch.ops.aten.mul.Tensor, "decompose")
     assert "__file__" in vars(torch._compile)
     assert "__file__" in vars(torch._dynamo.eval_frame)
     assert storage._cdata == storage._weak_ref()
@@ -1472,6 +1477,21 @@ def test_the_running_node_is_named():
         output.backward(cotangent)
 
     assert ("ReluBackward0", True) in seen
+
+
+def test_nodes_have_their_names():
+    """The names of nodes by which writing over, and accumulating, are known."""
+    x = leaf([1.0, 2.0])
+    sliced, copied = x.clone(), x.clone()
+    sliced[0] = 0.0
+    copied.copy_(x)
+    accumulating = x.exp().grad_fn.next_functions[0][0]
+
+    assert accumulating.name() == "torch::autograd::AccumulateGrad"
+    assert sliced.grad_fn.name() == "torch::autograd::CopySlices"
+    assert copied.grad_fn.name() == "torch::autograd::CopyBackwards"
+    assert torch.zeros_like(x).add_(x).zero_().grad_fn.name() == "ZeroBackward0"
+    assert torch.zeros_like(x).add_(x).fill_(1.0).grad_fn.name() == "FillBackward0"
 
 
 def test_every_operation_of_the_table_exists():

@@ -580,17 +580,18 @@ def decompose(call: Call) -> Any:
 
 
 def layer_norm_backward(call: Call) -> Any:
-    """Differentiate a layer norm, by its parts if there is a NaN to keep out of sums."""
-    cotangent, x, shape, *rest = call.args
-    coefficients = [y for y in (x, *rest) if isinstance(y, torch.Tensor)]
-    partial_alone = set(call.masks) == {0} and is_partial(call.masks[0])
-    if not partial_alone or not all(y.sum().isfinite() for y in coefficients):
+    """Differentiate a layer norm, by its parts if a row with active entries has a NaN."""
+    cotangent, x, shape, mean, rstd, *weights, wanted = call.args
+    if set(call.masks) != {0} or not is_partial(call.masks[0]):
         return decompose(call)
-    values = call.run()
     active = spread(call.masks[0], cotangent)
     outer = tuple(range(x.dim() - len(shape)))
     of_weights = any_over(active, outer) if outer else active
     of_rows = any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
+    rows = [y if is_finite(y) else torch.where(of_rows, y, 0) for y in (x, mean, rstd)]
+    if not all(is_finite(y) for y in (*rows, *weights) if y is not None):
+        return decompose(call)
+    values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
     for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
         call.mode.state(value, mask)  # there is none for what nobody asked for
     return values
@@ -654,8 +655,12 @@ def _ones(x: Array, active: Any) -> Array:
 
 def _meets_no_hole(values: Array, partner: Any) -> bool:
     """Whether the values are finite, or what they meet has no absent entry."""
-    # One sum: a NaN or an inf stays in it. (If it overflows, the long way is taken.)
-    return not is_partial(partner) or bool(values.sum().isfinite())
+    return not is_partial(partner) or is_finite(values)
+
+
+def is_finite(x: Array) -> bool:
+    """Whether all is finite, by a sum, in which a NaN or an inf stays; it may also overflow."""
+    return bool(x.sum().isfinite())
 
 
 def matrix(call: Call) -> Any:
