@@ -1490,8 +1490,8 @@ def test_nodes_have_their_names():
     assert accumulating.name() == "torch::autograd::AccumulateGrad"
     assert sliced.grad_fn.name() == "torch::autograd::CopySlices"
     assert copied.grad_fn.name() == "torch::autograd::CopyBackwards"
-    assert torch.zeros_like(x).add_(x).zero_().grad_fn.name() == "ZeroBackward0"
-    assert torch.zeros_like(x).add_(x).fill_(1.0).grad_fn.name() == "FillBackward0"
+    assert x.clone().zero_().grad_fn.name().startswith("ZeroBackward")
+    assert x.clone().fill_(1.0).grad_fn.name().startswith("FillBackward")
 
 
 def test_every_operation_of_the_table_exists():
