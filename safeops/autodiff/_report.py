@@ -1,0 +1,217 @@
+"""What `explain` finds, as data and as text: where a gradient stops being finite, and why."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TextIO, TypeAlias, get_args
+
+from safeops.autodiff._locations import Location
+from safeops.autodiff._repairs import NOTHING, Repair, repair_of
+
+HAS_RICH = False
+with suppress(ImportError):  # an extra: without it there is no colour
+    from rich.console import Console
+    from rich.text import Text
+
+    HAS_RICH = True
+
+Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"]
+KINDS: tuple[Kind, ...] = get_args(Kind)  # in the order in which a report has them
+STYLES = {"FORWARD": "bold red", "GENUINE": "bold red", "BLOCKED": "bold yellow"}
+DIM, GOOD = "dim", "green"
+Part: TypeAlias = tuple[str, str]  # a text and its style
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of a program at which a gradient stops being finite."""
+
+    kind: Kind
+    # In the words of the array API standard: sqrt, log, div, norm, softmax; "input" for what is
+    # not finite before the program has touched it.
+    operation: str
+    where: Location | None = None
+    entries: int = 0
+    shape: tuple[int, ...] = ()
+    what: str = ""  # what the derivative, or the value, is there: "inf", "-inf" or "nan"
+    selection: str = ""  # what dropped the entries: where, index, slice, max; "" if unknown
+    selected_at: Location | None = None
+    nan_operand: bool = False  # the operation was given NaN, which a safe operation keeps
+    times: int = 1  # how often the line ran, with this outcome
+    repair: Repair = NOTHING
+
+    @property
+    def message(self) -> str:
+        """The finding in a sentence."""
+        return MESSAGES[self.kind](self)
+
+
+def _blocked(finding: Finding) -> str:
+    return f"the derivative of {finding.operation} is {_what(finding)}, which nothing uses"
+
+
+def _genuine(finding: Finding) -> str:
+    return f"the derivative of {finding.operation} is {_what(finding)}, which are used"
+
+
+def _forward(finding: Finding) -> str:
+    subject = "an input" if finding.operation == "input" else f"the value of {finding.operation}"
+    return f"{subject} is {_what(finding)}, which are used"
+
+
+def _unknown(finding: Finding) -> str:
+    return f"{finding.operation} has no rule; from here on the gradient is the ordinary one"
+
+
+MESSAGES = {"BLOCKED": _blocked, "GENUINE": _genuine, "FORWARD": _forward, "UNKNOWN": _unknown}
+
+
+def _what(finding: Finding) -> str:
+    """Return what the numbers are, and at how many entries of how many."""
+    size = math.prod(finding.shape)
+    of = f" of {size}" if finding.times == 1 and size >= finding.entries else ""
+    passes = f" in {finding.times} passes" if finding.times > 1 else ""
+    count = f"{finding.entries}{of} entries{passes}" if finding.entries else "entries"
+    return f"{finding.what or 'not finite'} at {count}"
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """
+    What `explain` found, in the order of the kinds.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        Nothing in it means that value and gradient are finite.
+    framework : str
+        Whose backward pass it was.
+    checked : str
+        What was looked at, in words.
+    notes : tuple of str
+        What the report cannot say, and why.
+    """
+
+    findings: tuple[Finding, ...]
+    framework: str
+    checked: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def assert_clean(self) -> None:
+        """Raise AssertionError, with the report as its text, if anything was found."""
+        if not self.ok:
+            raise AssertionError(str(self))
+
+    def show(self, file: TextIO | None = None) -> None:
+        """Write the report, in colour if that goes to a terminal and rich is installed."""
+        file = sys.stdout if file is None else file
+        if HAS_RICH and file.isatty():
+            Console(file=file, highlight=False, soft_wrap=True).print(self.__rich__())
+        else:
+            file.write(f"{self}\n")
+
+    def __str__(self) -> str:
+        """Return the report as plain text."""
+        return "".join(text for text, _ in self._parts())
+
+    __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        """Return the report for rich."""
+        return Text.assemble(*self._parts())
+
+    def _repr_markdown_(self) -> str:
+        """Return the report for a notebook."""
+        if self.ok:
+            return self._verdict()
+        rows = [f"**{f.kind}** {f.message}\n```text\n{_body(f)}\n```" for f in self.findings]
+        return "\n\n".join([*rows, *self._closing()])
+
+    def _verdict(self) -> str:
+        return f"clean: value and gradient are finite; checked {self.checked}"
+
+    def _closing(self) -> list[str]:
+        return [f"checked {self.checked}", *(f"note: {note}" for note in self.notes)]
+
+    def _parts(self) -> Iterator[Part]:
+        """Give the text piece by piece, with styles."""
+        if self.ok:
+            yield self._verdict(), GOOD
+            for note in self.notes:
+                yield f"\nnote: {note}", DIM
+            return
+        for finding in self.findings:
+            yield finding.kind, STYLES.get(finding.kind, "bold")
+            yield f"  {finding.message}\n", "bold"
+            for line in _rows(finding):
+                yield f"{line[0]}\n", line[1]
+            yield "\n", ""
+        yield "\n".join(self._closing()), DIM
+
+
+def _rows(finding: Finding) -> Iterator[Part]:
+    """Give the lines under the message: where, dropped by what, what to do."""
+    verb = "made at" if finding.kind == "FORWARD" else "computed at"
+    yield from _quoted(verb, finding.where)
+    if finding.kind == "BLOCKED":
+        name = finding.selection or "a selection"
+        yield from _quoted(f"dropped by {name} at", finding.selected_at)
+    repair = finding.repair
+    for edit in repair.edits:
+        yield f"  repair {edit.where}", GOOD
+        yield f"    - {edit.old}", DIM
+        yield f"    + {edit.new}", GOOD
+    if repair.imports:
+        yield f"    with {repair.imports}", DIM
+    if repair.text:
+        yield f"  {'or' if repair.edits else 'repair'}: {repair.text}", GOOD
+
+
+def _quoted(verb: str, where: Location | None) -> Iterator[Part]:
+    if where is None:
+        yield f"  {verb} an unknown line", DIM
+        return
+    yield f"  {verb} {where}", ""
+    if where.source:
+        yield f"    | {where.source}", ""
+
+
+def _body(finding: Finding) -> str:
+    return "\n".join(text for text, _ in _rows(finding))
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return one finding for each kind, operation and line, in the order of the kinds."""
+    found: dict[Any, Finding] = {}
+    for finding in findings:
+        key = (finding.kind, finding.operation, _line(finding.where))
+        if (earlier := found.get(key)) is None:
+            found[key] = finding
+        else:
+            found[key] = replace(
+                earlier,
+                entries=earlier.entries + finding.entries,
+                times=earlier.times + finding.times,
+                selection=earlier.selection or finding.selection,
+                selected_at=earlier.selected_at or finding.selected_at,
+            )
+    return tuple(sorted(found.values(), key=lambda f: KINDS.index(f.kind)))
+
+
+def _line(where: Location | None) -> Any:
+    return None if where is None else (where.file, where.line)
+
+
+def make_report(
+    framework: str, findings: Iterable[Finding], checked: str, notes: Sequence[str] = ()
+) -> Report:
+    """Return a report of findings that have no repairs yet, merged by line."""
+    repaired = (replace(f, repair=repair_of(f, framework)) for f in merged(findings))
+    return Report(tuple(repaired), framework, checked, tuple(notes))
