@@ -32,12 +32,17 @@ product, not a selection.
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from safeops._backends import backend_of
 from safeops._typing import Array
 
-__all__ = ["grad"]
+from safeops.autodiff._report import Finding, Report
+
+__all__ = ["Finding", "Report", "explain", "grad"]
+
+WITH_AUTODIFF = ("jax", "tensorflow", "torch")
 
 
 def grad(
@@ -93,7 +98,56 @@ def grad(
             from safeops.autodiff import tensorflow  # noqa: PLC0415  (as above)
 
             return tensorflow.grad(f, argnums, return_mask=return_mask)
-        msg = f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"
-        raise TypeError(msg)
+        raise TypeError(_no_autodiff(name))
 
     return lambda *args: gradient_in(backend_of(*args).name)(*args)
+
+
+def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+    """
+    Which line of a function makes its gradient NaN, and whether the entry is used.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays to a real scalar.
+    *args : array
+        Its arguments.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+
+    Returns
+    -------
+    Report
+        A list of findings; ``str`` of it is the text. A finding is BLOCKED if entries that nothing
+        uses meet an infinite or NaN derivative, GENUINE if used ones do, FORWARD if the value is
+        not finite already, UNKNOWN if an operation has no rule.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are of a framework without masked autodiff.
+
+    Notes
+    -----
+    **Gradient.** None is changed, and none is returned.
+
+    **Source.** `jax_debug_nans` and `torch.autograd.detect_anomaly`, which name the first operation
+    that made a NaN, used or not.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> report = explain(lambda x: jnp.where(x > 0, jnp.log(x), 0.0).sum(), jnp.asarray([0.0, 2.0]))
+    >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
+    [('BLOCKED', 'log', 'where')]
+    """
+    name = backend_of(*args).name
+    if name not in WITH_AUTODIFF:
+        raise TypeError(_no_autodiff(name))
+    explain_in = import_module(f"{__name__}.{name}").explain
+    return explain_in(f, *args, argnums=argnums)
+
+
+def _no_autodiff(name: str) -> str:
+    return f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"

@@ -66,11 +66,10 @@ def frame_of_user(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def location_of(frame: FrameType) -> Location:
-    """Return the line that a frame is at, with the span of the expression that runs."""
-    code = frame.f_code
-    span = _span(code, frame.f_lasti // 2)
-    return location(code.co_filename, span[0] if span else frame.f_lineno, span)
+def location_of(code: CodeType, instruction: int, line: int) -> Location:
+    """Return a line of code with the span of the expression that runs; `instruction` is f_lasti."""
+    span = _span(code, instruction // 2)
+    return location(code.co_filename, span[0] if span else line, span)
 
 
 @lru_cache(maxsize=4096)

@@ -202,11 +202,11 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 selection=earlier.selection or finding.selection,
                 selected_at=earlier.selected_at or finding.selected_at,
             )
-    return tuple(sorted(found.values(), key=lambda f: KINDS.index(f.kind)))
+    return tuple(sorted(found.values(), key=lambda f: (KINDS.index(f.kind), _line(f.where))))
 
 
-def _line(where: Location | None) -> Any:
-    return None if where is None else (where.file, where.line)
+def _line(where: Location | None) -> tuple[str, int]:
+    return ("", 0) if where is None else (where.file, where.line)
 
 
 def make_report(

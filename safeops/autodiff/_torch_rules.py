@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -107,7 +108,8 @@ def in_its_method() -> bool:
 ENGINE = "_engine_run_backward"
 APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the method
 # Between the engine and an operation there are these files and no other.
-OWN_FILES = (__file__, torch._compile.__file__, torch._dynamo.eval_frame.__file__)  # noqa: SLF001
+WATCH = str(Path(__file__).with_name("_torch_watch.py"))
+OWN_FILES = (__file__, WATCH, torch._compile.__file__, torch._dynamo.eval_frame.__file__)  # noqa: SLF001
 
 
 @dataclass
@@ -149,6 +151,7 @@ class Call:
         """Run the operation, and state what of its result is active."""
         value = self.run()
         if clean and active is not True:
+            self.mode.note_absent(value, active)
             cleaned(value, active)
         self.mode.state(value, active)
         return value
@@ -232,6 +235,9 @@ class Masking(TorchDispatchMode):
         if call.name in COMPARISONS:
             self.note_comparison(call)
         return value
+
+    def note_absent(self, values: Array, active: Mask) -> None:
+        """Take note of what absent entries have met; `explain` does."""
 
     def note_comparison(self, call: Call) -> None:
         """Remember what a clamp compares with its limits."""

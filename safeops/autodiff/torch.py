@@ -47,19 +47,26 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from safeops._typing import Array
+from safeops.autodiff._report import Report
+from safeops.autodiff._torch_explain import report_of
+from safeops.autodiff._torch_lines import RecordLines
 from safeops.autodiff._torch_rules import Masking, spread
 from safeops.autodiff._torch_tags import Tags, is_number
+from safeops.autodiff._torch_watch import Graph
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = [
     "UnknownOperationWarning",
     "backward",
+    "explain",
+    "explain_backward",
     "grad",
     "gradient_mask",
     "masked_backward",
+    "record_lines",
     "value_and_grad",
 ]
 
@@ -436,6 +443,135 @@ def value_and_grad(
 
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     return wrapped
+
+
+def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+    """
+    Which line of a function makes its gradient NaN, and whether the entry is used.
+
+    Parameters
+    ----------
+    f : callable
+        Function of tensors, or of tuples, lists and dicts of them, to a scalar.
+    *args : any
+        Its arguments.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+
+    Returns
+    -------
+    Report
+        What was found, as data; ``str`` of it is the text.
+
+    Raises
+    ------
+    TypeError
+        If an argument to differentiate with respect to holds anything but real or complex tensors.
+    RuntimeError
+        As for `backward`.
+
+    Notes
+    -----
+    **Gradient.** None is changed, and none is returned. The backward pass runs once if all is
+    finite; else twice more, ordinary and masked, with the hooks of the user.
+
+    **Source.** `torch.autograd.detect_anomaly`, which names the first operation that made a NaN,
+    used or not.
+
+    Examples
+    --------
+    >>> import torch
+    >>> report = explain(lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum(), torch.zeros(2))
+    >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
+    [('BLOCKED', 'sqrt', 'where')]
+    """
+    _check_graph([])
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    every = list(args)
+    for i in numbers:
+        every[i] = tree_map(lambda x: _input(x, create_graph=False), args[i])
+    leaves = tree_leaves([every[i] for i in numbers])
+    with record_lines(), torch.enable_grad():
+        value = f(*every)
+    return _explained(value, leaves)
+
+
+def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any = None) -> Report:
+    """
+    Which line makes the gradient of a loss NaN, for a loss that is there.
+
+    Parameters
+    ----------
+    tensors : tensor or sequence of tensors
+        What to differentiate, such as a loss.
+    grad_tensors : tensor or sequence of tensors, optional
+        Cotangents in the shapes of `tensors`. Default: 1, for scalars.
+    inputs : tensor or sequence of tensors, optional
+        Leaves that are looked at. Default: all that the graph reaches.
+
+    Returns
+    -------
+    Report
+        As by `explain`. Lines are known of what ran in `record_lines`.
+
+    Raises
+    ------
+    RuntimeError
+        As for `backward`.
+
+    Notes
+    -----
+    **Gradient.** None is changed: ``.grad`` of the leaves stays as it is, and the graph is kept.
+
+    **Source.** As for `explain`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(2, requires_grad=True)
+    >>> with record_lines():
+    ...     loss = (x.sqrt() ** 2).sum()
+    >>> [finding.kind for finding in explain_backward(loss).findings]
+    ['GENUINE']
+    """
+    return _explained(tensors, None if inputs is None else _listed(inputs), grad_tensors)
+
+
+@contextmanager
+def record_lines() -> Iterator[None]:
+    """
+    Context in which each operation is noted with its line, for `explain_backward`.
+
+    Yields
+    ------
+    None
+
+    Notes
+    -----
+    **Gradient.** None is changed.
+
+    **Source.** `torch.overrides.TorchFunctionMode`. What an `autograd.Function` does has no line.
+
+    Examples
+    --------
+    >>> import torch
+    >>> with record_lines():
+    ...     y = torch.ones(1, requires_grad=True).sqrt()
+    >>> explain_backward(y).ok
+    True
+    """
+    with RecordLines():
+        yield
+
+
+def _explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
+    outputs = _listed(tensors)
+    nodes = _nodes(outputs)
+    _check_graph(nodes)
+    own = [node.variable for node in nodes if hasattr(node, "variable")]
+    FORMER.forget_the_dead()
+    seeds = _cotangents(outputs, grad_tensors)
+    return report_of(Graph(nodes), outputs, own if leaves is None else leaves, seeds, FORMER)
 
 
 def _gradients_of(value: Array, inputs: Any, *, lazy: bool, **how: Any) -> tuple[Any, Any]:

@@ -1,0 +1,306 @@
+"""
+Where PyTorch's backward pass stops being finite, and whether what it met there was used.
+
+Two passes are watched, node by node: the ordinary one says which nodes a NaN came through on its
+way to a gradient, the masked one what of it is absent, and which node made it so.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff._report import Finding, Kind, Report, make_report
+from safeops.autodiff._torch_lines import Record, not_finite, record_of, what_of
+from safeops.autodiff._torch_rules import is_custom, spread, words
+from safeops.autodiff._torch_tags import Tags
+from safeops.autodiff._torch_watch import Graph, Passage, Sight, Watching
+
+# Nodes whose names say little, in the words of the array API standard and of the reader.
+NAMES = {
+    "amax": "max",
+    "amin": "min",
+    "mm": "matmul",
+    "bmm": "matmul",
+    "mv": "matmul",
+    "addmm": "matmul",
+    "dot": "matmul",
+    "linalg_vector_norm": "norm",
+    "select": "index",
+    "copy_slices": "assignment",
+    "index_put": "assignment",
+    "split": "slice",
+    "unbind": "index",
+}
+# Nodes that read a part of what they are given.
+READERS = words(
+    """
+    slice index index_select gather masked_select diagonal as_strided unfold split
+    split_with_sizes max min max_pool2d_with_indices topk median nanmedian kthvalue mode
+    """
+)
+SOME = "an operation"  # that could not be found
+
+
+def operation_of(node: Any) -> str:
+    """Return the name of the forward operation of a node."""
+    stem = re.sub(r"(Backward\w*)?\d*$", "", node.name().removeprefix("torch::autograd::"))
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+    return NAMES.get(name, name)
+
+
+def report_of(
+    graph: Graph, outputs: Sequence[Array], leaves: Sequence[Array], seeds: Any, former: Tags
+) -> Report:
+    """Run the backward pass, and twice more if something is not finite; say what it was."""
+
+    def run() -> Any:
+        return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
+
+    gradients = run()
+    entries = sum(x.numel() for x in leaves)
+    checked = f"the gradient at {entries} entries, through {len(graph.nodes)} operations"
+    if not any(map(is_bad, (*outputs, *gradients))):
+        return make_report("torch", (), checked)
+    ordinary = graph.watch(run)
+    mode = Watching(former)
+    for seed in seeds:
+        if seed is not None:
+            mode.tags.write(seed, active=True)
+    with mode:
+        masked = graph.watch(run, mode)
+    sides = Sides(graph, mode, Side(graph, leaves, *ordinary), Side(graph, leaves, *masked))
+    findings = [*sides.forward(outputs, leaves), *sides.backward()]
+    return make_report("torch", [*findings, *sides.missing(findings, outputs)], checked)
+
+
+def is_bad(x: Any) -> bool:
+    """Whether an array is there, and not finite."""
+    return x is not None and not_finite(x) is not None
+
+
+class Side:
+    """One of the two backward passes."""
+
+    def __init__(
+        self, graph: Graph, leaves: Sequence[Array], gradients: Any, seen: dict[Any, Passage]
+    ) -> None:
+        self.gradients, self.seen = gradients, seen
+        sick = [x for x, g in zip(leaves, gradients, strict=True) if is_bad(g)]
+        # The nodes through which a gradient became what it is.
+        self.guilty = graph.guilty(seen, sick)
+
+    @property
+    def bad(self) -> int:
+        """How many entries of the gradients are not finite."""
+        masks = [not_finite(g) for g in self.gradients if g is not None]
+        return sum(int(m.count_nonzero()) for m in masks if m is not None)
+
+
+@dataclass
+class Sides:
+    """Both of them."""
+
+    graph: Graph
+    mode: Watching
+    ordinary: Side
+    masked: Side
+
+    def forward(self, outputs: Sequence[Array], leaves: Sequence[Array]) -> Iterator[Finding]:
+        """Give what the value itself became NaN by, if it is not finite."""
+        if not any(map(is_bad, outputs)):
+            return
+        for leaf in leaves:
+            bad = not_finite(leaf)
+            if bad is not None and (used := bad & self.active_at(leaf)).any():
+                count = int(used.count_nonzero())
+                yield Finding(
+                    "FORWARD", "input", None, count, tuple(bad.shape), what_of(leaf[used])
+                )
+        said: set[int] = set()
+        for node in self.graph.nodes:
+            record = record_of(node)
+            if record is None or not is_first(node, record) or id(record) in said:
+                continue
+            used = self.used(node, record.bad)
+            if used is not None:
+                said.add(id(record))
+                yield of_record(record, used)
+
+    def active_at(self, leaf: Array) -> Array:
+        """Return which entries of a leaf are used."""
+        nodes = [n for n in self.graph.nodes if getattr(n, "variable", None) is leaf]
+        active = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
+        for node, i in (edge for n in nodes for edge in self.graph.consumers[n]):
+            sight = self.masked.seen[node].out[i] if node in self.masked.seen else None
+            if sight is not None:
+                reached = spread(sight.active, sight.like.to(torch.bool))
+                active = active | reached.sum_to_size(active.shape).bool()
+        return active
+
+    def used(self, node: Any, bad: Any) -> Array | None:
+        """Return which of some entries of a result are used."""
+        for sight in self.masked.seen[node].into if node in self.masked.seen else ():
+            if sight is not None and sight.like.shape == bad.shape:
+                found = bad & spread(sight.active, bad)
+                return found if found.any() else None
+        return None
+
+    def backward(self) -> Iterator[Finding]:
+        """Give the formulas in which a gradient stops being finite."""
+        born = {n: new for n in self.masked.guilty if (new := self.birth(n)) is not None}
+        # Below an operation without a rule nobody knows whether an entry is used.
+        unknown = [n for n in self.graph.nodes if n in self.mode.unknown]
+        unclear = {n for n in born if self.graph.above([n]) & set(unknown)}
+        to_blame = self.graph.above(list(unclear))
+        for node in self.graph.nodes:
+            if node in self.mode.blocked and self.is_spared(node):
+                yield self.blocked(node)
+            if node in born and node not in unclear:
+                what = slope(node, self.masked.seen[node], born[node])
+                yield finding("GENUINE", node, born[node], what=what)
+            if node in unknown and node in to_blame:
+                yield finding("UNKNOWN", node)
+
+    def is_spared(self, node: Any) -> bool:
+        """Whether a NaN comes from a node that the masked pass has not."""
+        if node not in self.ordinary.guilty:
+            return False
+        pairs = zip(self.ordinary.seen[node].out, self.masked.seen[node].out, strict=True)
+        return any(count_of(x) > count_of(y) for x, y in pairs)
+
+    def birth(self, node: Any) -> Array | None:
+        """Return the entries that became other than finite in the formula of a node."""
+        new = birth(self.masked.seen[node])
+        record = record_of(node)
+        bad = None if record is None else record.bad
+        if new is None or bad is None:
+            return new
+        # Of a value that is NaN already the slope is a consequence.
+        new = new & ~bad if new.shape == bad.shape else None
+        return new if new is not None and new.any() else None
+
+    def blocked(self, node: Any) -> Finding:
+        """Return the finding about absent entries that meet an infinite slope."""
+        _, bad, what = self.mode.blocked[node]
+        selection = self.selection_of(node, bad)
+        record = None if selection is None else record_of(selection)
+        return finding(
+            "BLOCKED",
+            node,
+            bad,
+            what=slope(node, self.masked.seen[node], bad) or what,
+            selection="" if selection is None else operation_of(selection),
+            selected_at=None if record is None else record.where,
+        )
+
+    def selection_of(self, node: Any, bad: Array | None) -> Any:
+        """Return the nearest node, towards the output, that made entries absent."""
+        stack, met = [(node, bad)], set()
+        while stack:
+            child, entries = stack.pop(0)
+            for parent, i in self.graph.consumers[child]:
+                if parent in met or parent not in self.masked.seen:
+                    continue
+                met.add(parent)
+                passage = self.masked.seen[parent]
+                before, after = first(passage.into), passage.out[i]
+                if after is None or selects(parent, before, after, entries):
+                    return parent
+                same = entries is not None and before.like.shape == entries.shape
+                stack.append((parent, entries if same else None))
+        return None
+
+    def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
+        """Give what is known to be there and was not found."""
+        kinds = {f.kind for f in findings}
+        if any(map(is_bad, outputs)) and "FORWARD" not in kinds:
+            yield Finding("FORWARD", SOME, what=what_of(next(filter(is_bad, outputs))))
+        if self.masked.bad and not kinds & {"GENUINE", "FORWARD", "UNKNOWN"}:
+            yield Finding("GENUINE", SOME)
+        if self.ordinary.bad > self.masked.bad and "BLOCKED" not in kinds:
+            yield Finding("BLOCKED", SOME)
+
+
+def is_first(node: Any, record: Record) -> bool:
+    """Whether the result of an operation is not finite, although what it was given is."""
+    if record.bad is None or not record.is_first:
+        return False
+    before = (record_of(n) for n, _ in node.next_functions if n is not None)
+    return not any(r is not None and r is not record and r.bad is not None for r in before)
+
+
+def count_of(x: Sight | None) -> int:
+    """Return how many entries are not finite."""
+    return 0 if x is None or x.bad is None else int(x.bad.count_nonzero())
+
+
+def first(sights: Sequence[Sight | None]) -> Sight:
+    """Return the first cotangent that there is."""
+    return next(x for x in sights if x is not None)
+
+
+def selects(node: Any, before: Sight, after: Sight, entries: Array | None) -> bool:
+    """Whether a node makes entries absent that it was given as active ones, or was not given."""
+    if after.active is True or before.active is True:
+        return after.active is not True
+    if before.like.shape != after.like.shape:
+        return operation_of(node) in READERS
+    like = torch.empty((), dtype=torch.bool).expand(after.like.shape)
+    lost = spread(before.active, like) & ~spread(after.active, like)
+    if entries is not None and entries.shape == lost.shape:
+        lost = lost & entries
+    return bool(lost.any())
+
+
+def birth(passage: Passage) -> Array | None:
+    """Return the entries that were finite before a formula, and are not after it."""
+    before = [x.bad for x in passage.into if x is not None and x.bad is not None]
+    found: list[Array] = []
+    for after in passage.out:
+        if after is None or after.bad is None:
+            continue
+        if not before:
+            found.append(after.bad)
+        elif before[0].shape == after.bad.shape:
+            found.append(after.bad & ~before[0])
+    largest = max(found, key=torch.count_nonzero, default=None)
+    return largest if largest is not None and largest.any() else None
+
+
+def slope(node: Any, passage: Passage, bad: Array) -> str:
+    """Return what the derivative of a node is at entries: its formula for a cotangent of ones."""
+    if is_custom(node):  # it may do more than to return a derivative
+        return ""
+    ones = [None if x is None else torch.ones_like(x.like, device=bad.device) for x in passage.into]
+    with suppress(Exception), torch.no_grad():  # what was saved may be gone
+        found = node(*ones)
+        for x in found if isinstance(found, tuple) else (found,):
+            if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):
+                return what
+    return ""
+
+
+def finding(kind: Kind, node: Any, bad: Array | None = None, **more: Any) -> Finding:
+    """Return a finding about a node."""
+    record = record_of(node)
+    return Finding(
+        kind,
+        operation_of(node),
+        None if record is None else record.where,
+        0 if bad is None else int(bad.count_nonzero()),
+        () if bad is None else tuple(bad.shape),
+        nan_operand=record is not None and record.nan_operand,
+        **more,
+    )
+
+
+def of_record(record: Record, used: Array) -> Finding:
+    """Return the finding about a value that is not finite."""
+    count, shape = int(used.count_nonzero()), tuple(used.shape)
+    source = record.cause or record
+    return Finding("FORWARD", source.operation, source.where, count, shape, record.what)

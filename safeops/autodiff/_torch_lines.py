@@ -1,0 +1,147 @@
+"""The lines of a PyTorch program: which one made each node of its graph, and the first NaN."""
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from safeops._typing import Array
+from safeops.autodiff._locations import Location, frame_of_user, location_of
+from safeops.autodiff._torch_tags import is_number
+
+KEY = "safeops.autodiff"  # of the record in the metadata of a node
+
+
+@dataclass
+class Record:
+    """What is known of one operation of the forward pass."""
+
+    frame: tuple[Any, int, int] | None  # code, instruction, line: a location is made on demand
+    name: str
+    # Where the result is not finite, and whether all operands were.
+    bad: Array | None = None
+    is_first: bool = False
+    nan_operand: bool = False
+    what: str = ""
+    cause: "Record | None" = None  # of a constant operand that was not finite
+
+    @property
+    def operation(self) -> str:
+        """The name of the function, without the marks of a method that Python calls."""
+        name = self.name.strip("_")
+        return OPERATORS.get(name, name)
+
+    @property
+    def where(self) -> Location | None:
+        """The line of the user's program."""
+        return None if self.frame is None else location_of(*self.frame)
+
+
+def record_of(node: Any) -> Record | None:
+    """Return what is known of a node."""
+    return node.metadata.get(KEY)
+
+
+class RecordLines(TorchFunctionMode):
+    """Write the user's line on each node of the graph that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # What constants were made of: only those that are not finite are here.
+        self.constants: Any = WeakTensorKeyDictionary()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function of PyTorch."""
+        del types
+        # There is no public way to ask which nodes are new.
+        first = torch.autograd._get_sequence_nr()  # noqa: SLF001
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in IGNORED:
+            return result
+        made = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+            made += [x for x in args[:1] if isinstance(x, torch.Tensor)]
+        if made:
+            self.note(name, made, (args, kwargs), first)
+        return result
+
+    def note(self, name: str, made: list[Array], given: Any, first: int) -> None:
+        """Write a record on the new nodes."""
+        frame = frame_of_user(sys._getframe(2))  # noqa: SLF001  (`inspect` reads source files too)
+        at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
+        record = Record(at, name)
+        for x in made:
+            bad = not_finite(x)
+            if bad is not None:
+                record.bad, record.what = bad, what_of(x.detach()[bad])
+                self.note_origin(record, x, given)
+            label(x, record, first)
+
+    def note_origin(self, record: Record, x: Array, given: Any) -> None:
+        """Say whether an operation has made what is not finite, or was given it."""
+        tensors = [y for y in tree_leaves(given) if isinstance(y, torch.Tensor) and y is not x]
+        sick = [y for y in tensors if not_finite(y) is not None]
+        record.nan_operand = any(bool(y.isnan().any()) for y in sick)
+        causes = [self.constants[y] for y in sick if y in self.constants]
+        record.is_first = not any(y.requires_grad for y in sick)
+        record.cause = next(iter(causes), None)
+        if not x.requires_grad:
+            self.constants[x] = record.cause or record
+
+
+# Methods of operators, in the words of the array API standard.
+OPERATORS = {
+    "truediv": "div",
+    "rtruediv": "div",
+    "rdiv": "div",
+    "rpow": "pow",
+    "rmul": "mul",
+    "radd": "add",
+    "rsub": "sub",
+    "getitem": "index",
+}
+# They return what was there before.
+IGNORED = frozenset(["__get__", "detach", "requires_grad_", "backward", "grad"])
+
+
+def not_finite(x: Array) -> Array | None:
+    """Return where entries are not finite, or None if all are."""
+    if not is_number(x) or x.layout is not torch.strided or x.is_meta:
+        return None
+    x = x.detach()
+    # One sum: a NaN or an inf stays in it. (If it overflows, the entries say.)
+    if x.sum().isfinite():
+        return None
+    bad = ~x.isfinite()
+    return bad if bad.any() else None
+
+
+def what_of(values: Array) -> str:
+    """Return what a number that is not finite is: an infinite one if there is any."""
+    values = values.real if values.is_complex() else values
+    infinite = values[values.isinf()]
+    if infinite.numel():
+        return "inf" if infinite.flatten()[0] > 0 else "-inf"
+    return "nan" if values.isnan().any() else ""
+
+
+def label(x: Array, record: Record, first: int) -> None:
+    """Write a record on the nodes that were made since."""
+    bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001
+    stack = [y.grad_fn for y in bases if y.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        # That of the accumulation into a leaf is as large as can be.
+        if first <= node._sequence_nr() < LEAF and KEY not in node.metadata:  # noqa: SLF001
+            node.metadata[KEY] = record
+            stack.extend(n for n, _ in node.next_functions if n is not None)
+
+
+LEAF = 2**64 - 1

@@ -1,0 +1,171 @@
+"""What each node of a PyTorch graph is given in a backward pass, and what it hands on."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff._torch_lines import not_finite, what_of
+from safeops.autodiff._torch_rules import (
+    RULES,
+    Call,
+    Masking,
+    contract,
+    convolve_backward,
+    is_partial,
+    matrix,
+    spread,
+)
+from safeops.autodiff._torch_tags import Mask, Tags
+
+CONTRACTIONS = (matrix, contract, convolve_backward)
+
+
+class Sight(NamedTuple):
+    """What was seen of a cotangent."""
+
+    like: Array  # without data
+    bad: Array | None  # where it is not finite; None if nowhere
+    active: Mask
+
+
+class Passage(NamedTuple):
+    """What went into the formula of a node, and what came out."""
+
+    into: list[Sight | None]
+    out: list[Sight | None]
+
+    def is_bad(self, i: int) -> bool:
+        """Whether something not finite came out for one of the inputs."""
+        sight = self.out[i]
+        return sight is not None and sight.bad is not None
+
+
+class Watching(Masking):
+    """The masked pass, which notes what it cleans and what it has no rule for."""
+
+    def __init__(self, former: Tags) -> None:
+        super().__init__(former, "ignore")
+        self.paused = False
+        self.blocked: dict[Any, tuple[int, Array, str]] = {}
+        self.unknown: dict[Any, str] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation; what the watching itself does is none of the backward pass."""
+        if self.paused:
+            return func(*args, **(kwargs or {}))
+        if RULES.get(func._opname) in CONTRACTIONS:  # noqa: SLF001  (OpOverload has no public name)
+            self.note_coefficients(args)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let operations pass that are no part of the backward pass."""
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
+
+    def note_absent(self, values: Array, active: Mask) -> None:
+        """Keep absent entries that a formula made something of that is not finite."""
+        bad = not_finite(values)
+        if bad is not None:
+            bad = bad & ~spread(active, bad)
+            self.keep(bad, "")
+
+    def note_coefficients(self, args: Sequence[Any]) -> None:
+        """Keep what a product of matrices sums up with absent entries beside it."""
+        masks = [self.active(x) for x in args]
+        if any(is_partial(m) for m in masks):
+            for x, mask in zip(args, masks, strict=True):
+                is_coefficient = mask is None and isinstance(x, torch.Tensor)
+                if is_coefficient and (bad := not_finite(x)) is not None:
+                    self.keep(bad, what_of(x[bad]))
+
+    def keep(self, bad: Array, what: str) -> None:
+        """Keep the largest set of entries for each node."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+        count = int(bad.count_nonzero())
+        if node is not None and count > self.blocked.get(node, (0,))[0]:
+            self.blocked[node] = count, bad, what
+
+    def report(self, call: Call) -> None:
+        """Keep the node of an operation without a rule."""
+        self.unknown.setdefault(call.node, call.name)
+
+
+@dataclass
+class Graph:
+    """The nodes of a backward pass, and who hands a cotangent to whom."""
+
+    nodes: Sequence[Any]
+    consumers: dict[Any, list[tuple[Any, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        """Turn the edges around."""
+        for node in self.nodes:
+            for i, (child, _) in enumerate(node.next_functions):
+                if child is not None:
+                    self.consumers[child].append((node, i))
+
+    def above(self, nodes: Sequence[Any]) -> set[Any]:
+        """Return the nodes that hand cotangents on to these, directly or not; these too."""
+        found, stack = set(nodes), list(nodes)
+        while stack:
+            new = {parent for parent, _ in self.consumers[stack.pop()]} - found
+            found |= new
+            stack.extend(new)
+        return found
+
+    def watch(self, run: Callable[[], Any], mode: Watching | None = None) -> Any:
+        """Run a backward pass; return its result and what each node did."""
+        seen: dict[Any, Passage] = {}
+        with hooked(self.nodes, seen, mode):
+            return run(), seen
+
+    def guilty(self, seen: dict[Any, Passage], leaves: Sequence[Array]) -> set[Any]:
+        """Return the nodes from which something not finite has come to one of the leaves."""
+        found: set[Any] = set()
+        stack = [n for n in self.nodes if any(getattr(n, "variable", None) is x for x in leaves)]
+        while stack:
+            for node, i in self.consumers[stack.pop()]:
+                if node in seen and node not in found and seen[node].is_bad(i):
+                    found.add(node)
+                    stack.append(node)
+        return found
+
+
+@contextmanager
+def hooked(nodes: Sequence[Any], seen: dict[Any, Passage], mode: Any) -> Iterator[None]:
+    """Watch what goes through nodes."""
+    handles = [n.register_hook(partial(note, n, seen, mode)) for n in nodes if n.next_functions]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def note(node: Any, seen: dict[Any, Passage], mode: Watching | None, out: Any, into: Any) -> None:
+    """Note what went through a node."""
+    with nullcontext() if mode is None else mode.pause():
+        seen[node] = Passage([sight(mode, g) for g in into], [sight(mode, g) for g in out])
+
+
+def sight(mode: Watching | None, x: Any) -> Sight | None:
+    """Look at a cotangent."""
+    if x is None:
+        return None
+    active = None if mode is None else mode.tags.read(x)
+    if active is None or (isinstance(active, torch.Tensor) and active.all()):
+        active = True
+    active = active.clone() if isinstance(active, torch.Tensor) else active
+    return Sight(torch.empty_like(x, device="meta"), not_finite(x), active)
