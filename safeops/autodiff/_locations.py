@@ -12,7 +12,17 @@ from types import CodeType, FrameType
 from typing import TypeAlias
 
 # Their frames are not the user's. The demonstration is: it is a program that is explained.
-LIBRARIES = ("jax", "jaxlib", "keras", "numpy", "safeops", "tensorflow", "torch", "tf_keras")
+LIBRARIES = (
+    "array_api_compat",
+    "jax",
+    "jaxlib",
+    "keras",
+    "numpy",
+    "safeops",
+    "tensorflow",
+    "torch",
+    "tf_keras",
+)
 PROGRAMS_OF_OURS = ("_demo.py",)
 
 Span: TypeAlias = tuple[int, int, int, int]  # line, end of line, column, end of column

@@ -1,28 +1,58 @@
 """The repair of a line: which piece of the source to replace, by what."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from safeops.autodiff._locations import Location
+from safeops.autodiff._locations import Location, location
+from safeops.autodiff._rewrites import (
+    Page,
+    Rewriting,
+    enclosing_where,
+    expression_at,
+    page_of,
+    rewritten,
+    safe_operation,
+    safe_where_of,
+)
 
 if TYPE_CHECKING:
+    import ast
+
     from safeops.autodiff._report import Finding
+
+# What serves every program whose entries are dropped later.
+MASKED = {
+    "jax": "safeops.autodiff.jax.grad(f) in place of jax.grad(f)",
+    "tensorflow": "safeops.autodiff.tensorflow.GradientTape in place of that of TensorFlow",
+    "torch": "safeops.autodiff.torch.backward(loss) in place of loss.backward()",
+}
 
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a program: one piece of text for another, on one line."""
+    """A change of a program: some of its lines, as they are and as they become."""
 
     where: Location
     old: str
     new: str
 
+    def applied(self, source: str) -> str:
+        """Return the source of the file with the change."""
+        lines = source.splitlines(keepends=True)
+        start = self.where.line - 1
+        end = start + len(self.old.splitlines())
+        if "".join(lines[start:end]).rstrip("\n") != self.old:
+            msg = f"expected a source with these lines at {self.where}, got another: {self.old}"
+            raise ValueError(msg)
+        return "".join([*lines[:start], f"{self.new}\n", *lines[end:]])
+
 
 @dataclass(frozen=True)
 class Repair:
-    """What to do: edits, the line that imports what they use, or else a sentence."""
+    """What to do: an edit, the line that imports what it uses, and a sentence."""
 
-    edits: tuple[Edit, ...] = ()
+    edit: Edit | None = None
     imports: str = ""
     text: str = ""
 
@@ -30,7 +60,59 @@ class Repair:
 NOTHING = Repair()
 
 
-def repair_of(finding: "Finding", framework: str) -> Repair:
-    """Return what to do about a finding."""
-    del finding, framework
-    return NOTHING
+@dataclass
+class Target:
+    """The expression that a repair replaces."""
+
+    page: Page
+    node: "ast.expr"
+    name: str  # of what takes its place
+    change: Rewriting
+
+
+def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
+    """Return what to do about findings; edits of the same lines are all in each."""
+    targets = [target_of(finding) for finding in findings]
+    every = [target for target in targets if target is not None]
+    pairs = zip(findings, targets, strict=True)
+    return [repair_of(finding, target, every, framework) for finding, target in pairs]
+
+
+def target_of(finding: "Finding") -> Target | None:
+    """Return the expression to replace: the `where` around an operation, or the operation."""
+    where = finding.where
+    page = None if where is None else page_of(where.file)
+    if page is None or where is None or finding.kind == "UNKNOWN":
+        return None
+    node = expression_at(page, where, finding.operation)
+    if node is None:
+        return None
+    if finding.kind == "BLOCKED" and (call := enclosing_where(page, node)) is not None:
+        change = safe_where_of(page, call)
+        if change is not None:
+            return Target(page, call, "safe_where", change)
+    # A safe operation keeps the NaN that it is given.
+    safe = None if finding.nan_operand else safe_operation(page, node)
+    return None if safe is None else Target(page, node, *safe)
+
+
+def repair_of(
+    finding: "Finding", target: Target | None, every: Sequence[Target], framework: str
+) -> Repair:
+    """Return what to do about one finding."""
+    text = TEXTS[finding.kind].format(masked=MASKED.get(framework, "masked autodiff"))
+    if target is None or finding.where is None:
+        return Repair(text=text)
+    changes = {id(t.node): t.change for t in every}
+    line, old, new = rewritten(target.page, changes, target.node)
+    names = sorted({t.name for t in every if f"{t.name}(" in new})
+    edit = Edit(location(finding.where.file, line), old, new)
+    return Repair(edit, f"from safeops import {', '.join(names)}", text)
+
+
+TEXTS = {
+    "BLOCKED": "{masked}",
+    "GENUINE": "a safe operation chooses the derivative 0 there; else keep these entries out",
+    "FORWARD": "keep these entries out, by safe_where or before the program",
+    "UNKNOWN": "drop the entries before this operation, or write it with others",
+}

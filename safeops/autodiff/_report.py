@@ -5,10 +5,11 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from textwrap import dedent
 from typing import Any, Literal, TextIO, TypeAlias, get_args
 
 from safeops.autodiff._locations import Location
-from safeops.autodiff._repairs import NOTHING, Repair, repair_of
+from safeops.autodiff._repairs import NOTHING, Repair, repairs_of
 
 HAS_RICH = False
 with suppress(ImportError):  # an extra: without it there is no colour
@@ -147,31 +148,42 @@ class Report:
             for note in self.notes:
                 yield f"\nnote: {note}", DIM
             return
+        said: set[Repair] = set()
         for finding in self.findings:
             yield finding.kind, STYLES.get(finding.kind, "bold")
             yield f"  {finding.message}\n", "bold"
-            for line in _rows(finding):
-                yield f"{line[0]}\n", line[1]
+            rows = [*_rows(finding), *_advice(finding.repair, known=finding.repair in said)]
+            said.add(finding.repair)
+            yield from ((f"{text}\n", style) for text, style in rows)
             yield "\n", ""
         yield "\n".join(self._closing()), DIM
 
 
 def _rows(finding: Finding) -> Iterator[Part]:
     """Give the lines under the message: where, dropped by what, what to do."""
-    verb = "made at" if finding.kind == "FORWARD" else "computed at"
-    yield from _quoted(verb, finding.where)
-    if finding.kind == "BLOCKED":
-        name = finding.selection or "a selection"
-        yield from _quoted(f"dropped by {name} at", finding.selected_at)
-    repair = finding.repair
-    for edit in repair.edits:
+    where, selected_at = finding.where, finding.selected_at
+    verb = "made" if finding.kind == "FORWARD" else "computed"
+    dropped = f"dropped by {finding.selection or 'a selection'}"
+    if finding.kind == "BLOCKED" and where is not None and _line(where) == _line(selected_at):
+        yield from _quoted(f"{verb}, and {dropped}, at", where)
+    else:
+        yield from _quoted(f"{verb} at", where)
+        if finding.kind == "BLOCKED":
+            yield from _quoted(f"{dropped} at", selected_at)
+
+
+def _advice(repair: Repair, *, known: bool = False) -> Iterator[Part]:
+    """Give what to do."""
+    if known:
+        yield "  repair: as above", GOOD
+        return
+    if (edit := repair.edit) is not None:
         yield f"  repair {edit.where}", GOOD
-        yield f"    - {edit.old}", DIM
-        yield f"    + {edit.new}", GOOD
-    if repair.imports:
-        yield f"    with {repair.imports}", DIM
+        yield from ((f"    - {line}", DIM) for line in dedent(edit.old).splitlines())
+        yield from ((f"    + {line}", GOOD) for line in dedent(edit.new).splitlines())
+        yield f"      {repair.imports}", DIM
     if repair.text:
-        yield f"  {'or' if repair.edits else 'repair'}: {repair.text}", GOOD
+        yield f"  {'or' if edit is not None else 'repair'}: {repair.text}", GOOD
 
 
 def _quoted(verb: str, where: Location | None) -> Iterator[Part]:
@@ -184,7 +196,7 @@ def _quoted(verb: str, where: Location | None) -> Iterator[Part]:
 
 
 def _body(finding: Finding) -> str:
-    return "\n".join(text for text, _ in _rows(finding))
+    return "\n".join(text for text, _ in (*_rows(finding), *_advice(finding.repair)))
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -213,5 +225,7 @@ def make_report(
     framework: str, findings: Iterable[Finding], checked: str, notes: Sequence[str] = ()
 ) -> Report:
     """Return a report of findings that have no repairs yet, merged by line."""
-    repaired = (replace(f, repair=repair_of(f, framework)) for f in merged(findings))
-    return Report(tuple(repaired), framework, checked, tuple(notes))
+    found = merged(findings)
+    repairs = repairs_of(found, framework)
+    every = (replace(f, repair=r) for f, r in zip(found, repairs, strict=True))
+    return Report(tuple(every), framework, checked, tuple(notes))
