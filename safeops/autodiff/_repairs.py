@@ -14,6 +14,7 @@ from safeops.autodiff._rewrites import (
     rewritten,
     safe_operation,
     safe_where_of,
+    softmax_of,
 )
 
 if TYPE_CHECKING:
@@ -100,14 +101,28 @@ def repair_of(
     finding: "Finding", target: Target | None, every: Sequence[Target], framework: str
 ) -> Repair:
     """Return what to do about one finding."""
-    text = TEXTS[finding.kind].format(masked=MASKED.get(framework, "masked autodiff"))
+    text = TEXTS[finding.kind].format(masked=MASKED[framework])
+    if finding.kind == "BLOCKED" and finding.nan_operand:
+        text = f"leave the NaN out before this line, or {text}"
     if target is None or finding.where is None:
-        return Repair(text=text)
+        return Repair(text=softmax_at(finding) or text)
     changes = {id(t.node): t.change for t in every}
     line, old, new = rewritten(target.page, changes, target.node)
     names = sorted({t.name for t in every if f"{t.name}(" in new})
     edit = Edit(location(finding.where.file, line), old, new)
     return Repair(edit, f"from safeops import {', '.join(names)}", text)
+
+
+def softmax_at(finding: "Finding") -> str:
+    """Return the call for a softmax that is written out as exponential, sum and division."""
+    page = None if finding.where is None else page_of(finding.where.file)
+    if page is None or finding.where is None or finding.operation != "sub":
+        return ""
+    call = softmax_of(page, expression_at(page, finding.where, "sub"))
+    return (
+        call
+        and f"{call} in place of exponential, sum and division; from safeops import safe_softmax"
+    )
 
 
 TEXTS = {

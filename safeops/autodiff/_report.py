@@ -54,12 +54,12 @@ def _blocked(finding: Finding) -> str:
 
 
 def _genuine(finding: Finding) -> str:
-    return f"the derivative of {finding.operation} is {_what(finding)}, which are used"
+    return f"the derivative of {finding.operation} is {_what(finding)}, in use"
 
 
 def _forward(finding: Finding) -> str:
     subject = "an input" if finding.operation == "input" else f"the value of {finding.operation}"
-    return f"{subject} is {_what(finding)}, which are used"
+    return f"{subject} is {_what(finding)}, in use"
 
 
 def _unknown(finding: Finding) -> str:
@@ -72,10 +72,15 @@ MESSAGES = {"BLOCKED": _blocked, "GENUINE": _genuine, "FORWARD": _forward, "UNKN
 def _what(finding: Finding) -> str:
     """Return what the numbers are, and at how many entries of how many."""
     size = math.prod(finding.shape)
-    of = f" of {size}" if finding.times == 1 and size >= finding.entries else ""
+    of = f" of {size}" if finding.times == 1 and size > finding.entries else ""
     passes = f" in {finding.times} passes" if finding.times > 1 else ""
-    count = f"{finding.entries}{of} entries{passes}" if finding.entries else "entries"
+    count = f"{counted(finding.entries, of)}{passes}" if finding.entries else "entries"
     return f"{finding.what or 'not finite'} at {count}"
+
+
+def counted(entries: int, of: str = "") -> str:
+    """Return a number of entries in words."""
+    return f"{entries}{of} {'entry' if entries == 1 and not of else 'entries'}"
 
 
 @dataclass(frozen=True, repr=False)

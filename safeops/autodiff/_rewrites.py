@@ -68,7 +68,8 @@ round sigmoid sign silu sin sinc sinh softplus square squared_difference subtrac
 xlog1py xlogy
 """
 OF_ENTRIES |= frozenset(OTHERS.split())
-OPERATORS = {ast.Div: "div", ast.Pow: "pow"}
+OPERATORS = {ast.Div: "div", ast.Pow: "pow", ast.Sub: "sub"}
+MAXIMA = ("max", "amax", "reduce_max")
 
 
 class Page(NamedTuple):
@@ -209,6 +210,19 @@ def modules(page: Page) -> set[str]:
 
 
 USUAL = {"F", "functional", "jax", "jnp", "math", "np", "tf", "torch", "xp"}
+
+
+def softmax_of(page: Page, node: ast.expr | None) -> str:
+    """Return the safe softmax for ``x - max(x, axis)``."""
+    if not isinstance(node, ast.BinOp) or named(node) != "sub":
+        return ""
+    largest = [x for x in ast.walk(node.right) if named(x) in MAXIMA and isinstance(x, ast.Call)]
+    parts = operands(page, largest[0]) if largest else None
+    if parts is None or page.text(parts[0][0]) != page.text(node.left):
+        return ""
+    axis = [x for name, x in parts[1].items() if KEYWORDS.get(name) == "axis"]
+    options = "".join(f", axis={page.text(x)}" for x in axis)
+    return f"safe_softmax({page.text(node.left)}{options})"
 
 
 def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:

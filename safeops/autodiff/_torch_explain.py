@@ -6,7 +6,7 @@ way to a gradient, the masked one what of it is absent, and which node made it s
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
-from safeops.autodiff._report import Finding, Kind, Report, make_report
+from safeops.autodiff._report import Finding, Kind, Report, counted, make_report
 from safeops.autodiff._torch_lines import Record, not_finite, record_of, what_of
 from safeops.autodiff._torch_rules import is_custom, spread, words
 from safeops.autodiff._torch_tags import Tags
@@ -33,6 +33,7 @@ NAMES = {
     "select": "index",
     "copy_slices": "assignment",
     "index_put": "assignment",
+    "constant_pad_nd": "pad",
     "split": "slice",
     "unbind": "index",
 }
@@ -49,8 +50,8 @@ SOME = "an operation"  # that could not be found
 def operation_of(node: Any) -> str:
     """Return the name of the forward operation of a node."""
     stem = re.sub(r"(Backward\w*)?\d*$", "", node.name().removeprefix("torch::autograd::"))
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
-    return NAMES.get(name, name)
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower().removeprefix("native_")
+    return "attention" if name.startswith("scaled_dot_product") else NAMES.get(name, name)
 
 
 def report_of(
@@ -63,7 +64,7 @@ def report_of(
 
     gradients = run()
     entries = sum(x.numel() for x in leaves)
-    checked = f"the gradient at {entries} entries, through {len(graph.nodes)} operations"
+    checked = f"the gradient at {counted(entries)}, through {len(graph.nodes)} operations"
     if not any(map(is_bad, (*outputs, *gradients))):
         return make_report("torch", (), checked)
     ordinary = graph.watch(run)
@@ -114,22 +115,29 @@ class Sides:
         """Give what the value itself became NaN by, if it is not finite."""
         if not any(map(is_bad, outputs)):
             return
-        for leaf in leaves:
-            bad = not_finite(leaf)
-            if bad is not None and (used := bad & self.active_at(leaf)).any():
-                count = int(used.count_nonzero())
-                yield Finding(
-                    "FORWARD", "input", None, count, tuple(bad.shape), what_of(leaf[used])
-                )
-        said: set[int] = set()
-        for node in self.graph.nodes:
-            record = record_of(node)
-            if record is None or not is_first(node, record) or id(record) in said:
-                continue
-            used = self.used(node, record.bad)
-            if used is not None:
-                said.add(id(record))
-                yield of_record(record, used)
+        infinite = self.makers(lambda record: record.is_first)
+        # A NaN of infinities that were given, such as inf - inf.
+        after = self.graph.above([node for node, *_ in infinite])
+        nan = [m for m in self.makers(lambda record: record.makes_nan) if m[0] not in after]
+        found = {id(record): of_record(record, used) for _, record, used in (*infinite, *nan)}
+        inputs = [self.input(leaf) for leaf in leaves]
+        yield from (f for f in inputs if f is not None and (f.what == "nan" or not found))
+        yield from found.values()
+
+    def makers(self, makes: Callable[[Record], bool]) -> list[tuple[Any, Record, Array]]:
+        """Return the nodes whose results are not finite of themselves, and where that is used."""
+        records = ((node, record_of(node)) for node in self.graph.nodes)
+        known = ((n, r) for n, r in records if r is not None and r.bad is not None and makes(r))
+        found = ((n, r, self.used(n, r.bad)) for n, r in known if not was_given(n, r))
+        return [(n, r, used) for n, r, used in found if used is not None]
+
+    def input(self, leaf: Array) -> Finding | None:
+        """Return the finding about an input that is not finite, and used."""
+        bad = not_finite(leaf)
+        if bad is None or not (used := bad & self.active_at(leaf)).any():
+            return None
+        count, shape = int(used.count_nonzero()), tuple(bad.shape)
+        return Finding("FORWARD", "input", None, count, shape, what_of(leaf[used], "nan"))
 
     def active_at(self, leaf: Array) -> Array:
         """Return which entries of a leaf are used."""
@@ -138,7 +146,7 @@ class Sides:
         for node, i in (edge for n in nodes for edge in self.graph.consumers[n]):
             sight = self.masked.seen[node].out[i] if node in self.masked.seen else None
             if sight is not None:
-                reached = spread(sight.active, sight.like.to(torch.bool))
+                reached = spread(sight.active, active.new_empty(()).expand(sight.like.shape))
                 active = active | reached.sum_to_size(active.shape).bool()
         return active
 
@@ -226,12 +234,11 @@ class Sides:
             yield Finding("BLOCKED", SOME)
 
 
-def is_first(node: Any, record: Record) -> bool:
-    """Whether the result of an operation is not finite, although what it was given is."""
-    if record.bad is None or not record.is_first:
-        return False
+def was_given(node: Any, record: Record) -> bool:
+    """Whether an operation was given what it makes: NaN, or what is not finite at all."""
     before = (record_of(n) for n, _ in node.next_functions if n is not None)
-    return not any(r is not None and r is not record and r.bad is not None for r in before)
+    others = [r for r in before if r is not None and r is not record and r.bad is not None]
+    return any(record.is_first or r.has_nan for r in others)
 
 
 def count_of(x: Sight | None) -> int:
@@ -250,8 +257,11 @@ def selects(node: Any, before: Sight, after: Sight, entries: Array | None) -> bo
         return after.active is not True
     if before.like.shape != after.like.shape:
         return operation_of(node) in READERS
-    like = torch.empty((), dtype=torch.bool).expand(after.like.shape)
-    lost = spread(before.active, like) & ~spread(after.active, like)
+    like = torch.empty((), device=before.device).expand(after.like.shape)
+    masks = [spread(x.active, like) for x in (before, after)]
+    if masks[0].count_nonzero() <= masks[1].count_nonzero():  # they are moved, and no more
+        return False
+    lost = masks[0] & ~masks[1]
     if entries is not None and entries.shape == lost.shape:
         lost = lost & entries
     return bool(lost.any())

@@ -25,9 +25,15 @@ class Record:
     # Where the result is not finite, and whether all operands were.
     bad: Array | None = None
     is_first: bool = False
+    has_nan: bool = False
     nan_operand: bool = False
     what: str = ""
     cause: "Record | None" = None  # of a constant operand that was not finite
+
+    @property
+    def makes_nan(self) -> bool:
+        """Whether the result has NaN and no operand had."""
+        return self.has_nan and not self.nan_operand
 
     @property
     def operation(self) -> str:
@@ -80,7 +86,9 @@ class RecordLines(TorchFunctionMode):
         for x in made:
             bad = not_finite(x)
             if bad is not None:
-                record.bad, record.what = bad, what_of(x.detach()[bad])
+                values = x.detach()[bad]
+                record.bad, record.has_nan = bad, bool(values.isnan().any())
+                record.what = what_of(values, "nan")
                 self.note_origin(record, x, given)
             label(x, record, first)
 
@@ -123,13 +131,14 @@ def not_finite(x: Array) -> Array | None:
     return bad if bad.any() else None
 
 
-def what_of(values: Array) -> str:
-    """Return what a number that is not finite is: an infinite one if there is any."""
+def what_of(values: Array, first: str = "inf") -> str:
+    """Return what a number that is not finite is: one of a kind that is asked for, if there is."""
     values = values.real if values.is_complex() else values
-    infinite = values[values.isinf()]
-    if infinite.numel():
-        return "inf" if infinite.flatten()[0] > 0 else "-inf"
-    return "nan" if values.isnan().any() else ""
+    nan = bool(values.isnan().any())
+    infinite = values[values.isinf()].flatten()
+    if not infinite.numel() or (nan and first == "nan"):
+        return "nan" if nan else ""
+    return "inf" if infinite[0] > 0 else "-inf"
 
 
 def label(x: Array, record: Record, first: int) -> None:

@@ -30,6 +30,7 @@ class Sight(NamedTuple):
     """What was seen of a cotangent."""
 
     like: Array  # without data
+    device: Any
     bad: Array | None  # where it is not finite; None if nowhere
     active: Mask
 
@@ -168,4 +169,4 @@ def sight(mode: Watching | None, x: Any) -> Sight | None:
     if active is None or (isinstance(active, torch.Tensor) and active.all()):
         active = True
     active = active.clone() if isinstance(active, torch.Tensor) else active
-    return Sight(torch.empty_like(x, device="meta"), not_finite(x), active)
+    return Sight(torch.empty_like(x, device="meta"), x.device, not_finite(x), active)

@@ -1,0 +1,140 @@
+"""What `explain` says: the kind, the line, the selection, and the repair, which is run."""
+
+import inspect
+import linecache
+
+import numpy as np
+import pytest
+
+import explained
+import safeops
+from assertions import assert_close
+from frameworks import asarray, to_numpy
+from safeops._backends import load
+from safeops.autodiff import explain
+
+PROGRAMS = pytest.mark.parametrize("case", explained.CASES, ids=lambda case: case.f.__name__)
+
+
+def report_on(case, framework):
+    """Return the report on a program at its point."""
+    xp = load(framework).xp
+    return explain(lambda x: case.f(xp, x), asarray(framework, case.point))
+
+
+def lines_marked(f, mark):
+    """Return the numbers of the lines of a function that end in a mark."""
+    lines, start = inspect.getsourcelines(f)
+    marked = [line.partition("#")[2].strip().split(", ") for line in lines]
+    return {start + i for i, words in enumerate(marked) if mark in words}
+
+
+def gradient_of(f, framework, point):
+    """Return the ordinary gradient of a program, as an array of NumPy."""
+    backend = load(framework)
+    (gradient,) = backend.grad(lambda x: f(backend.xp, x))(asarray(framework, point))
+    return to_numpy(gradient)
+
+
+def repaired(report, file):
+    """Return what a file defines after the edits of a report."""
+    source = "".join(linecache.getlines(file))
+    names = {}
+    for finding in report.findings:
+        if (edit := finding.repair.edit) is not None and edit.old in source:
+            source = edit.applied(source)
+            exec(finding.repair.imports, names)
+    exec(compile(source, "repaired.py", "exec"), names)
+    return names
+
+
+def assert_found(report, case):
+    """A report has the findings of one kind, on the right line, dropped at the right line."""
+    assert {finding.kind for finding in report.findings} == {case.kind}
+    assert {finding.operation for finding in report.findings} <= set(case.operations)
+    assert sum(finding.entries for finding in report.findings) == case.entries
+    for finding in report.findings:
+        made = {finding.where.line} if finding.where else set()
+        dropped = {finding.selected_at.line} if finding.selected_at else set()
+        assert made == lines_marked(case.f, "made")
+        assert dropped == lines_marked(case.f, "dropped")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "GENUINE"}, {"operations": ("log",)}, {"entries": 2}, {"f": explained.loop}],
+)
+def test_the_comparison_can_fail(autodiff_framework, wrong):
+    """Another kind, another operation, another count and other lines are each found."""
+    case = explained.CASES[0]
+    report = report_on(case, autodiff_framework)
+
+    with pytest.raises(AssertionError):
+        assert_found(report, case._replace(**wrong))
+
+
+@PROGRAMS
+def test_kind_and_line(autodiff_framework, case):
+    """Each program is found to be what it is, at its line."""
+    assert_found(report_on(case, autodiff_framework), case)
+
+
+@PROGRAMS
+def test_the_gradient_is_not_finite(autodiff_framework, case):
+    """What is explained is there: the ordinary gradient, or the value, is not finite."""
+    xp = load(autodiff_framework).xp
+    value = to_numpy(case.f(xp, asarray(autodiff_framework, case.point)))
+    gradient = gradient_of(case.f, autodiff_framework, case.point)
+
+    assert not (np.isfinite(value) and np.isfinite(gradient).all())
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in explained.CASES if c.gradient], ids=lambda case: case.f.__name__
+)
+def test_the_repair_is_right(autodiff_framework, case):
+    """The file with the edits of the report has the right ordinary gradient."""
+    report = report_on(case, autodiff_framework)
+
+    names = repaired(report, explained.__file__)
+
+    gradient = gradient_of(names[case.f.__name__], autodiff_framework, case.point)
+    assert_close(gradient, case.gradient, rtol=1e-12)
+    mended = case._replace(f=names[case.f.__name__])
+    assert report_on(mended, autodiff_framework).ok
+
+
+@pytest.mark.parametrize("f", explained.CLEAN)
+def test_a_clean_program_has_a_clean_report(autodiff_framework, f):
+    """Nothing is found where nothing harms, and the report says what was checked."""
+    case = explained.Case(f, [0.0, 4.0], "", ())
+
+    report = report_on(case, autodiff_framework)
+
+    report.assert_clean()
+    assert report.ok
+    assert str(report).startswith("clean: value and gradient are finite; checked the gradient at 2")
+
+
+def test_a_report_fails_a_test(autodiff_framework):
+    """`assert_clean` raises with the text of the report."""
+    report = report_on(explained.CASES[0], autodiff_framework)
+
+    with pytest.raises(AssertionError, match="BLOCKED  the derivative of sqrt is inf"):
+        report.assert_clean()
+
+
+def test_numpy_has_no_gradient_to_explain():
+    """For arrays of NumPy a TypeError says what has one."""
+    with pytest.raises(TypeError, match="arrays of jax, torch or tensorflow, got numpy"):
+        explain(np.sum, np.ones(2))
+
+
+def test_the_house_is_no_user():
+    """Files of this package are skipped in a search for the user's line, tests are not."""
+    from safeops.autodiff._locations import is_library
+
+    assert is_library(safeops._where.__file__)
+    assert is_library(np.__file__)
+    assert is_library(inspect.__file__)
+    assert not is_library(__file__)
