@@ -10,6 +10,7 @@ from typing import Any
 from safeops import __version__, _recipes
 from safeops._backends import FRAMEWORKS
 from safeops._demo import demonstrate
+from safeops._explain import add_explain
 
 DESCRIPTION = """
 Run reported bugs live on every framework installed, naive code beside safe code, and print value
@@ -40,7 +41,9 @@ def make_parser() -> ArgumentParser:
         metavar="NAME",
         help=f"run on this one only, out of {', '.join(FRAMEWORKS)}; may be repeated",
     )
-    add_recipe(parser.add_subparsers(title="commands", metavar="COMMAND"))
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    add_recipe(commands)
+    add_explain(commands)
     return parser
 
 

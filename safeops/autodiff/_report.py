@@ -1,22 +1,13 @@
 """What `explain` finds, as data and as text: where a gradient stops being finite, and why."""
 
 import math
-import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from textwrap import dedent
-from typing import Any, Literal, TextIO, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from safeops.autodiff._locations import Location
 from safeops.autodiff._repairs import NOTHING, Repair, repairs_of
-
-HAS_RICH = False
-with suppress(ImportError):  # an extra: without it there is no colour
-    from rich.console import Console
-    from rich.text import Text
-
-    HAS_RICH = True
 
 Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # in the order in which a report has them
@@ -115,14 +106,6 @@ class Report:
         if not self.ok:
             raise AssertionError(str(self))
 
-    def show(self, file: TextIO | None = None) -> None:
-        """Write the report, in colour if that goes to a terminal and rich is installed."""
-        file = sys.stdout if file is None else file
-        if HAS_RICH and file.isatty():
-            Console(file=file, highlight=False, soft_wrap=True).print(self.__rich__())
-        else:
-            file.write(f"{self}\n")
-
     def __str__(self) -> str:
         """Return the report as plain text."""
         return "".join(text for text, _ in self._parts())
@@ -130,7 +113,9 @@ class Report:
     __repr__ = __str__
 
     def __rich__(self) -> Any:
-        """Return the report for rich."""
+        """Return the report for rich, which colours it in a terminal."""
+        from rich.text import Text  # noqa: PLC0415  (it is there if it calls this)
+
         return Text.assemble(*self._parts())
 
     def _repr_markdown_(self) -> str:

@@ -68,6 +68,7 @@ __all__ = [
     "masked_backward",
     "record_lines",
     "value_and_grad",
+    "watch_backward",
 ]
 
 REASON = "the dispatch mode of safeops.autodiff.torch sees eager operations only"
@@ -146,7 +147,7 @@ def backward(
     nodes = _nodes(outputs)
     _check_graph(nodes)
     cotangents = _cotangents(outputs, grad_tensors)
-    own = [node.variable for node in nodes if hasattr(node, "variable")]
+    own = _leaves_of(nodes)
     leaves = own if inputs is None else _listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
 
@@ -334,6 +335,72 @@ def masked_backward(*, on_unknown: str = "warn") -> Iterator[None]:
     check_options(on_unknown)
     with _Redirect(on_unknown):
         yield
+
+
+@contextmanager
+def watch_backward(on_report: Callable[[Report], None], /) -> Iterator[list[Any]]:
+    """
+    Context in which each backward pass is looked at, and explained if it is not finite.
+
+    Parameters
+    ----------
+    on_report : callable
+        Called with the report on each backward pass that makes a gradient NaN or inf.
+
+    Yields
+    ------
+    list
+        Whether it did, for each backward pass.
+
+    Notes
+    -----
+    **Gradient.** None is changed. Graphs are kept until they are garbage, so that a second backward
+    pass through one is no error. Compiled functions run eagerly.
+
+    **Source.** `torch.overrides.TorchFunctionMode`; lines as by `record_lines`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, requires_grad=True)
+    >>> with watch_backward(lambda report: print(report.findings[0].kind)):
+    ...     (x.sqrt() ** 2).sum().backward()
+    GENUINE
+    """
+    # What is compiled has no lines, and one fused backward pass.
+    with torch.compiler.set_stance("force_eager"), _Watch(on_report) as mode:
+        yield mode.passes
+
+
+class _Watch(RecordLines):
+    """Explain what the entries of autograd do that is not finite."""
+
+    def __init__(self, on_report: Callable[[Report], None]) -> None:
+        super().__init__()
+        self.on_report = on_report
+        self.passes: list[bool] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function of PyTorch."""
+        if func not in REDIRECTED:
+            return super().__torch_function__(func, types, args, kwargs)
+        bound = signature(func).bind(*args, **(kwargs or {}))
+        bound.arguments["retain_graph"] = True
+        result = func(*bound.args, **bound.kwargs)
+        renamed = REDIRECTED[func][1]
+        given = {renamed.get(key, key): x for key, x in bound.arguments.items()}
+        outputs = _listed(given.get("tensors", given.get("outputs")))
+        leaves = (
+            _leaves_of(_nodes(outputs)) if given.get("inputs") is None else _listed(given["inputs"])
+        )
+        found = [x.grad for x in leaves] if result is None else result
+        self.passes.append(not _all_finite(found))
+        if self.passes[-1]:
+            seeds = given.get("grad_tensors", given.get("grad_outputs"))
+            self.on_report(explain_backward(outputs, seeds, inputs=leaves))
+        return result
 
 
 class _Redirect(TorchFunctionMode):
@@ -568,10 +635,10 @@ def _explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
     outputs = _listed(tensors)
     nodes = _nodes(outputs)
     _check_graph(nodes)
-    own = [node.variable for node in nodes if hasattr(node, "variable")]
     FORMER.forget_the_dead()
     seeds = _cotangents(outputs, grad_tensors)
-    return report_of(Graph(nodes), outputs, own if leaves is None else leaves, seeds, FORMER)
+    leaves = _leaves_of(nodes) if leaves is None else leaves
+    return report_of(Graph(nodes), outputs, leaves, seeds, FORMER)
 
 
 def _gradients_of(value: Array, inputs: Any, *, lazy: bool, **how: Any) -> tuple[Any, Any]:
@@ -655,6 +722,11 @@ def _nodes(outputs: Sequence[Array]) -> list[Any]:
             found[node] = None
             stack.extend(n for n, _ in node.next_functions if n is not None)
     return list(found)
+
+
+def _leaves_of(nodes: Iterable[Any]) -> list[Array]:
+    """Return the leaves that nodes accumulate into."""
+    return [node.variable for node in nodes if hasattr(node, "variable")]
 
 
 def _accumulates_finite(run: Callable[[], None], leaves: Sequence[Array]) -> bool:
