@@ -22,7 +22,7 @@ class Finding:
 
     kind: Kind
     # In the words of the array API standard: sqrt, log, div, norm, softmax; "input" for what is
-    # not finite before the program has touched it.
+    # not finite before the program has touched it; "" if it could not be found.
     operation: str
     where: Location | None = None
     entries: int = 0
@@ -41,16 +41,16 @@ class Finding:
 
 
 def _blocked(finding: Finding) -> str:
-    return f"the derivative of {finding.operation} is {_what(finding)}, which nothing uses"
+    return f"the derivative{_of(finding)} {_what(finding)} never used"
 
 
 def _genuine(finding: Finding) -> str:
-    return f"the derivative of {finding.operation} is {_what(finding)}, in use"
+    return f"the derivative{_of(finding)} {_what(finding)} used"
 
 
 def _forward(finding: Finding) -> str:
-    subject = "an input" if finding.operation == "input" else f"the value of {finding.operation}"
-    return f"{subject} is {_what(finding)}, in use"
+    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
+    return f"{subject} {_what(finding)} used"
 
 
 def _unknown(finding: Finding) -> str:
@@ -60,13 +60,18 @@ def _unknown(finding: Finding) -> str:
 MESSAGES = {"BLOCKED": _blocked, "GENUINE": _genuine, "FORWARD": _forward, "UNKNOWN": _unknown}
 
 
+def _of(finding: Finding) -> str:
+    return f" of {finding.operation}" if finding.operation else ""
+
+
 def _what(finding: Finding) -> str:
     """Return what the numbers are, and at how many entries of how many."""
     size = math.prod(finding.shape)
     of = f" of {size}" if finding.times == 1 and size > finding.entries else ""
     passes = f" in {finding.times} passes" if finding.times > 1 else ""
     count = f"{counted(finding.entries, of)}{passes}" if finding.entries else "entries"
-    return f"{finding.what or 'not finite'} at {count}"
+    verb = "is" if finding.entries == 1 else "are"
+    return f"is {finding.what or 'not finite'} at {count}, which {verb}"
 
 
 def counted(entries: int, of: str = "") -> str:

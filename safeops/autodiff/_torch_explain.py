@@ -29,6 +29,7 @@ NAMES = {
     "mv": "matmul",
     "addmm": "matmul",
     "dot": "matmul",
+    "linalg_norm": "norm",
     "linalg_vector_norm": "norm",
     "select": "index",
     "copy_slices": "assignment",
@@ -44,13 +45,20 @@ READERS = words(
     split_with_sizes max min max_pool2d_with_indices topk median nanmedian kthvalue mode
     """
 )
-SOME = "an operation"  # that could not be found
+NOT_SEEN = (
+    "lines are known of what ran in safeops.autodiff.torch.record_lines(), "
+    "and of no autograd.Function"
+)
 
 
 def operation_of(node: Any) -> str:
     """Return the name of the forward operation of a node."""
     stem = re.sub(r"(Backward\w*)?\d*$", "", node.name().removeprefix("torch::autograd::"))
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower().removeprefix("native_")
+    name = (
+        re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", stem)
+        .lower()
+        .removeprefix("native_")
+    )
     return "attention" if name.startswith("scaled_dot_product") else NAMES.get(name, name)
 
 
@@ -76,7 +84,9 @@ def report_of(
         masked = graph.watch(run, mode)
     sides = Sides(graph, mode, Side(graph, leaves, *ordinary), Side(graph, leaves, *masked))
     findings = [*sides.forward(outputs, leaves), *sides.backward()]
-    return make_report("torch", [*findings, *sides.missing(findings, outputs)], checked)
+    findings += sides.missing(findings, outputs)
+    lost = any(f.where is None and f.operation != "input" for f in findings)
+    return make_report("torch", findings, checked, [NOT_SEEN] if lost else [])
 
 
 def is_bad(x: Any) -> bool:
@@ -209,6 +219,7 @@ class Sides:
     def selection_of(self, node: Any, bad: Array | None) -> Any:
         """Return the nearest node, towards the output, that made entries absent."""
         stack, met = [(node, bad)], set()
+        reader = None  # which may have dropped them, or what comes after it
         while stack:
             child, entries = stack.pop(0)
             for parent, i in self.graph.consumers[child]:
@@ -217,21 +228,44 @@ class Sides:
                 met.add(parent)
                 passage = self.masked.seen[parent]
                 before, after = first(passage.into), passage.out[i]
-                if after is None or selects(parent, before, after, entries):
+                if after is None or selects(before, after, entries):
                     return parent
+                if before.like.shape != after.like.shape and after.active is not True:
+                    reads = self.reads(parent, i, entries)
+                    if reads:
+                        return parent
+                    if reads is None and operation_of(parent) in READERS:
+                        reader = reader or parent
                 same = entries is not None and before.like.shape == entries.shape
                 stack.append((parent, entries if same else None))
+        return reader
+
+    def reads(self, node: Any, i: int, entries: Array | None) -> bool | None:
+        """Whether a node reads none of some entries; None if nobody knows."""
+        sight = self.masked.seen[node].out[i]
+        if entries is None or sight is None or sight.like.shape != entries.shape or is_custom(node):
+            return None
+        mode = Watching(Tags())
+        ones = ones_like(self.masked.seen[node])
+        for x in ones:
+            if x is not None:
+                mode.tags.write(x, active=True)
+        with suppress(Exception), torch.no_grad(), mode:  # what was saved may be gone
+            found = node(*ones)
+            x = (found if isinstance(found, tuple) else (found,))[i]
+            active = mode.tags.read(x)
+            return None if active is None else bool((entries & ~spread(active, entries)).any())
         return None
 
     def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
         """Give what is known to be there and was not found."""
         kinds = {f.kind for f in findings}
         if any(map(is_bad, outputs)) and "FORWARD" not in kinds:
-            yield Finding("FORWARD", SOME, what=what_of(next(filter(is_bad, outputs))))
+            yield Finding("FORWARD", "", what=what_of(next(filter(is_bad, outputs))))
         if self.masked.bad and not kinds & {"GENUINE", "FORWARD", "UNKNOWN"}:
-            yield Finding("GENUINE", SOME)
+            yield Finding("GENUINE", "")
         if self.ordinary.bad > self.masked.bad and "BLOCKED" not in kinds:
-            yield Finding("BLOCKED", SOME)
+            yield Finding("BLOCKED", "")
 
 
 def was_given(node: Any, record: Record) -> bool:
@@ -251,12 +285,12 @@ def first(sights: Sequence[Sight | None]) -> Sight:
     return next(x for x in sights if x is not None)
 
 
-def selects(node: Any, before: Sight, after: Sight, entries: Array | None) -> bool:
+def selects(before: Sight, after: Sight, entries: Array | None) -> bool:
     """Whether a node makes entries absent that it was given as active ones, or was not given."""
     if after.active is True or before.active is True:
         return after.active is not True
     if before.like.shape != after.like.shape:
-        return operation_of(node) in READERS
+        return False
     like = torch.empty((), device=before.device).expand(after.like.shape)
     masks = [spread(x.active, like) for x in (before, after)]
     if masks[0].count_nonzero() <= masks[1].count_nonzero():  # they are moved, and no more
@@ -286,13 +320,17 @@ def slope(node: Any, passage: Passage, bad: Array) -> str:
     """Return what the derivative of a node is at entries: its formula for a cotangent of ones."""
     if is_custom(node):  # it may do more than to return a derivative
         return ""
-    ones = [None if x is None else torch.ones_like(x.like, device=bad.device) for x in passage.into]
     with suppress(Exception), torch.no_grad():  # what was saved may be gone
-        found = node(*ones)
+        found = node(*ones_like(passage))
         for x in found if isinstance(found, tuple) else (found,):
             if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):
                 return what
     return ""
+
+
+def ones_like(passage: Passage) -> list[Array | None]:
+    """Return cotangents of ones for a node."""
+    return [None if x is None else torch.ones_like(x.like, device=x.device) for x in passage.into]
 
 
 def finding(kind: Kind, node: Any, bad: Array | None = None, **more: Any) -> Finding:
@@ -313,4 +351,5 @@ def of_record(record: Record, used: Array) -> Finding:
     """Return the finding about a value that is not finite."""
     count, shape = int(used.count_nonzero()), tuple(used.shape)
     source = record.cause or record
-    return Finding("FORWARD", source.operation, source.where, count, shape, record.what)
+    name = NAMES.get(source.operation, source.operation)
+    return Finding("FORWARD", name, source.where, count, shape, record.what)

@@ -635,6 +635,9 @@ def _explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
     outputs = _listed(tensors)
     nodes = _nodes(outputs)
     _check_graph(nodes)
+    if any(node.name() == "CheckpointFunctionBackward" for node in nodes):
+        msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
+        raise RuntimeError(msg)
     FORMER.forget_the_dead()
     seeds = _cotangents(outputs, grad_tensors)
     leaves = _leaves_of(nodes) if leaves is None else leaves
