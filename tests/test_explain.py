@@ -10,6 +10,7 @@ import explained
 import safeops
 from assertions import assert_close
 from frameworks import asarray, to_numpy
+from safeops import _demo
 from safeops._backends import load
 from safeops.autodiff import explain
 
@@ -102,6 +103,57 @@ def test_the_repair_is_right(autodiff_framework, case):
     assert_close(gradient, case.gradient, rtol=1e-12)
     mended = case._replace(f=names[case.f.__name__])
     assert report_on(mended, autodiff_framework).ok
+
+
+# The demonstration: the line of each function, and the repair.
+
+DEMO = pytest.mark.parametrize("case", _demo.CASES, ids=lambda case: case.name)
+
+
+def report_on_naive(case, framework):
+    """Return the report on the naive function of a case of the demonstration."""
+    xp = load(framework).xp
+    args = [asarray(framework, x, "float32") for x in case.inputs.values()]
+    return explain(lambda *args: xp.sum(case.naive(xp, *args)), *args)
+
+
+@DEMO
+def test_the_demonstration_is_explained(autodiff_framework, case):
+    """Each naive function is found to drop what it made; the softmax makes a NaN that is used."""
+    if autodiff_framework in case.spared:
+        assert report_on_naive(case, autodiff_framework).ok
+        return
+    _, start = inspect.getsourcelines(case.naive)
+
+    first, *others = report_on_naive(case, autodiff_framework).findings
+
+    assert first.kind == ("FORWARD" if case.name == "softmax" else "BLOCKED")
+    assert first.where.line == start + 1
+    assert {finding.kind for finding in others} <= {"BLOCKED"}
+    if first.kind == "BLOCKED":
+        assert first.selected_at.line == start + 1
+    else:
+        assert first.repair.text.startswith("safe_softmax(x, axis=-1) in place of")
+
+
+@DEMO
+def test_the_repair_of_the_demonstration_is_right(autodiff_framework, case):
+    """The naive function with the edits has the gradient of mathematics."""
+    if autodiff_framework in case.spared or case.name == "softmax":
+        pytest.skip("there is no edit")
+    xp = load(autodiff_framework).xp
+    report = report_on_naive(case, autodiff_framework)
+
+    mended = repaired(report, _demo.__file__)[case.naive.__name__]
+
+    assert report.findings[0].repair.edit is not None
+    assert report_on_naive(case._replace(naive=mended), autodiff_framework).ok
+    first, *others = (asarray(autodiff_framework, x, "float32") for x in case.inputs.values())
+    gradient = load(autodiff_framework).grad(lambda x: xp.sum(mended(xp, x, *others)))(first)[0]
+    assert_close(to_numpy(gradient), case.gradient, rtol=_demo.RTOL, atol=_demo.ATOL)
+
+
+# The report.
 
 
 @pytest.mark.parametrize("f", explained.CLEAN)

@@ -1,0 +1,574 @@
+"""What `explain` says of programs of PyTorch: reported ones, and what autograd does."""
+
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import safeops
+import test_autodiff_torch as programs
+from assertions import assert_close
+from test_autodiff_torch import NAN, leaf, torch
+
+pytestmark = pytest.mark.only("torch")
+
+HOUSE = Path(safeops.__file__).parent
+# How a line spells an operation that it does not name.
+SPELLED = {
+    "assignment": "= 0.0 index_put",
+    "attention": "attend scaled_dot_product_attention layer(",
+    "convolution": "conv Conv",
+    "cosine_similarity": "cosine_similarity",
+    "diagonal": "diagonal",
+    "div": "/ cosine_similarity",
+    "gather": "take_along_dim gather",
+    "group_norm": "module(",
+    "index": "[ unbind",
+    "layer_norm": "module( layer(",
+    "batch_norm": "layer(",
+    "log_softmax": "cross_entropy log_softmax",
+    "matmul": "@ ( layers[ layer( einsum",
+    "max": "amax max",
+    "mul": "* einsum mse_loss module( layer( m( cosine_similarity",
+    "nll_loss": "cross_entropy",
+    "norm": "norm cosine_similarity",
+    "pad": "pad",
+    "pow": "** module(",
+    "reciprocal": "/",
+    "rsqrt": "module(",
+    "sigmoid": "layer( GRU",
+    "slice": "[ split chunk",
+    "softmax": "softmax layer(",
+    "tanh": "tanh layer( GRU getattr",
+}
+SPELLED |= dict.fromkeys(("elu", "gelu", "silu", "softplus"), "getattr")
+
+
+@pytest.fixture
+def masked():
+    """Return what is tested."""
+    from safeops.autodiff import torch as masked
+
+    return masked
+
+
+def lines_of(program):
+    """Return the numbers of the lines of a program, and of the functions that it closes over."""
+    inner = [c.cell_contents for c in program.__closure__ or () if callable(c.cell_contents)]
+    lines = set().union(*map(lines_of, inner)) if inner else set()
+    source, start = inspect.getsourcelines(program)
+    return lines | set(range(start, start + len(source)))
+
+
+def spells(where, operation, program):
+    """Whether a line is one of the program, and has the operation in it."""
+    words = SPELLED.get(operation, operation).split()
+    return where.line in lines_of(program) and any(word in where.source for word in words)
+
+
+def rights(reports, kinds):
+    """Return how many reports have the right kinds only, and how many of those right lines only."""
+    right = [(r, p) for r, p in reports if r.findings and {f.kind for f in r.findings} <= kinds]
+    in_line = [
+        all(
+            (f.where is None and f.operation == "input")
+            or (
+                spells(f.where, f.operation, p)
+                and (f.kind != "BLOCKED" or spells(f.selected_at, f.selection, p))
+            )
+            for f in report.findings
+        )
+        for report, p in right
+    ]
+    return len(right), sum(in_line)
+
+
+def test_reported_programs(masked):
+    """All 50 reported programs are BLOCKED, on the right line, dropped by the right operation."""
+    reports = [
+        (masked.explain(program, leaf(point)), program)
+        for program, point, _ in programs.REPORTED.values()
+    ]
+
+    assert len(reports) == 50
+    assert rights(reports, {"BLOCKED"}) == (50, 50)
+
+
+def test_undefined_derivatives(masked):
+    """All 18 undefined derivatives are GENUINE, or their value is NaN already."""
+    torch.manual_seed(0)  # of the dropout
+    reports = [
+        (masked.explain(program, leaf(point)), program)
+        for program, point in programs.UNDEFINED.values()
+    ]
+
+    assert len(reports) == 18
+    assert rights(reports, {"GENUINE", "FORWARD"}) == (18, 18)
+    assert all(len({f.kind for f in report.findings}) == 1 for report, _ in reports)
+
+
+def explained_rows(masked, name, rows):
+    """Return the report on a program that reads some of its rows."""
+    program = programs.LATE[name]
+    with masked.record_lines():
+        output, _ = program(leaf(rows))
+    return masked.explain_backward(output), program
+
+
+def test_rows_that_nothing_reads(masked):
+    """All 50 programs that do not read their bad rows are BLOCKED, on lines of the program."""
+    reports = [explained_rows(masked, name, programs.DIRTY) for name in programs.LATE]
+
+    assert len(reports) == 50
+    assert rights(reports, {"BLOCKED"}) == (50, 50)
+
+
+def test_clean_rows_have_clean_reports(masked):
+    """At a clean point of those programs nothing is found."""
+    reports = [explained_rows(masked, name, programs.CLEAN)[0] for name in programs.LATE]
+
+    assert all(report.ok for report in reports)
+
+
+def test_the_count_can_fail():
+    """A wrong kind and a wrong line are not counted."""
+    from safeops.autodiff import Finding, Report
+    from safeops.autodiff._locations import location
+
+    program = programs.root_of_positive
+    line = inspect.getsourcelines(program)[1] + 2
+    where = location(programs.__file__, line)
+    finding = Finding("BLOCKED", "sqrt", where, selection="where", selected_at=where)
+    wrong = Finding("BLOCKED", "log", where, selection="where", selected_at=where)
+    reports = [(Report((f,), "torch", ""), program) for f in (finding, wrong)]
+
+    assert rights(reports, {"BLOCKED"}) == (2, 1)
+    assert rights(reports, {"GENUINE"}) == (0, 0)
+
+
+# Nothing changes.
+
+
+@pytest.mark.parametrize("name", programs.REPORTED)
+def test_explaining_changes_no_gradient(masked, name):
+    """After an explanation .grad is what it was, and the backward pass is bitwise the same."""
+    program, point, _ = programs.REPORTED[name]
+    x, other = leaf(point), leaf(point)
+    program(other).backward()
+    with masked.record_lines():
+        loss = program(x)
+
+    masked.explain_backward(loss)
+
+    assert x.grad is None
+    loss.backward()
+    assert x.grad.view(torch.int64).tolist() == other.grad.view(torch.int64).tolist()
+
+
+def test_explaining_touches_no_gradient_that_is_there(masked):
+    """The .grad of a leaf, of a parameter too, stays the same tensor with the same entries."""
+    x, weight = leaf([0.0, 4.0]), leaf([2.0])
+    x.grad, weight.grad = torch.ones(2).double(), torch.ones(1).double()
+    there = x.grad, weight.grad
+
+    report = masked.explain(lambda x: torch.where(x > 0, weight * x.sqrt(), 0.0).sum(), x)
+
+    assert not report.ok
+    assert (x.grad, weight.grad) == there
+    assert [g.tolist() for g in there] == [[1.0, 1.0], [1.0]]
+
+
+def test_hooks_are_taken_off(masked):
+    """A backward pass after an explanation runs no code of this package."""
+    x = leaf([0.0, 4.0])
+    with masked.record_lines():
+        loss = torch.where(x > 0, x.sqrt(), 0.0).sum()
+    masked.explain_backward(loss)
+    files = set()
+
+    sys.setprofile(lambda frame, *_: files.add(frame.f_code.co_filename))
+    loss.backward()
+    sys.setprofile(None)
+
+    assert not [file for file in files if str(HOUSE) in file]
+    assert any("torch" in file for file in files)
+
+
+# What the report cannot see, it says.
+
+
+def test_lines_that_nobody_recorded(masked):
+    """Without `record_lines` kind and operation are known, and a note says what to do."""
+    x = leaf([0.0, 4.0])
+
+    report = masked.explain_backward(torch.where(x > 0, x.sqrt(), 0.0).sum())
+
+    (finding,) = report.findings
+    assert (finding.kind, finding.operation, finding.selection) == ("BLOCKED", "sqrt", "where")
+    assert finding.where is finding.selected_at is None
+    assert "an unknown line" in str(report)
+    assert "record_lines()" in report.notes[0]
+
+
+def test_a_value_that_is_nan_without_lines(masked):
+    """Without `record_lines` a NaN in the value is found, and no operation is blamed for it."""
+    x = leaf([-1.0, 4.0])
+
+    report = masked.explain_backward(x.log().sum())
+
+    assert (report.findings[0].kind, report.findings[0].operation) == ("FORWARD", "")
+    assert "the value is nan" in str(report)
+
+
+def test_a_part_of_the_program_is_recorded(masked):
+    """What ran before `record_lines` has no line, and is not given that of another."""
+    x = leaf([0.0, 4.0])
+    root = x.sqrt()
+    with masked.record_lines():
+        loss = torch.where(x > 0, root, 0.0).sum()
+
+    (finding,) = masked.explain_backward(loss).findings
+
+    assert finding.where is None
+    assert "torch.where(x > 0, root, 0.0)" in finding.selected_at.source
+
+
+def test_an_operation_without_a_rule(masked):
+    """What is below an operation without a rule is neither BLOCKED nor GENUINE."""
+    report = masked.explain(programs.unknown_program, leaf([0.0, 4.0]))
+
+    (finding,) = report.findings
+    assert (finding.kind, finding.operation) == ("UNKNOWN", "grid_sampler2d")
+    assert "functional.grid_sample" in finding.where.source
+    assert "has no rule" in str(report)
+
+
+def test_an_operation_without_a_rule_that_does_no_harm(masked):
+    """It is not mentioned if what is not finite lies elsewhere."""
+    x = leaf([0.0, 4.0])
+
+    def f(x):
+        return programs.unknown_program(x + 1) + torch.where(x > 0, x.log(), 0.0).sum()
+
+    assert [(f.kind, f.operation) for f in masked.explain(f, x).findings] == [("BLOCKED", "log")]
+
+
+def test_a_custom_function_has_no_line(masked):
+    """Its operation is its name, and the selection has its line."""
+
+    class Root(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sqrt()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient * 0.5 / x.sqrt()
+
+    report = masked.explain(lambda x: torch.where(x > 0, Root.apply(x), 0.0).sum(), leaf([0.0]))
+
+    (finding,) = report.findings
+    assert (finding.kind, finding.operation, finding.where) == ("BLOCKED", "root", None)
+    assert "Root.apply" in finding.selected_at.source
+    assert "autograd.Function" in report.notes[0]
+
+
+def test_checkpoints(masked):
+    """What a checkpoint runs again has its line; a re-entrant one is refused."""
+    from torch.utils.checkpoint import checkpoint
+
+    def part(x):
+        return torch.where(x > 0, x.sqrt(), 0.0) * 2
+
+    def f(x, *, use_reentrant):
+        return checkpoint(part, x * 1.0, use_reentrant=use_reentrant).sum()
+
+    (finding,) = masked.explain(lambda x: f(x, use_reentrant=False), leaf([0.0, 4.0])).findings
+
+    assert finding.where.line == inspect.getsourcelines(part)[1] + 1
+    with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        masked.explain(lambda x: f(x, use_reentrant=True), leaf([0.0, 4.0]))
+
+
+def test_compiled_programs_are_refused(masked):
+    """The result of torch.compile raises the error of the other doors."""
+    program = torch.compile(lambda x: x.sqrt()[1], backend="aot_eager")
+    output = program(leaf([0.0, 4.0]))
+
+    with pytest.raises(RuntimeError, match="force_eager"):
+        masked.explain_backward(output)
+
+
+def test_modules_have_the_line_of_the_user(masked):
+    """What a layer of PyTorch runs is found at the line that calls it."""
+    layer = torch.nn.Linear(2, 1).double()
+    rows = torch.tensor([[1.0, 2.0], [NAN, NAN]], dtype=torch.float64)
+
+    def f(weight):
+        out = torch.nn.functional.linear(rows, weight)  # made
+        return out[:1].sum()  # dropped
+
+    (finding,) = masked.explain(f, layer.weight).findings
+
+    assert (finding.kind, finding.operation, finding.what) == ("BLOCKED", "matmul", "nan")
+    assert finding.where.source.endswith("# made")
+    assert finding.selected_at.source.endswith("# dropped")
+    assert finding.nan_operand
+    assert finding.repair.text.startswith("leave the NaN out before this line, or")
+
+
+def test_constants_are_traced_to_their_line(masked):
+    """A NaN that a constant brings in was first made where the constant was."""
+
+    def f(x):
+        weights = torch.log(torch.tensor([-1.0, 1.0], dtype=x.dtype))  # made
+        return (x * weights).sum()
+
+    (finding,) = masked.explain(f, leaf([1.0, 1.0])).findings
+
+    assert (finding.kind, finding.operation, finding.entries) == ("FORWARD", "log", 1)
+    assert finding.where.source.endswith("# made")
+
+
+def test_structures_of_tensors(masked):
+    """Arguments may be dicts, and `argnums` picks several."""
+
+    def f(weights, x):
+        return (weights["a"] * torch.where(x > 0, x.log(), 0.0)).sum()
+
+    arguments = {"a": torch.tensor(2.0)}, torch.tensor([0.0, 1.0])
+
+    assert masked.explain(f, *arguments).ok
+    assert not masked.explain(f, *arguments, argnums=(0, 1)).ok
+
+
+# Repairs of what only some frameworks have by name.
+
+# A line, its point, the line repaired, and the gradient by mathematics.
+REPAIRS = {
+    "softmax": (
+        "torch.nn.functional.softmax(x, dim=-1)[1, 0]",
+        [[-programs.INF, -programs.INF], [0.0, 0.0]],
+        "safe_softmax(x, axis=-1)[1, 0]",
+        [[0.0, 0.0], [0.25, -0.25]],
+    ),
+    "log_softmax": (
+        "x.log_softmax(1)[1, 0]",
+        [[-programs.INF, -programs.INF], [0.0, 0.0]],
+        "safe_log_softmax(x, axis=1)[1, 0]",
+        [[0.0, 0.0], [0.5, -0.5]],
+    ),
+    "norm": (
+        "torch.linalg.vector_norm(x * 1e200, dim=0) / 1e200",
+        [3.0, 4.0],
+        "safe_norm(x * 1e200, axis=0) / 1e200",
+        [0.6, 0.8],
+    ),
+    "root": ("x.sqrt()[1]", [0.0, 4.0], "safe_sqrt(x)[1]", [0.0, 0.25]),
+    "power": ("x.pow(0.5)[1]", [0.0, 4.0], "safe_pow(x, 0.5)[1]", [0.0, 0.25]),
+    "log": ("torch.log(x)[1]", [0.0, 4.0], "safe_log(x)[1]", [0.0, 0.25]),
+    "division": ("(x[1] / x)[1] + x[1]", [0.0, 4.0], "(safe_div(x[1], x))[1] + x[1]", [0.0, 1.0]),
+    "where": (
+        "torch.where(x > 0, 2 * x.log(), 0.0).sum()",
+        [0.0, 4.0],
+        "safe_where(x > 0, x, lambda x: 2 * x.log(), fill_value=0.0).sum()",
+        [0.0, 0.5],
+    ),
+    "parameters": (
+        "torch.where(x[0] > 0, x[1] * x[0].log(), x[1]).sum()",
+        [[0.0, 1.0], [2.0, 3.0]],
+        "safe_where(x[0] > 0, (x[1], x[0]), lambda x, x_: x * x_.log(), fill_value=x[1]).sum()",
+        [[0.0, 3.0], [1.0, 0.0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_repairs(masked, name, tmp_path):
+    """The repair is the line that it should be, and its gradient is right."""
+    line, point, wanted, gradient = REPAIRS[name]
+    source = f"import torch\n\n\ndef f(x):\n    return {line}\n"
+    file = tmp_path / "program.py"
+    file.write_text(source)
+    names = {}
+    exec(compile(source, file, "exec"), names)
+
+    edit = masked.explain(names["f"], leaf(point)).findings[0].repair.edit
+    mended = f"from safeops import *\n{edit.applied(source)}"
+    exec(mended, names)
+    x = leaf(point)
+
+    assert edit.new == f"    return {wanted}"
+    assert_close(torch.autograd.grad(names["f"](x), x)[0].numpy(), gradient, rtol=1e-12)
+
+
+def test_an_edit_of_another_source_is_refused(masked):
+    """An edit that does not fit raises, and says where it belongs."""
+    report = masked.explain(programs.root_of_positive, leaf([0.0]))
+
+    with pytest.raises(ValueError, match=r"test_autodiff_torch\.py"):
+        report.findings[0].repair.edit.applied("x = 1\n")
+
+
+# How a report reads.
+
+
+def test_the_text_of_a_report(masked, tmp_path, monkeypatch):
+    """The text has the kind, the lines with their source, the repair and what was checked."""
+    source = (
+        "import torch\n\n\n"
+        "def model(x):\n"
+        "    root = torch.sqrt(x)\n"
+        "    return torch.where(x > 0, root, 0.0).sum()\n"
+    )
+    (tmp_path / "model.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    import model
+
+    text = str(masked.explain(model.model, torch.tensor([0.0, 4.0])))
+
+    assert text.splitlines() == [
+        "BLOCKED  the derivative of sqrt is inf at 1 of 2 entries, which is never used",
+        "  computed at model.py:5",
+        "    | root = torch.sqrt(x)",
+        "  dropped by where at model.py:6",
+        "    | return torch.where(x > 0, root, 0.0).sum()",
+        "  repair model.py:5",
+        "    - root = torch.sqrt(x)",
+        "    + root = safe_sqrt(x)",
+        "      from safeops import safe_sqrt",
+        "  or: safeops.autodiff.torch.backward(loss) in place of loss.backward()",
+        "",
+        "checked the gradient at 2 entries, through 4 operations",
+    ]
+
+
+def test_a_report_in_a_notebook(masked):
+    """As Markdown a report has the kind in bold and the rest as code."""
+    text = masked.explain(programs.root_of_positive, leaf([0.0]))._repr_markdown_()
+
+    assert text.startswith("**BLOCKED** the derivative of sqrt")
+    assert text.count("```") == 2
+    assert masked.explain(torch.sum, leaf([0.0]))._repr_markdown_().startswith("clean")
+
+
+def test_a_report_in_a_terminal(masked):
+    """Rich shows the same text, with colours."""
+    console = pytest.importorskip("rich.console", reason="rich is an extra").Console
+    report = masked.explain(programs.root_of_positive, leaf([0.0]))
+    terminal = console(force_terminal=True, color_system="standard", soft_wrap=True)
+    with terminal.capture() as coloured:
+        terminal.print(report)
+
+    assert "\x1b[1;33mBLOCKED" in coloured.get()
+    assert report.__rich__().plain == str(report)
+
+
+# The command.
+
+SCRIPT = """
+import sys
+import torch
+
+x = torch.tensor([float(word) for word in sys.argv[1:]], requires_grad=True)
+try:
+    for step in range(2):
+        (2 * x.sqrt())[-1].backward()
+        print("step", step)
+except Exception:
+    print("caught")
+sys.exit(3)
+"""
+
+
+def run_command(folder, *args):
+    """Run the command on a script."""
+    (folder / "script.py").write_text(SCRIPT)
+    code = (
+        f"import sys; sys.path.insert(0, {str(HOUSE.parent)!r}); from safeops.__main__ import main"
+    )
+    command = [sys.executable, "-c", f"{code}; sys.exit(main(sys.argv[1:]))", "explain", *args]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("program", [["script.py"], ["-m", "script"]])
+def test_a_script_that_makes_nan(tmp_path, program):
+    """It ends at the first gradient that is not finite; the report is printed, the exit code 1."""
+    done = run_command(tmp_path, *program, "0", "4")
+
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("BLOCKED  the derivative of sqrt is inf at 1 of 2 entries")
+    assert "script.py:8" in done.stdout
+    assert "step" not in done.stdout
+    assert "caught" not in done.stdout
+
+
+def test_a_script_that_makes_none(tmp_path):
+    """It runs to its end, and its exit code is that of the command."""
+    done = run_command(tmp_path, "script.py", "1", "4")
+
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines() == ["step 0", "step 1"]
+
+
+def test_a_script_without_pytorch(tmp_path):
+    """A script that never calls `backward` is told that nothing was watched."""
+    (tmp_path / "other.py").write_text("print('done')")
+
+    done = run_command(tmp_path, "other.py")
+
+    assert (done.returncode, done.stdout) == (0, "done\n")
+    assert "no backward pass of PyTorch was seen" in done.stderr
+
+
+def test_watching_keeps_the_gradients(masked):
+    """What runs while it is watched has the same gradients, by each door of autograd."""
+    x = leaf([0.0, 4.0])
+    reports = []
+
+    with masked.watch_backward(reports.append) as passes:
+        x.sum().backward()
+        torch.autograd.backward([x.sum()])
+        (found,) = torch.autograd.grad((x * x).sum(), x)
+        (bad,) = torch.autograd.grad(x.sqrt()[1], [x])
+
+    assert passes == [False, False, False, True]
+    assert x.grad.tolist() == [2.0, 2.0]
+    assert found.tolist() == [0.0, 8.0]
+    assert bad[0].isnan()
+    assert [f.kind for report in reports for f in report.findings] == ["BLOCKED"]
+
+
+DOORS = ("explain", "explain_backward", "record_lines", "watch_backward")
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_docstrings(masked, name):
+    """Examples print what they say; gradient and source are stated."""
+    doc = inspect.getdoc(getattr(masked, name))
+    example = doctest.DocTestParser().get_doctest(doc, {**vars(masked)}, name, name, 0)
+
+    result = doctest.DocTestRunner().run(example)
+
+    assert set(DOORS) < set(masked.__all__)
+    assert result.attempted > 0
+    assert result.failed == 0
+    assert "**Gradient.**" in doc
+    assert "**Source.**" in doc
+
+
+def test_private_names_are_there():
+    """PyTorch has the private names that the recording uses."""
+    x = leaf([1.0])
+
+    before = torch.autograd._get_sequence_nr()
+    node = x.sqrt().grad_fn
+
+    assert node._sequence_nr() == before
+    assert node.next_functions[0][0]._sequence_nr() == 2**64 - 1
+    assert x[:1]._base is not None
