@@ -3,9 +3,10 @@
 import ast
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from keyword import iskeyword
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from safeops.autodiff._locations import Location, Span
 
@@ -72,15 +73,43 @@ OPERATORS = {ast.Div: "div", ast.Pow: "pow", ast.Sub: "sub"}
 MAXIMA = ("max", "amax", "reduce_max")
 
 
-class Page(NamedTuple):
+@dataclass(eq=False)
+class Page:
     """A file of the user: its lines and its expressions."""
 
     lines: tuple[str, ...]
     tree: ast.Module
 
+    @cached_property
+    def expressions(self) -> list[ast.expr]:
+        """All of them, outer ones first."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.expr)]
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """What each node of the tree is a part of."""
+        every = ast.walk(self.tree)
+        return {child: node for node in every for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def modules(self) -> set[str]:
+        """The names that the file imports, and those that people give to namespaces."""
+        imports = (x for x in ast.walk(self.tree) if isinstance(x, (ast.Import, ast.ImportFrom)))
+        aliases = (alias for node in imports for alias in node.names)
+        return {(a.asname or a.name).split(".")[0] for a in aliases} | USUAL
+
     def text(self, node: ast.expr) -> str:
         """Return the source of an expression."""
-        return ast.get_source_segment("".join(self.lines), node) or ast.unparse(node)
+        line, end, column, end_column = span_of(node)
+        *lines, last = (text.encode() for text in self.lines[line - 1 : end])
+        source = b"".join(lines) + last[:end_column]
+        return source[column:].decode()
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Give what an expression is a part of, up to its statement."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+            yield node
 
 
 def page_of(file: str) -> Page | None:
@@ -114,11 +143,8 @@ def named(node: ast.AST) -> str:
 
 def expression_at(page: Page, where: Location, operation: str) -> ast.expr | None:
     """Return the expression that runs at a location."""
-    candidates = [
-        node
-        for node in ast.walk(page.tree)
-        if isinstance(node, ast.expr) and node.lineno <= where.line <= span_of(node)[1]
-    ]
+    line = where.line
+    candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
     if where.span is not None:
         return next((node for node in candidates if span_of(node) == where.span), None)
     names = [operation, *MADE_OF.get(operation, "").split()]
@@ -128,16 +154,17 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
 
 def enclosing_where(page: Page, node: ast.expr) -> ast.Call | None:
     """Return the innermost ``where(cond, x, y)`` of which an expression is in x or y."""
-    found = None
-    for call in ast.walk(page.tree):  # outer ones first
-        if isinstance(call, ast.Call) and named(call) == "where" and _is_ternary(call):
-            inside = {id(part) for branch in call.args[1:] for part in ast.walk(branch)}
-            found = call if id(node) in inside else found
-    return found
+    part: ast.AST = node
+    for outer in page.around(node):
+        if isinstance(outer, ast.Call) and _is_where(outer) and part in outer.args[1:]:
+            return outer
+        part = outer
+    return None
 
 
-def _is_ternary(call: ast.Call) -> bool:
-    return len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
+def _is_where(call: ast.Call) -> bool:
+    is_ternary = len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
+    return is_ternary and named(call) == "where"
 
 
 # Rewriting
@@ -195,18 +222,7 @@ def is_module(page: Page, function: ast.expr) -> bool:
     """Whether a function is one of a module, and no method of an array."""
     while isinstance(function, ast.Attribute):
         function = function.value
-    return isinstance(function, ast.Name) and function.id in modules(page)
-
-
-def modules(page: Page) -> set[str]:
-    """Return the names that a page imports, and those that people give to namespaces."""
-    aliases = (
-        alias
-        for node in ast.walk(page.tree)
-        if isinstance(node, (ast.Import, ast.ImportFrom))
-        for alias in node.names
-    )
-    return {(a.asname or a.name).split(".")[0] for a in aliases} | USUAL
+    return isinstance(function, ast.Name) and function.id in page.modules
 
 
 USUAL = {"F", "functional", "jax", "jnp", "math", "np", "tf", "torch", "xp"}
@@ -231,7 +247,7 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
     if not all(_is_of_entries(branch) for branch in branches):
         return None
     parts = list(dict.fromkeys(page.text(x) for b in branches for x in _operands_in(page, b)))
-    names = _parameters(parts, modules(page))
+    names = _parameters(parts, page.modules)
     if not names:
         return None
 
@@ -350,10 +366,7 @@ def rewritten(page: Page, changes: Mapping[int, Rewriting], node: ast.expr) -> t
     return start, old, new + old[done:]
 
 
-def _statement(page: Page, node: ast.expr) -> ast.stmt:
+def _statement(page: Page, node: ast.expr) -> ast.AST:
     """Return the innermost statement that an expression is part of."""
-    found = page.tree.body[0]
-    for statement in ast.walk(page.tree):
-        if isinstance(statement, ast.stmt) and any(x is node for x in ast.walk(statement)):
-            found = statement
-    return found
+    *_, statement = page.around(node)
+    return statement

@@ -204,8 +204,8 @@ class Sides:
 
     def blocked(self, node: Any) -> Finding:
         """Return the finding about absent entries that meet an infinite slope."""
-        _, bad, what = self.mode.blocked[node]
-        selection = self.selection_of(node, bad)
+        bad, entries, what = self.mode.blocked[node]
+        selection = self.selection_of(node, entries)
         record = None if selection is None else record_of(selection)
         return finding(
             "BLOCKED",

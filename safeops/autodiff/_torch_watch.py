@@ -47,13 +47,38 @@ class Passage(NamedTuple):
         return sight is not None and sight.bad is not None
 
 
+class Blocked(NamedTuple):
+    """What absent entries have met in a formula."""
+
+    bad: Array  # where the derivative is not finite
+    entries: Array | None  # which absent entries of the cotangent that concerns, if it is known
+    what: str = ""
+
+    @property
+    def size(self) -> int:
+        """How many entries of the derivative that are."""
+        return int(self.bad.count_nonzero())
+
+
+def met_entries(bad: Array, factors: Sequence[Any], i: int, active: Any) -> Array | None:
+    """Return which absent entries of a factor meet a coefficient, number `i`, in ``x @ y``."""
+    x = factors[1 - i]
+    if len(factors) != 2 or x.dim() == 1 or bad.dim() == 1:  # noqa: PLR2004  (no convolution)
+        return None
+    met = bad.any(-1)[..., None, :] if i == 1 else bad.any(-2)[..., :, None]
+    entries = ~spread(active, x) & met
+    # The cotangent itself, of which the formula takes the transpose.
+    turned = not x.is_contiguous() and x.mT.is_contiguous()
+    return entries.mT if turned else entries
+
+
 class Watching(Masking):
     """The masked pass, which notes what it cleans and what it has no rule for."""
 
     def __init__(self, former: Tags) -> None:
         super().__init__(former, "ignore")
         self.paused = False
-        self.blocked: dict[Any, tuple[int, Array, str]] = {}
+        self.blocked: dict[Any, Blocked] = {}
         self.unknown: dict[Any, str] = {}
 
     def __torch_dispatch__(
@@ -80,23 +105,23 @@ class Watching(Masking):
         bad = not_finite(values)
         if bad is not None:
             bad = bad & ~spread(active, bad)
-            self.keep(bad, "")
+            self.keep(Blocked(bad, bad))
 
     def note_coefficients(self, args: Sequence[Any]) -> None:
         """Keep what a product of matrices sums up with absent entries beside it."""
-        masks = [self.active(x) for x in args]
-        if any(is_partial(m) for m in masks):
-            for x, mask in zip(args, masks, strict=True):
-                is_coefficient = mask is None and isinstance(x, torch.Tensor)
-                if is_coefficient and (bad := not_finite(x)) is not None:
-                    self.keep(bad, what_of(x[bad]))
+        factors = [x for x in args if isinstance(x, torch.Tensor)]
+        masks = [self.active(x) for x in factors]
+        absent = next((m for m in masks if is_partial(m)), None)
+        for i, x in enumerate(factors if absent is not None else ()):
+            if masks[i] is None and (bad := not_finite(x)) is not None:
+                self.keep(Blocked(bad, met_entries(bad, args, i, absent), what_of(x[bad])))
 
-    def keep(self, bad: Array, what: str) -> None:
+    def keep(self, found: "Blocked") -> None:
         """Keep the largest set of entries for each node."""
         node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
-        count = int(bad.count_nonzero())
-        if node is not None and count > self.blocked.get(node, (0,))[0]:
-            self.blocked[node] = count, bad, what
+        earlier = self.blocked.get(node)
+        if node is not None and found.size > (0 if earlier is None else earlier.size):
+            self.blocked[node] = found
 
     def report(self, call: Call) -> None:
         """Keep the node of an operation without a rule."""
