@@ -149,6 +149,39 @@ def test_the_count_can_fail():
     assert rights(reports, {"GENUINE"}) == (0, 0)
 
 
+def kinds_expected(program, x, masked):
+    """Return the kinds that the gradients of a program ask for, and its report."""
+    with masked.record_lines():
+        output = programs.tape.run(program, programs.Torch(), x)
+    options = {"materialize_grads": True, "retain_graph": True}
+    ordinary, ours = (
+        int((~grad(output, x, **options)[0].isfinite()).sum())
+        for grad in (torch.autograd.grad, masked.grad)
+    )
+    of_value = {"FORWARD"} if not output.isfinite() else {"GENUINE"} if ours else set()
+    return of_value | ({"BLOCKED"} if ordinary > ours else set()), masked.explain_backward(output)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_random_programs(masked, part):
+    """A report has the kinds that ordinary and masked gradient ask for, and a line for each."""
+    found = []
+    for _, program, point in programs.programs(50 * part, 50 * part + 50):
+        x = leaf(point)
+        if programs.tape.run(program, programs.Torch(), x).requires_grad:
+            wanted, report = kinds_expected(program, x, masked)
+            kinds = {finding.kind for finding in report.findings}
+            found.append(kinds)
+
+            assert wanted <= kinds
+            assert wanted or report.ok
+            assert wanted != {"BLOCKED"} or kinds == wanted
+            assert all(f.where or f.operation == "input" for f in report.findings)
+            assert all(f.selected_at for f in report.findings if f.kind == "BLOCKED")
+    assert {"BLOCKED"} in found
+    assert set() in found
+
+
 # Nothing changes.
 
 

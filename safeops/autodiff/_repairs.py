@@ -127,7 +127,7 @@ def softmax_at(finding: "Finding") -> str:
 
 TEXTS = {
     "BLOCKED": "{masked}",
-    "GENUINE": "a safe operation chooses the derivative 0 there; else keep these entries out",
+    "GENUINE": "keep these entries out: there is no derivative, and a safe operation chooses one",
     "FORWARD": "keep these entries out, by safe_where or before the program",
     "UNKNOWN": "drop the entries before this operation, or write it with others",
 }

@@ -161,7 +161,7 @@ def _rows(finding: Finding) -> Iterator[Part]:
     dropped = f"dropped by {finding.selection or 'a selection'}"
     if finding.kind == "BLOCKED" and where is not None and _line(where) == _line(selected_at):
         yield from _quoted(f"{verb}, and {dropped}, at", where)
-    else:
+    elif finding.operation != "input":
         yield from _quoted(f"{verb} at", where)
         if finding.kind == "BLOCKED":
             yield from _quoted(f"{dropped} at", selected_at)

@@ -15,7 +15,8 @@ import torch
 
 from safeops._typing import Array
 from safeops.autodiff._report import Finding, Kind, Report, counted, make_report
-from safeops.autodiff._torch_lines import Record, not_finite, record_of, what_of
+from safeops.autodiff._rewrites import OF_ENTRIES
+from safeops.autodiff._torch_lines import METHODS, Record, not_finite, record_of, what_of
 from safeops.autodiff._torch_rules import is_custom, spread, words
 from safeops.autodiff._torch_tags import Tags
 from safeops.autodiff._torch_watch import Graph, Passage, Sight, Watching
@@ -83,7 +84,8 @@ def report_of(
     with mode:
         masked = graph.watch(run, mode)
     sides = Sides(graph, mode, Side(graph, leaves, *ordinary), Side(graph, leaves, *masked))
-    findings = [*sides.forward(outputs, leaves), *sides.backward()]
+    of_value = [*sides.forward(leaves)] if any(map(is_bad, outputs)) else []
+    findings = [*of_value, *sides.backward(value_is_bad=bool(of_value))]
     findings += sides.missing(findings, outputs)
     lost = any(f.where is None and f.operation != "input" for f in findings)
     return make_report("torch", findings, checked, [NOT_SEEN] if lost else [])
@@ -121,24 +123,22 @@ class Sides:
     ordinary: Side
     masked: Side
 
-    def forward(self, outputs: Sequence[Array], leaves: Sequence[Array]) -> Iterator[Finding]:
-        """Give what the value itself became NaN by, if it is not finite."""
-        if not any(map(is_bad, outputs)):
-            return
-        infinite = self.makers(lambda record: record.is_first)
+    def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
+        """Give what the value itself became NaN by."""
+        infinite = self.makers(lambda record: record.first)
         # A NaN of infinities that were given, such as inf - inf.
         after = self.graph.above([node for node, *_ in infinite])
-        nan = [m for m in self.makers(lambda record: record.makes_nan) if m[0] not in after]
+        nan = [m for m in self.makers(lambda record: record.first_nan) if m[0] not in after]
         found = {id(record): of_record(record, used) for _, record, used in (*infinite, *nan)}
         inputs = [self.input(leaf) for leaf in leaves]
         yield from (f for f in inputs if f is not None and (f.what == "nan" or not found))
         yield from found.values()
 
-    def makers(self, makes: Callable[[Record], bool]) -> list[tuple[Any, Record, Array]]:
+    def makers(self, made: Callable[[Record], Array | None]) -> list[tuple[Any, Record, Array]]:
         """Return the nodes whose results are not finite of themselves, and where that is used."""
         records = ((node, record_of(node)) for node in self.graph.nodes)
-        known = ((n, r) for n, r in records if r is not None and r.bad is not None and makes(r))
-        found = ((n, r, self.used(n, r.bad)) for n, r in known if not was_given(n, r))
+        known = ((n, r, made(r)) for n, r in records if r is not None and not was_given(n, r))
+        found = ((n, r, self.used(n, new)) for n, r, new in known if new is not None)
         return [(n, r, used) for n, r, used in found if used is not None]
 
     def input(self, leaf: Array) -> Finding | None:
@@ -168,9 +168,10 @@ class Sides:
                 return found if found.any() else None
         return None
 
-    def backward(self) -> Iterator[Finding]:
+    def backward(self, *, value_is_bad: bool) -> Iterator[Finding]:
         """Give the formulas in which a gradient stops being finite."""
-        born = {n: new for n in self.masked.guilty if (new := self.birth(n)) is not None}
+        births = ((n, self.birth(n, value_is_bad=value_is_bad)) for n in self.masked.guilty)
+        born = {n: new for n, new in births if new is not None}
         # Below an operation without a rule nobody knows whether an entry is used.
         unknown = [n for n in self.graph.nodes if n in self.mode.unknown]
         unclear = {n for n in born if self.graph.above([n]) & set(unknown)}
@@ -191,15 +192,16 @@ class Sides:
         pairs = zip(self.ordinary.seen[node].out, self.masked.seen[node].out, strict=True)
         return any(count_of(x) > count_of(y) for x, y in pairs)
 
-    def birth(self, node: Any) -> Array | None:
+    def birth(self, node: Any, *, value_is_bad: bool) -> Array | None:
         """Return the entries that became other than finite in the formula of a node."""
-        new = birth(self.masked.seen[node])
+        by_entry = operation_of(node) in OF_ENTRIES
+        new = birth(self.masked.seen[node], by_entry=by_entry)
         record = record_of(node)
-        bad = None if record is None else record.bad
+        bad = record.bad if record is not None and value_is_bad else None
         if new is None or bad is None:
             return new
         # Of a value that is NaN already the slope is a consequence.
-        new = new & ~bad if new.shape == bad.shape else None
+        new = new & ~bad if by_entry and new.shape == bad.shape else None
         return new if new is not None and new.any() else None
 
     def blocked(self, node: Any) -> Finding:
@@ -269,10 +271,11 @@ class Sides:
 
 
 def was_given(node: Any, record: Record) -> bool:
-    """Whether an operation was given what it makes: NaN, or what is not finite at all."""
+    """Whether an operation in place may have been given what is not finite."""
+    if not record.name.endswith("_") or record.operation in METHODS:
+        return False
     before = (record_of(n) for n, _ in node.next_functions if n is not None)
-    others = [r for r in before if r is not None and r is not record and r.bad is not None]
-    return any(record.is_first or r.has_nan for r in others)
+    return any(r is not None and r is not record and r.bad is not None for r in before)
 
 
 def count_of(x: Sight | None) -> int:
@@ -301,7 +304,7 @@ def selects(before: Sight, after: Sight, entries: Array | None) -> bool:
     return bool(lost.any())
 
 
-def birth(passage: Passage) -> Array | None:
+def birth(passage: Passage, *, by_entry: bool) -> Array | None:
     """Return the entries that were finite before a formula, and are not after it."""
     before = [x.bad for x in passage.into if x is not None and x.bad is not None]
     found: list[Array] = []
@@ -310,7 +313,7 @@ def birth(passage: Passage) -> Array | None:
             continue
         if not before:
             found.append(after.bad)
-        elif before[0].shape == after.bad.shape:
+        elif by_entry and before[0].shape == after.bad.shape:
             found.append(after.bad & ~before[0])
     largest = max(found, key=torch.count_nonzero, default=None)
     return largest if largest is not None and largest.any() else None

@@ -11,6 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from safeops._typing import Array
 from safeops.autodiff._locations import Location, frame_of_user, location_of
+from safeops.autodiff._rewrites import OF_ENTRIES
 from safeops.autodiff._torch_tags import is_number
 
 KEY = "safeops.autodiff"  # of the record in the metadata of a node
@@ -22,24 +23,19 @@ class Record:
 
     frame: tuple[Any, int, int] | None  # code, instruction, line: a location is made on demand
     name: str
-    # Where the result is not finite, and whether all operands were.
+    # Where the result is not finite; where of these entries all operands are, or none is NaN.
     bad: Array | None = None
-    is_first: bool = False
-    has_nan: bool = False
+    first: Array | None = None
+    first_nan: Array | None = None
     nan_operand: bool = False
     what: str = ""
     cause: "Record | None" = None  # of a constant operand that was not finite
 
     @property
-    def makes_nan(self) -> bool:
-        """Whether the result has NaN and no operand had."""
-        return self.has_nan and not self.nan_operand
-
-    @property
     def operation(self) -> str:
         """The name of the function, without the marks of a method that Python calls."""
-        name = self.name.strip("_")
-        return OPERATORS.get(name, name)
+        name = self.name.strip("_")  # and of one that works in place
+        return METHODS.get(name, name)
 
     @property
     def where(self) -> Location | None:
@@ -84,28 +80,39 @@ class RecordLines(TorchFunctionMode):
         at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
         record = Record(at, name)
         for x in made:
-            bad = not_finite(x)
-            if bad is not None:
-                values = x.detach()[bad]
-                record.bad, record.has_nan = bad, bool(values.isnan().any())
-                record.what = what_of(values, "nan")
+            if (bad := not_finite(x)) is not None:
+                record.bad, record.what = bad, what_of(x.detach()[bad], "nan")
                 self.note_origin(record, x, given)
             label(x, record, first)
 
     def note_origin(self, record: Record, x: Array, given: Any) -> None:
-        """Say whether an operation has made what is not finite, or was given it."""
+        """Say what of a result is not finite although what it was made of is."""
         tensors = [y for y in tree_leaves(given) if isinstance(y, torch.Tensor) and y is not x]
         sick = [y for y in tensors if not_finite(y) is not None]
         record.nan_operand = any(bool(y.isnan().any()) for y in sick)
-        causes = [self.constants[y] for y in sick if y in self.constants]
-        record.is_first = not any(y.requires_grad for y in sick)
-        record.cause = next(iter(causes), None)
+        record.cause = next((self.constants[y] for y in sick if y in self.constants), None)
         if not x.requires_grad:
             self.constants[x] = record.cause or record
+        # A constant is no result: what it brings in is first there.
+        derived = [y.detach() for y in sick if y.requires_grad]
+        by_entry = record.operation in OF_ENTRIES
+        nan = x.detach().isnan()
+        record.first = unlike(record.bad, [~y.isfinite() for y in derived], by_entry=by_entry)
+        record.first_nan = unlike(nan, [y.isnan() for y in derived], by_entry=by_entry)
+
+
+def unlike(made: Any, given: list[Array], *, by_entry: bool) -> Array | None:
+    """Return the entries of a result that are so although no entry that they are made of is."""
+    for mask in given:
+        if by_entry:
+            made = made & ~mask
+        elif mask.any():
+            return None
+    return made if made.any() else None
 
 
 # Methods of operators, in the words of the array API standard.
-OPERATORS = {
+METHODS = {
     "truediv": "div",
     "rtruediv": "div",
     "rdiv": "div",
