@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -557,6 +558,21 @@ def test_a_script_without_pytorch(tmp_path):
 
     assert (done.returncode, done.stdout) == (0, "done\n")
     assert "no backward pass of PyTorch was seen" in done.stderr
+
+
+def test_the_readme_shows_what_comes_out(tmp_path):
+    """The script of the README has the report that the README shows."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    script, shown = re.search(
+        r"^```python\n(# train\.py\n.*?)^```.*?^```text\n(.*?)^```",
+        readme,
+        re.MULTILINE | re.DOTALL,
+    ).groups()
+    (tmp_path / "train.py").write_text(script)
+
+    done = run_command(tmp_path, "train.py")
+
+    assert (done.stdout, done.returncode) == (shown, 1)
 
 
 def test_watching_keeps_the_gradients(masked):

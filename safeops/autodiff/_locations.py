@@ -38,8 +38,9 @@ class Location:
     span: Span | None = None
 
     def __str__(self) -> str:
-        """Return the name of the file and the line."""
-        return f"{Path(self.file).name}:{self.line}"
+        """Return the name of the file, or that it is the cell of a notebook, and the line."""
+        in_notebook = any(part.startswith("ipykernel") for part in Path(self.file).parts)
+        return f"{'cell' if in_notebook else Path(self.file).name}:{self.line}"
 
 
 def location(file: str, line: int, span: Span | None = None) -> Location:
