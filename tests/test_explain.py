@@ -12,7 +12,9 @@ from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops import _demo
 from safeops._backends import load
-from safeops.autodiff import explain
+from safeops.autodiff import Finding, explain
+from safeops.autodiff._locations import is_library, location
+from safeops.autodiff._report import make_report
 
 PROGRAMS = pytest.mark.parametrize("case", explained.CASES, ids=lambda case: case.f.__name__)
 
@@ -153,6 +155,87 @@ def test_the_repair_of_the_demonstration_is_right(autodiff_framework, case):
     assert_close(to_numpy(gradient), case.gradient, rtol=_demo.RTOL, atol=_demo.ATOL)
 
 
+# Repairs as text, for what frameworks call their functions: a line, the operation that the
+# framework reports, and the line repaired.
+TEXTS = [
+    (
+        "y = jnp.linalg.norm(x, axis=-1, keepdims=True)",
+        "sqrt",
+        "y = safe_norm(x, axis=-1, keepdims=True)",
+    ),
+    ("y = jnp.linalg.norm(x, 3, 1)", "pow", None),
+    ("y = tf.norm(x, axis=1)", "sqrt", "y = safe_norm(x, axis=1)"),
+    ("y = np.linalg.norm(x, 'fro')", "norm", None),
+    ("y = jax.nn.softmax(x, axis=0) * x", "div", "y = safe_softmax(x, axis=0) * x"),
+    ("y = jax.nn.softmax(x, where=keep)", "div", None),
+    ("y = tf.nn.softmax(x)", "softmax", "y = safe_softmax(x)"),
+    ("y = x.log_softmax(-1)", "log_softmax", "y = safe_log_softmax(x, axis=-1)"),
+    ("y = tf.math.log(x) + 1", "log", "y = safe_log(x) + 1"),
+    ("y = tf.math.divide(a, b)", "div", "y = safe_div(a, b)"),
+    ("y = 1 / (1 + x)", "reciprocal", "y = safe_div(1, 1 + x)"),
+    ("y = x ** -1.5", "pow", "y = safe_pow(x, -1.5)"),
+    ("y = jnp.arccos(x)", "acos", "y = safe_acos(x)"),
+    ("y = jnp.arctan2(a, b)", "atan2", "y = safe_atan2(a, b)"),
+    ("y = x.exp().log()", "log", "y = safe_log(x.exp())"),
+    ("y = 'é' if x else a / b", "div", "y = 'é' if x else safe_div(a, b)"),
+    ("y = torch.log(x, out=z)", "log", None),
+    ("y = torch.sqrt(*x)", "sqrt", None),
+    ("y = f(x)", "sqrt", None),
+    (
+        "y = jnp.where(x > 0, jnp.sqrt(x), z)",
+        "sqrt",
+        "y = safe_where(x > 0, x, jnp.sqrt, fill_value=z)",
+    ),
+    (
+        "y = jnp.where(self.on, self.c * jnp.log(x['a']), 0)",
+        "log",
+        "y = safe_where(self.on, (self.c, x['a']), lambda c, a: c * jnp.log(a), fill_value=0)",
+    ),
+    (
+        "y = jnp.where(c, x / jnp.sum(x), 0.0)",
+        "div",
+        "y = jnp.where(c, safe_div(x, jnp.sum(x)), 0.0)",
+    ),
+    ("y = jnp.where(x.sqrt() > 1, x, 0.0)", "sqrt", "y = jnp.where(safe_sqrt(x) > 1, x, 0.0)"),
+    ("y = jnp.where(jnp.log(x))", "log", "y = jnp.where(safe_log(x))"),
+]
+
+
+@pytest.mark.parametrize(("line", "operation", "wanted"), TEXTS)
+def test_the_text_of_a_repair(line, operation, wanted, tmp_path):
+    """The repair of a line is the one that is wanted, and None where it would not be right."""
+    file = tmp_path / "program.py"
+    file.write_text(f"import math\n{line}\n")
+    finding = Finding("BLOCKED", operation, location(str(file), 2))
+
+    (repaired_finding,) = make_report("jax", [finding], "").findings
+
+    edit = repaired_finding.repair.edit
+    assert (edit and edit.new) == wanted
+    assert "safeops.autodiff.jax.grad(f)" in repaired_finding.repair.text
+
+
+def test_findings_are_merged_by_line(tmp_path):
+    """One line that runs several times is one finding, with the sum of the entries."""
+    file = tmp_path / "program.py"
+    file.write_text("y = jnp.sqrt(x)\nz = jnp.sqrt(y)\n")
+    lines = [location(str(file), line) for line in (2, 1, 2)]
+
+    report = make_report("jax", [Finding("BLOCKED", "sqrt", x, 2, (3,)) for x in lines], "")
+
+    assert [(f.where.line, f.entries, f.times) for f in report.findings] == [(1, 2, 1), (2, 4, 2)]
+    assert "at 4 entries in 2 passes, which are never used" in str(report)
+
+
+def test_kinds_have_their_order():
+    """What is wrong for certain comes first."""
+    kinds = ["UNKNOWN", "BLOCKED", "GENUINE", "FORWARD"]
+
+    report = make_report("jax", [Finding(kind, "sqrt") for kind in kinds], "")
+
+    assert [f.kind for f in report.findings] == kinds[::-1]
+
+
 # The report.
 
 
@@ -184,8 +267,6 @@ def test_numpy_has_no_gradient_to_explain():
 
 def test_the_house_is_no_user():
     """Files of this package are skipped in a search for the user's line, tests are not."""
-    from safeops.autodiff._locations import is_library
-
     assert is_library(safeops._where.__file__)
     assert is_library(np.__file__)
     assert is_library(inspect.__file__)

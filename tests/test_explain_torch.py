@@ -369,6 +369,55 @@ def test_constants_are_traced_to_their_line(masked):
     assert finding.where.source.endswith("# made")
 
 
+def test_transforms_have_lines(masked):
+    """What runs in `torch.func.vmap` has its line, although its tensors have no numbers."""
+
+    def f(x):
+        roots = torch.func.vmap(lambda a: a.sqrt())(x)  # made
+        return roots[1]
+
+    (finding,) = masked.explain(f, leaf([0.0, 4.0])).findings
+
+    assert (finding.kind, finding.operation, finding.selection) == ("BLOCKED", "sqrt", "index")
+    assert finding.where.source.endswith("# made")
+
+
+def test_second_derivatives_have_lines(masked):
+    """What a gradient with `create_graph` has made is found at the line that asks for it."""
+    x = leaf([0.0, 4.0])
+    with masked.record_lines():
+        value = torch.where(x > 0, x**1.5, 0.0).sum()
+        (slope,) = torch.autograd.grad(value, x, create_graph=True)  # made
+        loss = slope[1] ** 2
+
+    (finding,) = masked.explain_backward(loss).findings
+
+    assert (finding.kind, finding.operation) == ("BLOCKED", "pow")
+    assert finding.where.source.endswith("# made")
+
+
+def test_a_constant_has_a_clean_report(masked):
+    """A function that does not use its argument has nothing to explain, unless it is NaN."""
+    x = leaf([0.0])
+
+    assert masked.explain(lambda _: torch.ones(()), x).ok
+    assert masked.explain(lambda _: torch.tensor(NAN), x).findings[0].kind == "FORWARD"
+
+
+def test_sparse_gradients_are_looked_at(masked):
+    """A NaN in a sparse gradient is found."""
+    layer = torch.nn.Embedding(2, 1, sparse=True)
+    reports = []
+
+    with masked.watch_backward(reports.append) as passes:
+        (layer(torch.tensor([0])) * 0).sqrt().sum().backward()
+        layer.weight.grad = None
+        layer(torch.tensor([0])).sum().backward()
+
+    assert passes == [True, False]
+    assert [(f.kind, f.operation) for f in reports[0].findings] == [("GENUINE", "sqrt")]
+
+
 def test_structures_of_tensors(masked):
     """Arguments may be dicts, and `argnums` picks several."""
 
@@ -585,6 +634,7 @@ def test_watching_keeps_the_gradients(masked):
         torch.autograd.backward([x.sum()])
         (found,) = torch.autograd.grad((x * x).sum(), x)
         (bad,) = torch.autograd.grad(x.sqrt()[1], [x])
+        torch.autograd.grad(x.sqrt(), x, torch.eye(2).double(), is_grads_batched=True)  # as it is
 
     assert passes == [False, False, False, True]
     assert x.grad.tolist() == [2.0, 2.0]

@@ -147,7 +147,8 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
     candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
     if where.span is not None:
         return next((node for node in candidates if span_of(node) == where.span), None)
-    names = [operation, *MADE_OF.get(operation, "").split()]
+    same = ELEMENTWISE.get(SAFE.get(operation, ""), "")
+    names = [operation, *same.split(), *MADE_OF.get(operation, "").split()]
     found = [node for node in candidates if named(node) in names]
     return min(found, key=lambda node: names.index(named(node)), default=None)
 
@@ -246,7 +247,8 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
     cond, *branches = call.args
     if not all(_is_of_entries(branch) for branch in branches):
         return None
-    parts = list(dict.fromkeys(page.text(x) for b in branches for x in _operands_in(page, b)))
+    functions = branches[:1] if _is_simple(branches[1]) else branches
+    parts = list(dict.fromkeys(page.text(x) for f in functions for x in _operands_in(page, f)))
     names = _parameters(parts, page.modules)
     if not names:
         return None

@@ -69,6 +69,8 @@ def report_of(
     """Run the backward pass, and twice more if something is not finite; say what it was."""
 
     def run() -> Any:
+        if not any(y.requires_grad for y in outputs):
+            return [None] * len(leaves)
         return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
 
     gradients = run()

@@ -1,6 +1,7 @@
 """The lines of a PyTorch program: which one made each node of its graph, and the first NaN."""
 
 import sys
+from bisect import bisect
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,9 @@ class RecordLines(TorchFunctionMode):
         super().__init__()
         # What constants were made of: only those that are not finite are here.
         self.constants: Any = WeakTensorKeyDictionary()
+        # What ran in a transform of torch.func, by the numbers of the nodes that it made.
+        self.inside: list[tuple[int, int, Record]] = []
+        self.longest = 10_000
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -71,19 +75,43 @@ class RecordLines(TorchFunctionMode):
         if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
             made += [x for x in args[:1] if isinstance(x, torch.Tensor)]
         if made:
-            self.note(name, made, (args, kwargs), first)
+            frame = frame_of_user(sys._getframe(1))  # noqa: SLF001  (`inspect` reads source files)
+            at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
+            self.note(Record(at, name), made, (args, kwargs), first)
         return result
 
-    def note(self, name: str, made: list[Array], given: Any, first: int) -> None:
+    def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:
         """Write a record on the new nodes."""
-        frame = frame_of_user(sys._getframe(2))  # noqa: SLF001  (`inspect` reads source files too)
-        at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
-        record = Record(at, name)
+        if in_a_transform():  # whose tensors have neither numbers nor nodes
+            last = torch.autograd._get_sequence_nr()  # noqa: SLF001
+            self.inside.append((first, last, record))
+            del self.inside[: -self.longest]
+            return
         for x in made:
             if (bad := not_finite(x)) is not None:
                 record.bad, record.what = bad, what_of(x.detach()[bad], "nan")
                 self.note_origin(record, x, given)
-            label(x, record, first)
+            self.label(x, record, first)
+
+    def label(self, x: Array, record: Record, first: int) -> None:
+        """Write a record on the nodes that were made since, and on those from a transform."""
+        bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001
+        stack = [y.grad_fn for y in bases if y.grad_fn is not None]
+        while stack:
+            node = stack.pop()
+            number = node._sequence_nr()  # noqa: SLF001
+            if KEY in node.metadata or number >= LEAF:
+                continue
+            found = record if number >= first else self.record_inside(number)
+            if found is not None:
+                node.metadata[KEY] = found
+                stack.extend(n for n, _ in node.next_functions if n is not None)
+
+    def record_inside(self, number: int) -> Record | None:
+        """Return the record of the operation in a transform that made a node."""
+        i = bisect(self.inside, number, key=lambda entry: entry[0])
+        _, last, record = self.inside[i - 1] if i else (0, 0, None)
+        return record if number < last else None
 
     def note_origin(self, record: Record, x: Array, given: Any) -> None:
         """Say what of a result is not finite although what it was made of is."""
@@ -123,14 +151,14 @@ METHODS = {
     "getitem": "index",
 }
 # They return what was there before.
-IGNORED = frozenset(["__get__", "detach", "requires_grad_", "backward", "grad"])
+IGNORED = frozenset(["__get__", "detach", "requires_grad_", "backward"])
 
 
 def not_finite(x: Array) -> Array | None:
     """Return where entries are not finite, or None if all are."""
-    if not is_number(x) or x.layout is not torch.strided or x.is_meta:
+    if not is_number(x) or x.is_meta or x.is_nested:
         return None
-    x = x.detach()
+    x = x.detach() if x.layout is torch.strided else x.detach().to_dense()
     # One sum: a NaN or an inf stays in it. (If it overflows, the entries say.)
     if x.sum().isfinite():
         return None
@@ -148,16 +176,11 @@ def what_of(values: Array, first: str = "inf") -> str:
     return "inf" if infinite[0] > 0 else "-inf"
 
 
-def label(x: Array, record: Record, first: int) -> None:
-    """Write a record on the nodes that were made since."""
-    bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001
-    stack = [y.grad_fn for y in bases if y.grad_fn is not None]
-    while stack:
-        node = stack.pop()
-        # That of the accumulation into a leaf is as large as can be.
-        if first <= node._sequence_nr() < LEAF and KEY not in node.metadata:  # noqa: SLF001
-            node.metadata[KEY] = record
-            stack.extend(n for n, _ in node.next_functions if n is not None)
+def in_a_transform() -> bool:
+    """Whether a transform of torch.func is at work."""
+    # There is no public way to ask.
+    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
 
 
+# The number of the node that accumulates into a leaf is as large as can be.
 LEAF = 2**64 - 1

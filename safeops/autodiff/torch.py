@@ -52,7 +52,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from safeops._typing import Array
 from safeops.autodiff._report import Report
 from safeops.autodiff._torch_explain import report_of
-from safeops.autodiff._torch_lines import RecordLines
+from safeops.autodiff._torch_lines import RecordLines, in_a_transform, not_finite
 from safeops.autodiff._torch_rules import Masking, spread
 from safeops.autodiff._torch_tags import Tags, is_number
 from safeops.autodiff._torch_watch import Graph
@@ -387,6 +387,8 @@ class _Watch(RecordLines):
         if func not in REDIRECTED:
             return super().__torch_function__(func, types, args, kwargs)
         bound = signature(func).bind(*args, **(kwargs or {}))
+        if in_a_transform() or bound.arguments.get("is_grads_batched"):
+            return func(*args, **(kwargs or {}))
         bound.arguments["retain_graph"] = True
         result = func(*bound.args, **bound.kwargs)
         renamed = REDIRECTED[func][1]
@@ -396,7 +398,7 @@ class _Watch(RecordLines):
             _leaves_of(_nodes(outputs)) if given.get("inputs") is None else _listed(given["inputs"])
         )
         found = [x.grad for x in leaves] if result is None else result
-        self.passes.append(not _all_finite(found))
+        self.passes.append(any(g is not None and not_finite(g) is not None for g in found))
         if self.passes[-1]:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
             self.on_report(explain_backward(outputs, seeds, inputs=leaves))
@@ -679,8 +681,7 @@ def _cotangents(outputs: Sequence[Array], given: Any) -> list[Any]:
 
 def _check_graph(nodes: Iterable[Any]) -> None:
     """Refuse what the dispatch mode cannot see into."""
-    # There is no public way to ask whether a transform of torch.func is at work.
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001
+    if in_a_transform():
         msg = (
             "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
             "own; use value_and_grad of this module, twice with create_graph=True for second order"
