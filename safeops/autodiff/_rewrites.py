@@ -150,7 +150,12 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
     same = ELEMENTWISE.get(SAFE.get(operation, ""), "")
     names = [operation, *same.split(), *MADE_OF.get(operation, "").split()]
     found = [node for node in candidates if named(node) in names]
-    return min(found, key=lambda node: names.index(named(node)), default=None)
+
+    def rank(node: ast.expr) -> tuple[int, bool]:
+        # What stands twice, in the condition of a `where` too, is meant in the branch.
+        return names.index(named(node)), enclosing_where(page, node) is None
+
+    return min(found, key=rank, default=None)
 
 
 def enclosing_where(page: Page, node: ast.expr) -> ast.Call | None:
