@@ -643,6 +643,33 @@ def test_watching_keeps_the_gradients(masked):
     assert [f.kind for report in reports for f in report.findings] == ["BLOCKED"]
 
 
+def test_a_pass_is_blamed_for_itself(masked):
+    """A NaN that an earlier pass has accumulated is not explained again."""
+    x = leaf([0.0, 4.0])
+    reports = []
+
+    with masked.watch_backward(reports.append) as passes:
+        x.sqrt()[1].backward()
+        x.sum().backward()
+
+    assert passes == [True, False]
+    assert len(reports) == 1
+
+
+def test_gradients_of_gradients_are_watched(masked):
+    """A penalty on a gradient is explained, with the line that made the gradient."""
+    x = leaf([0.0, 4.0])
+    reports = []
+
+    with masked.watch_backward(reports.append):
+        (slope,) = torch.autograd.grad((x**1.5)[1], x, create_graph=True)  # made
+        (slope[1] ** 2).backward()
+
+    (finding,) = reports[0].findings
+    assert (finding.kind, finding.operation) == ("BLOCKED", "pow")
+    assert finding.where.source.endswith("# made")
+
+
 DOORS = ("explain", "explain_backward", "record_lines", "watch_backward")
 
 

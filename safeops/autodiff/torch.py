@@ -390,18 +390,21 @@ class _Watch(RecordLines):
         if in_a_transform() or bound.arguments.get("is_grads_batched"):
             return func(*args, **(kwargs or {}))
         bound.arguments["retain_graph"] = True
-        result = func(*bound.args, **bound.kwargs)
+        result = super().__torch_function__(func, types, bound.args, bound.kwargs)
         renamed = REDIRECTED[func][1]
         given = {renamed.get(key, key): x for key, x in bound.arguments.items()}
         outputs = _listed(given.get("tensors", given.get("outputs")))
-        leaves = (
-            _leaves_of(_nodes(outputs)) if given.get("inputs") is None else _listed(given["inputs"])
-        )
+        inputs = given.get("inputs")
+        leaves = _leaves_of(_nodes(outputs)) if inputs is None else _listed(inputs)
         found = [x.grad for x in leaves] if result is None else result
-        self.passes.append(any(g is not None and not_finite(g) is not None for g in found))
-        if self.passes[-1]:
+        spoilt = any(g is not None and not_finite(g) is not None for g in found)
+        if spoilt:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
-            self.on_report(explain_backward(outputs, seeds, inputs=leaves))
+            report = explain_backward(outputs, seeds, inputs=leaves)
+            spoilt = not report.ok  # else an earlier pass had accumulated it
+            if spoilt:
+                self.on_report(report)
+        self.passes.append(spoilt)
         return result
 
 
