@@ -195,7 +195,7 @@ def _body(finding: Finding) -> str:
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return one finding for each kind, operation and line, in the order of the kinds."""
+    """Return one finding for each kind, operation and line."""
     found: dict[Any, Finding] = {}
     for finding in findings:
         key = (finding.kind, finding.operation, _line(finding.where))
@@ -209,7 +209,7 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 selection=earlier.selection or finding.selection,
                 selected_at=earlier.selected_at or finding.selected_at,
             )
-    return tuple(sorted(found.values(), key=lambda f: (KINDS.index(f.kind), _line(f.where))))
+    return tuple(found.values())
 
 
 def _line(where: Location | None) -> tuple[str, int]:
@@ -222,5 +222,7 @@ def make_report(
     """Return a report of findings that have no repairs yet, merged by line."""
     found = merged(findings)
     repairs = repairs_of(found, framework)
-    every = (replace(f, repair=r) for f, r in zip(found, repairs, strict=True))
+    every = [replace(f, repair=r) for f, r in zip(found, repairs, strict=True)]
+    # Of one line, what is to be edited comes first.
+    every.sort(key=lambda f: (KINDS.index(f.kind), _line(f.where), f.repair.edit is None))
     return Report(tuple(every), framework, checked, tuple(notes))
