@@ -2,6 +2,7 @@
 
 import inspect
 import linecache
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,6 +214,49 @@ def test_the_text_of_a_repair(line, operation, wanted, tmp_path):
     edit = repaired_finding.repair.edit
     assert (edit and edit.new) == wanted
     assert "safeops.autodiff.jax.grad(f)" in repaired_finding.repair.text
+
+
+# Programs in which an edit might change what is selected: the lines between the operation and the
+# end, what the selection is, and the edit of ``y = xp.log(x)``, if one is right.
+SELECTED = [
+    ("z = xp.where(x > 0, y, 0.0)", "where", "y = safe_log(x)"),
+    ("z = y[1:]", "slice", "y = safe_log(x)"),
+    ("z = xp.where(xp.isinf(y), 0.0, y)", "where", 'y = safe_log(x, fill_value=float("-inf"))'),
+    ("z = y[y > -3]", "index", 'y = safe_log(x, fill_value=float("-inf"))'),
+    ("z = y[where]", "index", 'y = safe_log(x, fill_value=float("-inf"))'),
+    ("z = xp.max(y)", "max", 'y = safe_log(x, fill_value=float("-inf"))'),
+]
+
+
+@pytest.mark.parametrize(("line", "selection", "wanted"), SELECTED)
+def test_an_edit_selects_as_before(line, selection, wanted, tmp_path):
+    """Where a selection looks at the value, the edit keeps that value."""
+    file = tmp_path / "program.py"
+    file.write_text(
+        f"def f(x):\n    y = xp.log(x)\n    where = y + 1 > 0\n    {line}\n    return z\n"
+    )
+    at = location(str(file), 2), location(str(file), 4)
+    finding = Finding("BLOCKED", "log", at[0], 1, (), "inf", selection, at[1], value="-inf")
+
+    (found,) = make_report("jax", [finding], "").findings
+
+    assert found.repair.edit.new.strip() == wanted
+
+
+def test_an_edit_that_might_select_otherwise(tmp_path):
+    """Where no edit keeps the value there is none; where nobody knows, the report says so."""
+    file = tmp_path / "program.py"
+    file.write_text("def f(x):\n    return xp.log(x)\n\n\ndef g(x):\n    return f(x)[1:]\n")
+    first, last = location(str(file), 2), location(str(file), 6)
+    finding = Finding("BLOCKED", "log", first, 1, (), "nan", "slice", last, value="nan")
+
+    (unsure,), (of_max,) = (
+        make_report("jax", [f], "").findings for f in (finding, replace(finding, selection="max"))
+    )
+
+    assert unsure.repair.edit.new == "    return safe_log(x)"
+    assert "does not look at this value" in unsure.repair.text
+    assert of_max.repair.edit is None
 
 
 def test_findings_are_merged_by_line(tmp_path):

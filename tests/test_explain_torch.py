@@ -98,6 +98,25 @@ def test_reported_programs(masked):
     assert rights(reports, {"BLOCKED"}) == (50, 50)
 
 
+def test_repairs_of_reported_programs(masked):
+    """All 41 programs with edits have the right ordinary gradient after them."""
+    source = Path(programs.__file__).read_text()
+    right = 0
+    for name, (program, point, wanted) in programs.REPORTED.items():
+        repairs = [f.repair for f in masked.explain(program, leaf(point)).findings]
+        if all(repair.edit for repair in repairs):
+            mended, names, x = source, {"__name__": name}, leaf(point)
+            for repair in {r.edit: r for r in repairs}.values():
+                mended = repair.edit.applied(mended)
+                exec(repair.imports, names)
+            exec(compile(mended, "mended.py", "exec"), names)
+            (gradient,) = torch.autograd.grad(names["REPORTED"][name][0](x), x)
+            assert_close(gradient.numpy(), wanted, rtol=1e-12, message=name)
+            right += 1
+
+    assert right == 41
+
+
 def test_undefined_derivatives(masked):
     """All 18 undefined derivatives are GENUINE, or their value is NaN already."""
     torch.manual_seed(0)  # of the dropout

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from safeops.autodiff._dataflow import decides
 from safeops.autodiff._locations import Location, location
 from safeops.autodiff._rewrites import (
     Page,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from safeops.autodiff._report import Finding
 
+LOGARITHMS = ("log", "log10", "log1p", "log2")
 # What serves every program whose entries are dropped later.
 MASKED = {
     "jax": "safeops.autodiff.jax.grad(f) in place of jax.grad(f)",
@@ -69,6 +71,7 @@ class Target:
     node: "ast.expr"
     name: str  # of what takes its place
     change: Rewriting
+    unsure: bool = False  # whether a selection looks at the value, which will be another one
 
 
 def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
@@ -92,9 +95,22 @@ def target_of(finding: "Finding") -> Target | None:
         change = safe_where_of(page, call)
         if change is not None:
             return Target(page, call, "safe_where", change)
-    # A safe operation keeps the NaN that it is given.
-    safe = None if finding.nan_operand else safe_operation(page, node)
-    return None if safe is None else Target(page, node, *safe)
+    return operation_target(finding, page, node)
+
+
+def operation_target(finding: "Finding", page: Page, node: "ast.expr") -> Target | None:
+    """Return the operation as what to replace, if the program selects as before then."""
+    if finding.nan_operand:  # which a safe operation keeps
+        return None
+    unsure, options = False, ""
+    if finding.kind == "BLOCKED" and finding.value != "finite":
+        by_value = decides(page, node, finding.selection, finding.selected_at)
+        if by_value and (finding.value != "-inf" or finding.operation not in LOGARITHMS):
+            return None
+        unsure = by_value is None
+        options = ', fill_value=float("-inf")' if by_value else ""
+    found = safe_operation(page, node, options)
+    return None if found is None else Target(page, node, *found, unsure)
 
 
 def repair_of(
@@ -108,6 +124,8 @@ def repair_of(
         return Repair(text=softmax_at(finding) or text)
     changes = {id(t.node): t.change for t in every}
     line, old, new = rewritten(target.page, changes, target.node)
+    if target.unsure:
+        text = f"{text}; the edit is for a selection that does not look at this value"
     names = sorted({t.name for t in every if f"{t.name}(" in new})
     edit = Edit(location(finding.where.file, line), old, new)
     return Repair(edit, f"from safeops import {', '.join(names)}", text)

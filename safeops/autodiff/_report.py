@@ -31,6 +31,7 @@ class Finding:
     selection: str = ""  # what dropped the entries: where, index, slice, max; "" if unknown
     selected_at: Location | None = None
     nan_operand: bool = False  # the operation was given NaN, which a safe operation keeps
+    value: str = ""  # what the result is at entries that are BLOCKED: finite, inf, -inf, nan
     times: int = 1  # how often the line ran, with this outcome
     repair: Repair = NOTHING
 

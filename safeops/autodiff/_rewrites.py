@@ -176,8 +176,8 @@ def _is_where(call: ast.Call) -> bool:
 # Rewriting
 
 
-def safe_operation(page: Page, node: ast.expr) -> tuple[str, Rewriting] | None:
-    """Return the safe operation for an expression, and the rewriting to it."""
+def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
+    """Return the safe operation for an expression, and the rewriting to it, with more options."""
     safe = SAFE.get(named(node))
     parts = operands(page, node)
     if safe is None or parts is None:
@@ -186,13 +186,13 @@ def safe_operation(page: Page, node: ast.expr) -> tuple[str, Rewriting] | None:
     if safe in ELEMENTWISE:
         if keywords or len(args) != 1 + (safe in OF_TWO):
             return None
-        return safe, lambda render: f"{safe}({', '.join(map(render, args))})"
-    options = _options(ALONG_AXIS[safe][1], args[1:], keywords)
-    if options is None:
+        return safe, lambda render: f"{safe}({', '.join(map(render, args))}{options})"
+    along = _options(ALONG_AXIS[safe][1], args[1:], keywords)
+    if along is None or options:
         return None
 
     def along_axis(render: Callable[[ast.expr], str]) -> str:
-        given = (f"{name}={render(x)}" for name, x in options.items())
+        given = (f"{name}={render(x)}" for name, x in along.items())
         return f"{safe}({', '.join([render(args[0]), *given])})"
 
     return safe, along_axis

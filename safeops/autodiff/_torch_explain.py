@@ -216,6 +216,7 @@ class Sides:
             node,
             bad,
             what=slope(node, self.masked.seen[node], bad) or what,
+            value=value_at(record_of(node), bad),
             selection="" if selection is None else operation_of(selection),
             selected_at=None if record is None else record.where,
         )
@@ -319,6 +320,15 @@ def birth(passage: Passage, *, by_entry: bool) -> Array | None:
             found.append(after.bad & ~before[0])
     largest = max(found, key=torch.count_nonzero, default=None)
     return largest if largest is not None and largest.any() else None
+
+
+def value_at(record: Record | None, bad: Array) -> str:
+    """Return what the result of an operation is at entries, if that is known."""
+    if record is None or record.bad is None:
+        return "" if record is None else "finite"
+    if record.bad.shape != bad.shape or (bad & record.bad).any():
+        return record.what
+    return "finite"
 
 
 def slope(node: Any, passage: Passage, bad: Array) -> str:
