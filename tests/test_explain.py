@@ -309,6 +309,12 @@ def test_numpy_has_no_gradient_to_explain():
         explain(np.sum, np.ones(2))
 
 
+def test_a_cell_of_a_notebook_has_no_name():
+    """The line of a notebook is that of a cell, whose file has a number for a name."""
+    assert str(location("/run/ipykernel_12/345.py", 6)) == "cell:6"
+    assert str(location("/models/net.py", 6)) == "net.py:6"
+
+
 def test_the_house_is_no_user():
     """Files of this package are skipped in a search for the user's line, tests are not."""
     assert is_library(safeops._where.__file__)

@@ -437,6 +437,20 @@ def test_sparse_gradients_are_looked_at(masked):
     assert [(f.kind, f.operation) for f in reports[0].findings] == [("GENUINE", "sqrt")]
 
 
+def test_tensors_of_other_classes_are_left_alone(masked):
+    """A subclass has no numbers that anybody may look at, and its program runs."""
+
+    class Unreadable(torch.Tensor):
+        def isfinite(self):
+            raise AssertionError
+
+    with masked.record_lines():
+        x = torch.ones(2).as_subclass(Unreadable)
+        y = x / 0
+
+    assert isinstance(y, Unreadable)
+
+
 def test_structures_of_tensors(masked):
     """Arguments may be dicts, and `argnums` picks several."""
 

@@ -18,21 +18,49 @@ Part: TypeAlias = tuple[str, str]  # a text and its style
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of a program at which a gradient stops being finite."""
+    """
+    One line of a program at which a gradient stops being finite.
+
+    Attributes
+    ----------
+    kind : {"FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"}
+        What is wrong.
+    operation : str
+        In the words of the array API standard: sqrt, log, div, norm, softmax. "input" for what is
+        not finite before the program has touched it; "" if it could not be found.
+    where : Location or None
+        File, line and source; None if the line is not known.
+    entries : int
+        How many entries it concerns, in all passes.
+    shape : tuple of int
+        The shape that they are in.
+    what : str
+        What the derivative is there, or the value if FORWARD: "inf", "-inf", "nan", "" if unknown.
+    selection : str
+        What dropped BLOCKED entries: where, index, slice, max; "" if unknown.
+    selected_at : Location or None
+        Where it did.
+    nan_operand : bool
+        Whether the operation was given NaN, which a safe operation keeps.
+    value : str
+        What the result is at BLOCKED entries: "finite", "inf", "-inf", "nan", "" if unknown.
+    times : int
+        How often the line ran, with this outcome.
+    repair : Repair
+        What to do: an edit of the program, the import that it needs, and a sentence.
+    """
 
     kind: Kind
-    # In the words of the array API standard: sqrt, log, div, norm, softmax; "input" for what is
-    # not finite before the program has touched it; "" if it could not be found.
     operation: str
     where: Location | None = None
     entries: int = 0
     shape: tuple[int, ...] = ()
-    what: str = ""  # what the derivative, or the value, is there: "inf", "-inf" or "nan"
-    selection: str = ""  # what dropped the entries: where, index, slice, max; "" if unknown
+    what: str = ""
+    selection: str = ""
     selected_at: Location | None = None
-    nan_operand: bool = False  # the operation was given NaN, which a safe operation keeps
-    value: str = ""  # what the result is at entries that are BLOCKED: finite, inf, -inf, nan
-    times: int = 1  # how often the line ran, with this outcome
+    nan_operand: bool = False
+    value: str = ""
+    times: int = 1
     repair: Repair = NOTHING
 
     @property

@@ -55,11 +55,8 @@ NOT_SEEN = (
 def operation_of(node: Any) -> str:
     """Return the name of the forward operation of a node."""
     stem = re.sub(r"(Backward\w*)?\d*$", "", node.name().removeprefix("torch::autograd::"))
-    name = (
-        re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", stem)
-        .lower()
-        .removeprefix("native_")
-    )
+    words_of = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", stem)
+    name = words_of.lower().removeprefix("native_")
     return "attention" if name.startswith("scaled_dot_product") else NAMES.get(name, name)
 
 
@@ -367,4 +364,5 @@ def of_record(record: Record, used: Array) -> Finding:
     count, shape = int(used.count_nonzero()), tuple(used.shape)
     source = record.cause or record
     name = NAMES.get(source.operation, source.operation)
-    return Finding("FORWARD", name, source.where, count, shape, record.what)
+    given = record.nan_operand and record.cause is None
+    return Finding("FORWARD", name, source.where, count, shape, record.what, nan_operand=given)

@@ -88,7 +88,7 @@ class RecordLines(TorchFunctionMode):
             del self.inside[: -self.longest]
             return
         for x in made:
-            if (bad := not_finite(x)) is not None:
+            if (bad := seen_in(x)) is not None:
                 record.bad, record.what = bad, what_of(x.detach()[bad], "nan")
                 self.note_origin(record, x, given)
             self.label(x, record, first)
@@ -116,27 +116,37 @@ class RecordLines(TorchFunctionMode):
     def note_origin(self, record: Record, x: Array, given: Any) -> None:
         """Say what of a result is not finite although what it was made of is."""
         tensors = [y for y in tree_leaves(given) if isinstance(y, torch.Tensor) and y is not x]
-        sick = [y for y in tensors if not_finite(y) is not None]
+        sick = [y for y in tensors if seen_in(y) is not None]
         record.nan_operand = any(bool(y.isnan().any()) for y in sick)
         record.cause = next((self.constants[y] for y in sick if y in self.constants), None)
         if not x.requires_grad:
             self.constants[x] = record.cause or record
         # A constant is no result: what it brings in is first there.
         derived = [y.detach() for y in sick if y.requires_grad]
-        by_entry = record.operation in OF_ENTRIES
+        by_entry = record.operation in OF_ENTRIES and all(fits(y, x) for y in derived)
         nan = x.detach().isnan()
         record.first = unlike(record.bad, [~y.isfinite() for y in derived], by_entry=by_entry)
         record.first_nan = unlike(nan, [y.isnan() for y in derived], by_entry=by_entry)
 
 
+def fits(x: Array, result: Array) -> bool:
+    """Whether a tensor can be broadcast to the shape of a result."""
+    pairs = zip(reversed(x.shape), reversed(result.shape), strict=False)
+    return x.dim() <= result.dim() and all(m in (1, n) for m, n in pairs)
+
+
 def unlike(made: Any, given: list[Array], *, by_entry: bool) -> Array | None:
     """Return the entries of a result that are so although no entry that they are made of is."""
+    if not by_entry:
+        return None if any(mask.any() for mask in given) else made
     for mask in given:
-        if by_entry:
-            made = made & ~mask
-        elif mask.any():
-            return None
+        made = made & ~mask.expand_as(made)
     return made if made.any() else None
+
+
+def seen_in(x: Array) -> Array | None:
+    """Return where a plain tensor is not finite; what another class has in it is its own."""
+    return not_finite(x) if type(x) in (torch.Tensor, torch.nn.Parameter) else None
 
 
 # Methods of operators, in the words of the array API standard.
