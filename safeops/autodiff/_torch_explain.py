@@ -19,7 +19,7 @@ from safeops.autodiff._rewrites import OF_ENTRIES
 from safeops.autodiff._torch_lines import METHODS, Record, not_finite, record_of, what_of
 from safeops.autodiff._torch_rules import is_custom, spread, words
 from safeops.autodiff._torch_tags import Tags
-from safeops.autodiff._torch_watch import Graph, Passage, Sight, Watching
+from safeops.autodiff._torch_watch import Blocked, Graph, Passage, Sight, Watching
 
 # Nodes whose names say little, in the words of the array API standard and of the reader.
 NAMES = {
@@ -176,8 +176,8 @@ class Sides:
         unclear = {n for n in born if self.graph.above([n]) & set(unknown)}
         to_blame = self.graph.above(list(unclear))
         for node in self.graph.nodes:
-            if node in self.mode.blocked and self.is_spared(node):
-                yield self.blocked(node)
+            if self.is_spared(node) and (met := self.met(node)) is not None:
+                yield self.blocked(node, met)
             if node in born and node not in unclear:
                 what = slope(node, self.masked.seen[node], born[node])
                 yield finding("GENUINE", node, born[node], what=what)
@@ -203,9 +203,16 @@ class Sides:
         new = new & ~bad if by_entry and new.shape == bad.shape else None
         return new if new is not None and new.any() else None
 
-    def blocked(self, node: Any) -> Finding:
+    def met(self, node: Any) -> Blocked | None:
+        """Return what absent entries have met in a formula: its parts tell, or else its result."""
+        if node in self.mode.blocked:
+            return self.mode.blocked[node]
+        new = birth(self.ordinary.seen[node], by_entry=operation_of(node) in OF_ENTRIES)
+        return None if new is None else Blocked(new, new)
+
+    def blocked(self, node: Any, met: Blocked) -> Finding:
         """Return the finding about absent entries that meet an infinite slope."""
-        bad, entries, what = self.mode.blocked[node]
+        bad, entries, what = met
         selection = self.selection_of(node, entries)
         record = None if selection is None else record_of(selection)
         return finding(
