@@ -88,18 +88,18 @@ def rights(reports, kinds):
 
 
 def test_reported_programs(masked):
-    """All 50 reported programs are BLOCKED, on the right line, dropped by the right operation."""
+    """All reported programs are BLOCKED, on the right line, dropped by the right operation."""
     reports = [
         (masked.explain(program, leaf(point)), program)
         for program, point, _ in programs.REPORTED.values()
     ]
 
-    assert len(reports) == 50
-    assert rights(reports, {"BLOCKED"}) == (50, 50)
+    assert len(reports) >= 50
+    assert rights(reports, {"BLOCKED"}) == (len(reports), len(reports))
 
 
 def test_repairs_of_reported_programs(masked):
-    """All 41 programs with edits have the right ordinary gradient after them."""
+    """All programs with edits, four of five, have the right ordinary gradient after them."""
     source = Path(programs.__file__).read_text()
     right = 0
     for name, (program, point, wanted) in programs.REPORTED.items():
@@ -114,19 +114,19 @@ def test_repairs_of_reported_programs(masked):
             assert_close(gradient.numpy(), wanted, rtol=1e-12, message=name)
             right += 1
 
-    assert right == 41
+    assert right >= 41
 
 
 def test_undefined_derivatives(masked):
-    """All 18 undefined derivatives are GENUINE, or their value is NaN already."""
+    """All undefined derivatives are GENUINE, or their value is NaN already."""
     torch.manual_seed(0)  # of the dropout
     reports = [
         (masked.explain(program, leaf(point)), program)
         for program, point in programs.UNDEFINED.values()
     ]
 
-    assert len(reports) == 18
-    assert rights(reports, {"GENUINE", "FORWARD"}) == (18, 18)
+    assert len(reports) >= 18
+    assert rights(reports, {"GENUINE", "FORWARD"}) == (len(reports), len(reports))
     assert all(len({f.kind for f in report.findings}) == 1 for report, _ in reports)
 
 
@@ -139,11 +139,11 @@ def explained_rows(masked, name, rows):
 
 
 def test_rows_that_nothing_reads(masked):
-    """All 50 programs that do not read their bad rows are BLOCKED, on lines of the program."""
+    """All programs that do not read their bad rows are BLOCKED, on lines of the program."""
     reports = [explained_rows(masked, name, programs.DIRTY) for name in programs.LATE]
 
-    assert len(reports) == 50
-    assert rights(reports, {"BLOCKED"}) == (50, 50)
+    assert len(reports) >= 50
+    assert rights(reports, {"BLOCKED"}) == (len(reports), len(reports))
 
 
 def test_clean_rows_have_clean_reports(masked):
