@@ -1,5 +1,6 @@
 """What `explain` says: the kind, the line, the selection, and the repair, which is run."""
 
+import doctest
 import inspect
 import linecache
 from dataclasses import replace
@@ -301,6 +302,15 @@ def test_a_report_fails_a_test(autodiff_framework):
 
     with pytest.raises(AssertionError, match="BLOCKED  the derivative of sqrt is inf"):
         report.assert_clean()
+
+
+@pytest.mark.only("jax")
+def test_docstring():
+    """The example of the neutral `explain` prints what it says."""
+    doc = inspect.getdoc(explain)
+    example = doctest.DocTestParser().get_doctest(doc, {"explain": explain}, "explain", "", 0)
+
+    assert doctest.DocTestRunner().run(example) == (3, 0)
 
 
 def test_numpy_has_no_gradient_to_explain():
