@@ -310,7 +310,7 @@ def test_docstring():
     doc = inspect.getdoc(explain)
     example = doctest.DocTestParser().get_doctest(doc, {"explain": explain}, "explain", "", 0)
 
-    assert doctest.DocTestRunner().run(example) == (3, 0)
+    assert doctest.DocTestRunner().run(example) == (0, 3)  # failed, attempted
 
 
 def test_numpy_has_no_gradient_to_explain():
