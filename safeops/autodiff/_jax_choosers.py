@@ -29,9 +29,14 @@ except ImportError:  # before 0.10 they were private
 
 def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
     """Return `f` with choosers in place of max and min."""
+    return traced(f, Choosing)
+
+
+def traced(f: Callable[..., Any], over: Callable[[Any], "Choosing"]) -> Callable[..., Any]:
+    """Return `f` under a trace over the one of its arguments."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with set_current_trace(Choosing(find_top_trace(args))):
+        with set_current_trace(over(find_top_trace(args))):
             return f(*args, **kwargs)
 
     return wrapped
@@ -45,9 +50,13 @@ class Choosing(Trace):
         self.parent_trace = parent
         self.requires_low = getattr(parent, "requires_low", True)
 
+    def below(self) -> Any:
+        """Return a context in which operations go to the trace below."""
+        return set_current_trace(self.parent_trace)
+
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         """Run one operation."""
-        with set_current_trace(self.parent_trace):
+        with self.below():
             chooser = CHOOSERS.get(primitive.name)
             if chooser and jnp.issubdtype(jnp.result_type(args[0]), jnp.floating):
                 return chooser(*args, **params)
@@ -56,31 +65,31 @@ class Choosing(Trace):
 
     def stage_value(self, value: Any) -> Any:
         """Take in a constant."""
-        with set_current_trace(self.parent_trace):
+        with self.below():
             return self.parent_trace.stage_value(value)
 
     def process_call(self, primitive: Any, f: Any, args: Any, params: Any, /) -> Any:
         """Run a call."""
-        with set_current_trace(self.parent_trace):
+        with self.below():
             return self.parent_trace.process_call(primitive, f, args, params)
 
     def process_shard_map(self, *args: Any, **params: Any) -> Any:
         """Run a sharded function, whose own max and min stay JAX's."""
-        with set_current_trace(self.parent_trace):
+        with self.below():
             return self.parent_trace.process_shard_map(*args, **params)
 
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
     ) -> Any:
         """Run a function that has a rule of its own, which stays."""
-        with set_current_trace(self.parent_trace):
+        with self.below():
             return self.parent_trace.process_custom_jvp_call(primitive, f, rule, args, **how)
 
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
         """Run a function that has a rule of its own, which stays."""
-        with set_current_trace(self.parent_trace):
+        with self.below():
             return self.parent_trace.process_custom_vjp_call(
                 primitive, f, forward, backward, args, **how
             )

@@ -406,7 +406,7 @@ def _in_windows(factors: Factors, mask: Array) -> tuple[Array, Array]:
 
 def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run the body of a call."""
-    body = next(eqn.params[key] for key in _BODIES if key in eqn.params)
+    body = next(eqn.params[key] for key in CALL_BODIES if key in eqn.params)
     if eqn.primitive.name in ("checkpoint", "remat2"):
         # Else XLA shares the values that are meant to be computed again.
         ins = [
@@ -420,7 +420,7 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     return evaluate(body, (), ins, how)
 
 
-_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+CALL_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:

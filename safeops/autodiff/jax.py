@@ -18,12 +18,18 @@ from jax import lax
 from safeops._typing import Array
 from safeops.autodiff import _jax_control as control
 from safeops.autodiff import _jax_pairs as pairs
+from safeops.autodiff._evidence import Evidence, Forward, Site
 from safeops.autodiff._jax_choosers import selecting
+from safeops.autodiff._jax_explain import Backward, Marked, reaching
 from safeops.autodiff._jax_pairs import Mask, Options, Pair
+from safeops.autodiff._jax_sites import Sites, count_of, named, numbers_of, tagging
+from safeops.autodiff._jax_watch import watching
+from safeops.autodiff._report import Finding, Report, make_report
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = [
     "UnknownOperationWarning",
+    "explain",
     "grad",
     "hessian",
     "jacfwd",
@@ -513,6 +519,88 @@ def hessian(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[.
     Array(0., dtype=float32, weak_type=True)
     """
     return jacfwd(jacrev(fun, argnums, **how), argnums, **how)
+
+
+def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+    """
+    Say which line makes a gradient not finite, and whether the program or the mathematics does.
+
+    Parameters
+    ----------
+    f : callable
+        Function of arrays or pytrees to a real scalar.
+    *args : pytree of arrays
+        Where to take the gradient.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+
+    Returns
+    -------
+    Report
+        Findings, each with a kind, an operation, its line, and what to do. It is clean if value
+        and gradient are finite.
+
+    Raises
+    ------
+    TypeError
+        If the value is no real scalar, an argument has integers, or this is called in a function
+        that JAX traces.
+
+    Notes
+    -----
+    **Gradient.** Nothing changes in it: the ordinary one is taken, and if that is not finite the
+    masked one, which says what was never used.
+
+    **Source.** JAX issue 1052.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> report = explain(lambda x: jnp.where(x > 0, jnp.log(x), 0.0).sum(), jnp.asarray([0.0, 2.0]))
+    >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
+    [('BLOCKED', 'log', 'where')]
+    """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    places = [i % len(args) for i in numbers]
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
+        msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
+        raise TypeError(msg)
+    chosen = [jax.tree.map(jnp.asarray, args[i]) for i in places]
+    _check_inputs(chosen, allow_int=False)
+
+    def of_chosen(*chosen: Any) -> Any:
+        every = list(args)
+        for i, x in zip(places, chosen, strict=True):
+            every[i] = x
+        return f(*every)
+
+    value, pullback = jax.vjp(of_chosen, *chosen)
+    _check_output(value)
+    checked = _checked(pullback, value, chosen)
+    numbers = jax.tree.leaves((value, pullback(jnp.ones_like(value))))
+    if all(bool(jnp.isfinite(x).all()) for x in numbers):
+        return make_report("jax", (), checked)
+    return make_report("jax", _found(of_chosen, chosen), checked)
+
+
+def _checked(pullback: Any, value: Array, chosen: Any) -> str:
+    """Say what an explanation looks at."""
+    entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
+    count = count_of(jax.make_jaxpr(pullback)(jnp.ones_like(value)).jaxpr)
+    return f"the gradient at {entries} entries, through {count} operations"
+
+
+def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> list[Finding]:
+    """Return what makes a value or a gradient not finite."""
+    sites, evidence = Sites(), Evidence()
+    forward = Forward(numbers_of, jax.tree.leaves(chosen))
+    value, pullback = jax.vjp(tagging(f, sites), *chosen)
+    closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
+    how = Options(RULES, exact=True, on_unknown="ignore")
+    start = Marked(jnp.ones_like(value), np.ones((), bool))
+    outs = Backward(how, sites, evidence, (Site("call"), 0)).body(closed, [start])
+    result = watching(f, forward)(*chosen)
+    return list(evidence.findings(reaching(outs), forward, result, named))
 
 
 def _refuse(how: dict[str, Any]) -> None:

@@ -1,0 +1,254 @@
+"""
+Evidence: what a backward pass over pairs has seen, and what follows from it.
+
+The frameworks share this. Each runs its backward pass on concrete values, and tells where a
+coefficient that is not finite met entries, absent or active ones, and which operations of the
+forward pass made values that are not finite. What of it reaches the gradient becomes a finding.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from safeops.autodiff._locations import Location
+from safeops.autodiff._report import Finding, Kind
+
+
+@dataclass(frozen=True)
+class Site:
+    """An operation of the program, where it stands, and the calls that lead there."""
+
+    operation: str
+    where: Location | None = None
+    path: tuple[Any, ...] = ()
+    caller: str = ""  # the function of a library that it is a part of
+
+
+INPUT = Site("input")
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What makes entries of a cotangent not finite."""
+
+    kind: Kind
+    site: Site
+
+
+Marks: TypeAlias = Mapping[Any, np.ndarray]  # where a Cause, or the Site of a selection, has been
+
+
+@dataclass
+class Count:
+    """Entries that were met, in all runs of an operation."""
+
+    entries: int = 0
+    times: int = 0
+    shape: tuple[int, ...] = ()
+    what: str = ""
+    met: np.ndarray | None = None  # in the last run
+    selections: Counter[Site] = field(default_factory=Counter)
+
+    def add(self, met: np.ndarray, what: str) -> None:
+        """Count one run."""
+        self.entries += int(met.sum())
+        self.times += 1
+        self.shape = met.shape
+        self.what = self.what or what
+        self.met = met
+
+
+@dataclass
+class Made(Count):
+    """Entries that an operation of the forward pass made so, and of what."""
+
+    makers: set[Site] = field(default_factory=set)  # of operands that are not finite
+    nan: bool = False  # whether an operand was NaN
+    written: bool = False  # whether it is an infinity that was given, such as that of a mask
+
+
+class Forward:
+    """Which operations made values that are not finite."""
+
+    def __init__(self, numbers: Callable[[Any], np.ndarray | None], inputs: Iterable[Any]) -> None:
+        self.numbers = numbers  # of a value, if it is one that can be infinite
+        self.sites: dict[Site, Made] = {}  # in the order in which they ran first
+        # By identity of the value: what made it so.
+        self.known: dict[int, tuple[Any, frozenset[Site]]] = {}
+        for x, x_numbers in self.sick(inputs):
+            self.known[id(x)] = (x, frozenset([INPUT]))
+            bad = ~np.isfinite(x_numbers)
+            record = self.sites.setdefault(INPUT, Made())
+            record.add(bad, name_of(x_numbers[bad]))
+            record.written = record.what != "nan"
+
+    def sick(self, values: Iterable[Any]) -> list[tuple[Any, np.ndarray]]:
+        """Return the values that are not finite, with their numbers."""
+        every = ((x, self.numbers(x)) for x in values)
+        return [(x, y) for x, y in every if y is not None and not np.isfinite(y).all()]
+
+    def order(self, site: Site) -> int:
+        """Return when an operation ran first."""
+        return list(self.sites).index(site) if site in self.sites else -1
+
+    def makers_of(self, x: Any) -> frozenset[Site]:
+        """Return what made a value not finite."""
+        return self.known[id(x)][1] if id(x) in self.known else frozenset()
+
+    def made(self, site: Site, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Take note of what an operation made of what."""
+        record = self.sites.setdefault(site, Made())
+        operands, results = self.sick(ins), self.sick(outs)
+        record.nan |= any(np.isnan(y).any() for _, y in operands)
+        if not results:
+            record.makers |= self.all_makers(operands)
+        for value, out in results:
+            self.known[id(value)] = (value, self.makers_in(site, record, operands, out))
+
+    def all_makers(self, values: Iterable[tuple[Any, np.ndarray]]) -> frozenset[Site]:
+        """Return what made values not finite."""
+        return frozenset[Site]().union(*(self.makers_of(x) for x, _ in values))
+
+    def makers_in(
+        self, site: Site, record: Made, operands: list[tuple[Any, np.ndarray]], out: np.ndarray
+    ) -> frozenset[Site]:
+        """Return what made a result not finite, and take note if this operation did."""
+        new = made_here(out, [y for _, y in operands])
+        if not new.any() and not np.isinf(out).any():  # NaN comes of NaN, and not of infinity
+            operands = [(x, y) for x, y in operands if np.isnan(y).any()]
+        makers = self.all_makers(operands)
+        record.makers |= makers
+        # A NaN made of infinity counts by itself if that was given, such as that of a mask.
+        spoilt = np.isnan(out[new]).any() and all(self.sites[maker].written for maker in makers)
+        if makers and not spoilt:
+            return makers
+        # What nothing made is a constant of the program, and counts where it is met first.
+        met = new if new.any() else ~np.isfinite(out)
+        constant = any(id(x) not in self.known for x, _ in operands)
+        record.written |= constant and not np.isnan(out[met]).any()
+        record.add(met, name_of(out[met]))
+        return frozenset([site])
+
+
+def made_here(out: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
+    """Return where NaN came of what is not NaN, or infinity of what is finite."""
+    bad = [x for x in operands if not np.isfinite(x).all()]
+    if any(x.shape not in (out.shape, ()) for x in bad):
+        return np.isnan(out) & (not any(np.isnan(x).any() for x in bad))
+    nan, infinite = np.zeros(out.shape, bool), np.zeros(out.shape, bool)
+    for x in bad:
+        nan, infinite = nan | np.isnan(x), infinite | ~np.isfinite(x)
+    return np.asarray((np.isnan(out) & ~nan) | (np.isinf(out) & ~infinite))
+
+
+def name_of(numbers: np.ndarray) -> str:
+    """Return what numbers are, those that are not finite; "" if all are."""
+    numbers = numbers[~np.isfinite(numbers)]
+    if not numbers.size:
+        return ""
+    if np.isnan(numbers).any() or np.iscomplexobj(numbers):
+        return "nan"
+    return "-inf" if (numbers < 0).all() else "inf"
+
+
+class Evidence:
+    """What the backward pass has met."""
+
+    def __init__(self) -> None:
+        # By cause, by the run of the operation that has it, and by the operation of the backward
+        # pass: one of the program may need several.
+        self.counts: dict[Cause, dict[Any, dict[Any, Count]]] = defaultdict(
+            lambda: defaultdict(lambda: defaultdict(Count))
+        )
+        self.active: dict[Site, list[np.ndarray]] = defaultdict(list)
+
+    def count(self, cause: Cause, run: Any, of: Any) -> Count:
+        """Return the count of a cause in one operation of the backward pass."""
+        return self.counts[cause][run][of]
+
+    def findings(
+        self, reached: Iterable[Cause], forward: Forward, result: Any, named: Callable[[Site], str]
+    ) -> Iterator[Finding]:
+        """Give what follows, of the causes that reach the gradient and of the value."""
+        every = list(dict.fromkeys(reached))
+        makers = {cause: _makers(forward, cause) for cause in every}
+        # A coefficient that is used makes the value to blame that it was made of.
+        used = forward.makers_of(result).union(
+            *(makers[cause] for cause in every if cause.kind == "GENUINE")
+        )
+        for maker in sorted(used, key=forward.order):
+            yield self._forward(maker, forward, named)
+        for cause in every:
+            to_blame = cause.kind == "GENUINE" and cause.site in used
+            if not (to_blame or (makers[cause] and self._is_consequence(cause, makers, forward))):
+                yield self._finding(cause, forward, named)
+
+    def _is_consequence(
+        self, cause: Cause, makers: Mapping[Cause, set[Site]], forward: Forward
+    ) -> bool:
+        """Whether another finding tells why a coefficient is not finite."""
+        if cause.kind == "GENUINE":
+            return True
+        others = [other for other in makers if other.kind == "BLOCKED" and other != cause]
+        if makers[cause] <= {other.site for other in others}:
+            return True
+        own = forward.order(cause.site)
+        return any(
+            makers[other] & makers[cause] and forward.order(other.site) < own for other in others
+        )
+
+    def _finding(self, cause: Cause, forward: Forward, named: Callable[[Site], str]) -> Finding:
+        runs = [
+            max(run.values(), key=lambda count: count.entries)
+            for run in self.counts[cause].values()
+        ]
+        one = runs[0] if runs else Count()
+        selections = sum((run.selections for run in runs), Counter[Site]()).most_common(1)
+        by = selections[0][0] if selections else None
+        return Finding(
+            cause.kind,
+            named(cause.site),
+            cause.site.where,
+            sum(run.entries for run in runs),
+            one.shape,
+            one.what,
+            named(by) if by else "",
+            by.where if by else None,
+            nan_operand=forward.sites.get(cause.site, Made()).nan,
+            times=max(sum(run.times for run in runs), 1),
+        )
+
+    def _forward(self, maker: Site, forward: Forward, named: Callable[[Site], str]) -> Finding:
+        made = forward.sites.get(maker, Made())
+        entries = made.entries
+        for active in self.active[maker]:
+            if made.met is not None and made.times == 1 and active.shape == made.met.shape:
+                entries = int((made.met & active).sum()) or entries
+        name = "input" if maker == INPUT else named(maker)
+        times = max(made.times, 1)
+        return Finding("FORWARD", name, maker.where, entries, made.shape, made.what, times=times)
+
+
+def _makers(forward: Forward, cause: Cause) -> set[Site]:
+    """Return what made the operands of an operation of the program not finite."""
+    record = forward.sites.get(cause.site)
+    return set() if record is None else record.makers - {cause.site}
+
+
+def united(a: Marks, b: Marks) -> dict[Any, np.ndarray]:
+    """Return marks that are in one or the other."""
+    return {key: np.logical_or(a.get(key, False), b.get(key, False)) for key in {**a, **b}}
+
+
+def blamed(site: Site, absent: np.ndarray, dropped: Marks) -> dict[Any, np.ndarray]:
+    """Return what dropped the entries that are absent: this operation, if no earlier one did."""
+    marks = {key: mask & absent for key, mask in dropped.items()}
+    new = absent.copy()
+    for mask in marks.values():
+        new &= ~mask
+    if new.any():
+        marks[site] = marks.get(site, False) | new
+    return {key: mask for key, mask in marks.items() if mask.any()}

@@ -1,0 +1,255 @@
+"""
+The backward pass, explained: run over pairs that remember what dropped them and what spoilt them.
+
+It is the evaluator of masked autodiff, on concrete values. A cotangent carries two kinds of marks:
+where each selection dropped it, and where it would not be finite in ordinary autodiff, because of
+which operation. Both move as masks do, and by the same rules.
+"""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff import _jax_pairs as pairs
+from safeops.autodiff._evidence import Cause, Count, Evidence, Marks, Site, blamed, name_of, united
+from safeops.autodiff._jax_choosers import CHOOSERS
+from safeops.autodiff._jax_pairs import Factors, Options, Pair
+from safeops.autodiff._jax_sites import Sites, each
+from safeops.autodiff._jax_steps import Steps
+
+PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated"})
+
+
+@dataclass(frozen=True)
+class Marked(Pair):
+    """A pair, with where a selection dropped it and where a cause spoils it."""
+
+    dropped: Marks = field(default_factory=dict)  # by Site
+    spoilt: Marks = field(default_factory=dict)  # by Cause
+    slope: "Slope | None" = None
+
+
+class Slope(NamedTuple):
+    """The derivative of one operation, as far as its formula has come, and who asks for it."""
+
+    site: Site
+    value: Array
+    counts: tuple[Count, ...]
+
+
+class Backward(Steps):
+    """Run a linear program over marked pairs, and take note."""
+
+    def __init__(
+        self, how: Options, sites: Sites, evidence: Evidence, outer: tuple[Site, int]
+    ) -> None:
+        super().__init__(self.body)
+        self.how, self.sites, self.evidence, self.outer = how, sites, evidence, outer
+
+    def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """Run a body."""
+        return each(closed, args, self.equation)
+
+    def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+        """Run one equation."""
+        if not any(isinstance(x, Pair) for x in ins):
+            return pairs.plain(eqn, ins)
+        site, run = place = self.sites.of(eqn, self.outer)
+        inner = Backward(self.how, self.sites, self.evidence, place)
+        outs = inner.controlled(eqn.primitive.name, eqn.params, ins)
+        return self.marked(eqn, ins, site, run) if outs is None else outs
+
+    def value(self, x: Any) -> Any:
+        """Return the value of a pair, or the coefficient."""
+        return pairs.value_of(x)
+
+    def row(self, x: Any, i: int) -> Any:
+        """Return one entry along the first axis."""
+        if not isinstance(x, Pair):
+            return x[i]
+        return Marked(
+            x.value[i],
+            mask_of(x)[i],
+            {key: mask[i] for key, mask in marks_of(x, "dropped").items()},
+            {key: mask[i] for key, mask in marks_of(x, "spoilt").items()},
+        )
+
+    def stack(self, rows: Sequence[Any], like: Any) -> Any:
+        """Return rows as one value."""
+        if not any(isinstance(x, Pair) for x in rows):
+            return super().stack(rows, like)
+        every = [x if isinstance(x, Pair) else Marked(x, active=False) for x in rows]
+
+        def stacked(name: str) -> Marks:
+            none, marks = np.zeros(like.shape, bool), [marks_of(x, name) for x in every]
+            keys = dict.fromkeys(key for some in marks for key in some)
+            return {key: np.stack([some.get(key, none) for some in marks]) for key in keys}
+
+        return Marked(
+            jnp.stack([x.value for x in every]),
+            np.stack([mask_of(x) for x in every]),
+            stacked("dropped"),
+            stacked("spoilt"),
+        )
+
+    def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
+        """Run one equation by its rule, and move the marks."""
+        self.evidence.active[site] += [mask_of(x) for x in ins if isinstance(x, Pair)]
+        outs = self.rule(eqn)(eqn, ins, self.how)
+        dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
+        spoilt = self.moved(eqn, ins, functools.partial(marks_of, name="spoilt"), site)
+        new, counts = self.met(eqn, ins, site, run)
+        slope = self.slope(eqn, ins, site, counts)
+        found = []
+        for i, out in enumerate(outs):
+            if not isinstance(out, Pair):
+                found.append(out)
+                continue
+            absent = ~mask_of(out)
+            own = united(spoilt[i], new)
+            self.spoil(own, (eqn, run), ins, out, site)
+            lost = blamed(site, absent, dropped[i])
+            found.append(Marked(out.value, ~absent, lost, own, slope))
+        return found
+
+    def moved(
+        self, eqn: JaxprEqn, ins: list[Any], of: Callable[[Any], Marks], site: Site
+    ) -> list[dict[Any, np.ndarray]]:
+        """Return where marks are in the results of an equation."""
+        found: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
+        linear = [x for x in ins if isinstance(x, Pair)]
+        for key in dict.fromkeys(key for x in linear for key in of(x)):
+            shown = [
+                Pair(x.value, of(x).get(key, False)) if isinstance(x, Pair) else x for x in ins
+            ]
+            if eqn.primitive.name == "select_n" and _stays(key, site):
+                outs = pairs.add(eqn, shown, self.how)
+            else:
+                outs = self.rule(eqn)(eqn, shown, self.how)
+            for marks, out in zip(found, outs, strict=True):
+                if isinstance(out, Pair) and (mask := mask_of(out)).any():
+                    marks[key] = mask
+        return found
+
+    def met(
+        self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int
+    ) -> tuple[dict[Cause, np.ndarray], list[Count]]:
+        """Return where coefficients that are not finite met entries, and count these."""
+        factors = pairs.factors_of(eqn, ins) if eqn.primitive.name in PRODUCTS else None
+        if factors is None:
+            return {}, []
+        slope = np.asarray(slope_of(factors))
+        bad = ~np.isfinite(slope)
+        active, found, counts = mask_of(factors.pair), {}, []
+        # Below an operation without a rule nobody knows whether an entry is used.
+        marks = marks_of(factors.pair, "spoilt").items()
+        known = active & ~united_masks(m for cause, m in marks if cause.kind == "UNKNOWN")
+        for cause, mask in ((Cause("BLOCKED", site), ~active), (Cause("GENUINE", site), known)):
+            hit = reached(factors, mask, bad) if bad.any() else bad
+            if not hit.any():
+                continue
+            found[cause] = hit
+            counts.append(self.evidence.count(cause, run, id(eqn)))
+            where = hit if hit.shape == bad.shape else bad
+            counts[-1].add(where, name_of(slope[where]))
+            for selection, lost in marks_of(factors.pair, "dropped").items():
+                counts[-1].selections[selection] += int(reached(factors, lost & mask, bad).sum())
+        return found, counts
+
+    def slope(
+        self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]
+    ) -> Slope | None:
+        """Return what the formula of an operation makes of 1, and tell who has met what."""
+        if eqn.primitive.name not in ("mul", "div", "neg"):
+            return None
+        before = [x.slope for x in ins if isinstance(x, Marked) and x.slope is not None]
+        kept = before[0] if before and before[0].site == site else None
+        one = [
+            Pair(kept.value if kept else jnp.ones_like(x.value)) if isinstance(x, Pair) else x
+            for x in ins
+        ]
+        value = pairs.value_of(self.rule(eqn)(eqn, one, self.how)[0])
+        found = Slope(site, value, (*(kept.counts if kept else ()), *counts))
+        for count in found.counts:
+            if count.met is not None and count.met.shape == value.shape:
+                count.what = name_of(np.asarray(value)[count.met]) or count.what
+        return found
+
+    def rule(self, eqn: JaxprEqn) -> pairs.Rule:
+        """Return the rule of an equation."""
+        return self.how.rules.get(eqn.primitive.name, pairs.unknown)
+
+    def spoil(
+        self, marks: dict[Any, np.ndarray], at: Any, ins: list[Any], out: Pair, site: Site
+    ) -> None:
+        """Add what is not finite, and has no cause so far: an overflow, or an unknown operation."""
+        (eqn, run), value = at, np.asarray(out.value)
+        bad = ~np.isfinite(value) & mask_of(out)
+        if self.rule(eqn) is pairs.unknown and not all(map(is_full, ins)):
+            marks[Cause("UNKNOWN", site)] = mask_of(out)
+        bad &= ~united_masks(marks.values())
+        if bad.any():
+            cause = Cause("GENUINE", site)
+            self.evidence.count(cause, run, id(eqn)).add(bad, name_of(value[bad]))
+            marks[cause] = bad
+
+
+def slope_of(factors: Factors) -> Array:
+    """Return what a cotangent is multiplied with."""
+    if factors.eqn.primitive.name == "div":
+        return 1 / jnp.asarray(factors.other)
+    return factors.other
+
+
+def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """Return which entries of a product are made of entries and coefficients in two masks."""
+    if factors.eqn.primitive.name in ("mul", "div"):
+        return np.broadcast_to(mask & bad, factors.eqn.outvars[0].aval.shape)
+    counts = [jnp.asarray(x, factors.pair.value.dtype) for x in (mask, bad)]
+    return np.asarray(factors.product(*counts) != 0)
+
+
+def marks_of(x: Any, name: str) -> Marks:
+    """Return the marks of one kind that a pair has."""
+    return getattr(x, name, {})
+
+
+def mask_of(x: Any) -> np.ndarray:
+    """Return where a pair is active, as an array."""
+    return np.asarray(pairs.spread(pairs.active_of(x), pairs.shape_of(x)))
+
+
+def united_masks(masks: Iterable[np.ndarray]) -> Any:
+    """Return where one of several masks is."""
+    return functools.reduce(np.logical_or, masks, np.zeros((), bool))
+
+
+def reaching(outs: Sequence[Any]) -> Iterator[Cause]:
+    """Give what makes results not finite, or would in ordinary autodiff."""
+    for out in outs:
+        for cause, mask in marks_of(out, "spoilt").items():
+            if cause.kind != "UNKNOWN" or (mask & ~np.isfinite(np.asarray(out.value))).any():
+                yield cause
+
+
+def is_full(x: Any) -> bool:
+    """Whether nothing of a value is absent."""
+    return not isinstance(x, Pair) or bool(mask_of(x).all())
+
+
+def _stays(key: Cause | Site, site: Site) -> bool:
+    """
+    Whether a mark passes a selection.
+
+    What was dropped stays the doing of who dropped it, but for a `where` that drops it once more:
+    the nearest counts. What is spoilt stays so if ordinary autodiff multiplies with 0 and 1 there.
+    """
+    if isinstance(key, Site):
+        return site.operation != "select_n"
+    return site.operation in CHOOSERS

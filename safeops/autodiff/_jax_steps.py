@@ -1,0 +1,77 @@
+"""Control flow on concrete values: calls, loops and branches of JAX, run step by step in Python."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr
+
+from safeops.autodiff._jax_pairs import CALL_BODIES
+
+CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2")
+Run = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
+
+
+class Steps:
+    """How to run a body, and what the entries of values are along their first axis."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def value(self, x: Any) -> Any:
+        """Return a value as an array."""
+        return x
+
+    def row(self, x: Any, i: int) -> Any:
+        """Return one entry along the first axis."""
+        return x[i]
+
+    def stack(self, rows: Sequence[Any], like: Any) -> Any:
+        """Return rows as one value; `like` is one of them, in the abstract."""
+        return jnp.stack(rows) if rows else jnp.zeros((0, *like.shape), like.dtype)
+
+    def controlled(self, name: str, params: Mapping[str, Any], ins: Sequence[Any]) -> Any:
+        """Return what an operation makes of values, None if it is no control flow."""
+        if name in CALLS:
+            return self.call(params, ins)
+        ways = {"scan": self.scan, "while": self.while_loop, "cond": self.cond}
+        return ways[name](params, ins) if name in ways else None
+
+    def call(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+        """Run the body of a call."""
+        body = next(params[key] for key in CALL_BODIES if key in params)
+        closed = body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
+        return self.run(closed, ins)
+
+    def scan(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+        """Run the steps of a scan."""
+        fixed, carried = params["num_consts"], params["num_carry"]
+        consts, carry, xs = (
+            ins[:fixed],
+            ins[fixed : fixed + carried],
+            ins[fixed + carried :],
+        )
+        order = range(params["length"])
+        rows: list[list[Any]] = []
+        for i in reversed(order) if params["reverse"] else order:
+            outs = self.run(params["jaxpr"], [*consts, *carry, *(self.row(x, i) for x in xs)])
+            carry = outs[:carried]
+            rows.append(outs[carried:])
+        rows = rows[::-1] if params["reverse"] else rows
+        likes = params["jaxpr"].out_avals[carried:]
+        return [*carry, *(self.stack([r[k] for r in rows], y) for k, y in enumerate(likes))]
+
+    def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+        """Run a loop while its condition holds."""
+        for_test, for_body = params["cond_nconsts"], params["body_nconsts"]
+        tested, fixed = ins[:for_test], ins[for_test : for_test + for_body]
+        carry = list(ins[for_test + for_body :])
+        while self.value(self.run(params["cond_jaxpr"], [*tested, *carry])[0]):
+            carry = self.run(params["body_jaxpr"], [*fixed, *carry])
+        return carry
+
+    def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+        """Run the branch that is taken; an index beyond the last takes the last."""
+        branches = params["branches"]
+        index = min(max(int(self.value(ins[0])), 0), len(branches) - 1)
+        return self.run(branches[index], ins[1:])
