@@ -6,6 +6,7 @@ coefficient that is not finite met entries, absent or active ones, and which ope
 forward pass made values that are not finite. What of it reaches the gradient becomes a finding.
 """
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -241,6 +242,11 @@ def _makers(forward: Forward, cause: Cause) -> set[Site]:
 def united(a: Marks, b: Marks) -> dict[Any, np.ndarray]:
     """Return marks that are in one or the other."""
     return {key: np.logical_or(a.get(key, False), b.get(key, False)) for key in {**a, **b}}
+
+
+def united_masks(masks: Iterable[np.ndarray]) -> Any:
+    """Return where one of several masks is."""
+    return functools.reduce(np.logical_or, masks, np.zeros((), bool))
 
 
 def blamed(site: Site, absent: np.ndarray, dropped: Marks) -> dict[Any, np.ndarray]:

@@ -7,7 +7,7 @@ which operation. Both move as masks do, and by the same rules.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +17,17 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from safeops._typing import Array
 from safeops.autodiff import _jax_pairs as pairs
-from safeops.autodiff._evidence import Cause, Count, Evidence, Marks, Site, blamed, name_of, united
+from safeops.autodiff._evidence import (
+    Cause,
+    Count,
+    Evidence,
+    Marks,
+    Site,
+    blamed,
+    name_of,
+    united,
+    united_masks,
+)
 from safeops.autodiff._jax_choosers import CHOOSERS
 from safeops.autodiff._jax_pairs import Factors, Options, Pair
 from safeops.autodiff._jax_sites import Sites, each
@@ -225,16 +235,11 @@ def mask_of(x: Any) -> np.ndarray:
     return np.asarray(pairs.spread(pairs.active_of(x), pairs.shape_of(x)))
 
 
-def united_masks(masks: Iterable[np.ndarray]) -> Any:
-    """Return where one of several masks is."""
-    return functools.reduce(np.logical_or, masks, np.zeros((), bool))
-
-
 def reaching(outs: Sequence[Any]) -> Iterator[Cause]:
     """Give what makes results not finite, or would in ordinary autodiff."""
     for out in outs:
         for cause, mask in marks_of(out, "spoilt").items():
-            if cause.kind != "UNKNOWN" or (mask & ~np.isfinite(np.asarray(out.value))).any():
+            if cause.kind == "BLOCKED" or (mask & ~np.isfinite(np.asarray(out.value))).any():
                 yield cause
 
 

@@ -173,15 +173,15 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if all(isinstance(m, bool) for m in masks):
         first = bool(masks[0])
         chosen = cond if first else tf.equal(cond, False)  # noqa: FBT003  (a value)
-        active = _in_shape(chosen, op, value) if any(masks) else False
+        active = in_shape(chosen, op, value) if any(masks) else False
     else:
-        active = tf.where(_in_shape(cond, op, value), *(spread(m, value) for m in masks))
+        active = tf.where(in_shape(cond, op, value), *(spread(m, value) for m in masks))
     if by == "equal":
         active = union(active, widened(_beside_nan(op, frame), value))
     return [Pair(value, active)]
 
 
-def _in_shape(cond: Array, op: Any, value: Array) -> Array:
+def in_shape(cond: Array, op: Any, value: Array) -> Array:
     """Return a condition in the shape of a value; that of `Select` may be one for each row."""
     if op.type == "Select" and cond.shape.rank != value.shape.rank:
         cond = tf.reshape(

@@ -155,9 +155,8 @@ def unused(op: Any, new: frozenset[str]) -> list[int]:
     """
     if op.type not in BODIES or not new:
         return []
-    if FORMULA not in op.name and "__backward_" not in getattr(
-        op.get_attr(BODIES[op.type][0]), "name", ""
-    ):
+    is_formula = FORMULA in op.name or "gradients" in op.name.split("/")
+    if not is_formula and "__backward_" not in getattr(op.get_attr(BODIES[op.type][0]), "name", ""):
         return []
     return [
         i
@@ -235,6 +234,8 @@ def active_of(x: Any) -> Mask:
 
 def _is_zero(x: Array) -> bool:
     """Whether a tensor is known to be 0."""
+    if hasattr(x, "numpy"):  # an eager one
+        return not x.numpy().any()
     if x.op.type == "ZerosLike":
         return True
     if x.op.type in ("Fill", "BroadcastTo"):

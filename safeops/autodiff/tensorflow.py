@@ -18,7 +18,7 @@ beside its result, such as printing, it may do twice.
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -26,10 +26,14 @@ from safeops._typing import Array
 from safeops.autodiff import _tensorflow_choices as choices
 from safeops.autodiff import _tensorflow_control as control
 from safeops.autodiff import _tensorflow_pairs as pairs
+from safeops.autodiff._evidence import Evidence, Forward
+from safeops.autodiff._report import Finding, Report, make_report
+from safeops.autodiff._tensorflow_explain import Marked, Run, reaching
 from safeops.autodiff._tensorflow_pairs import Frame, Options, Pair
+from safeops.autodiff._tensorflow_sites import Program, count_of, named, numbers_of
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
-__all__ = ["GradientTape", "UnknownOperationWarning", "grad", "value_and_grad"]
+__all__ = ["GradientTape", "UnknownOperationWarning", "explain", "grad", "value_and_grad"]
 
 # The classes of operations, in the words of `safeops.autodiff`. What is not here is unknown.
 CLASSES = {
@@ -407,3 +411,109 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, **how: Any) ->
         return both(*args, **kwargs)[1]
 
     return wrapped
+
+
+def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+    """
+    Say which line makes a gradient not finite, and whether the program or the mathematics does.
+
+    Parameters
+    ----------
+    f : callable
+        Function of tensors or structures to a real scalar; as for `value_and_grad`.
+    *args : structure of tensors
+        Where to take the gradient.
+    argnums : int or sequence of ints, default: 0
+        Arguments to differentiate with respect to.
+
+    Returns
+    -------
+    Report
+        Findings, each with a kind, an operation, its line, and what to do. It is clean if value
+        and gradient are finite.
+
+    Raises
+    ------
+    RuntimeError
+        Inside `tf.function`.
+    TypeError
+        If the value is no real scalar, or an argument has integers.
+
+    Notes
+    -----
+    **Gradient.** Nothing changes in it. What is explained is that of IEEE arithmetic, as XLA has
+    it: outside XLA the kernels of ``tf.sqrt``, ``tf.math.rsqrt`` and ``tf.math.reciprocal`` turn 0
+    times infinity into 0, and hide that a derivative does not exist.
+
+    **Source.** JAX issue 1052.
+
+    Examples
+    --------
+    >>> import tensorflow as tf
+    >>> x = tf.constant([0.0, 2.0])
+    >>> report = explain(lambda x: tf.reduce_sum(tf.where(x > 0, tf.math.log(x), 0.0)), x)
+    >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
+    [('BLOCKED', 'log', 'where')]
+    """
+    if not tf.executing_eagerly():
+        msg = "expected eager tensors, got those of a graph, which have no values; call explain "
+        raise RuntimeError(msg + "outside of tf.function")
+    places = [i % len(args) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    args = _with_tensors(args, tuple(places))
+    traced = _traced(f, args, places)
+    entries = sum(tf.size(x).numpy() for x in tf.nest.flatten([args[i] for i in places]))
+    checked = f"the gradient at {entries} entries, through {count_of(traced.since)} operations"
+    return make_report("tensorflow", _found(traced), checked)
+
+
+class _Traced(NamedTuple):
+    """A graph of a program and its gradient, and what is put into it."""
+
+    graph: Any
+    known: dict[Any, Any]
+    value: Array
+    seed: Array
+    gradients: list[Array]
+    since: list[Any]  # the operations of the gradient
+
+
+def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int]) -> _Traced:
+    """Return a program and its gradient as a graph, by `tf.gradients`, which names formulas."""
+    every = list(args)
+    leaves = tf.nest.flatten([args[i] for i in places])
+    inputs = [x for x in leaves if not isinstance(x, tf.Variable)]
+    made: list[Any] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def both(*tensors: Array) -> Any:
+        given = iter(tensors)
+        sources = [x if isinstance(x, tf.Variable) else next(given) for x in leaves]
+        packed = tf.nest.pack_sequence_as([args[i] for i in places], sources)
+        for i, x in zip(places, packed, strict=True):
+            every[i] = x
+        value = f(*every)
+        _check_output(value)
+        operations = tf.compat.v1.get_default_graph().get_operations
+        before, seed = len(operations()), _seeds(value, None)
+        found = tf.gradients([value], sources, [seed], unconnected_gradients="zero")
+        rows = [getattr(x, "values", x) for x in found]
+        made.extend([value, seed, rows, operations()[before:]])
+        return value, rows
+
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
+    concrete = tf.function(both, autograph=False).get_concrete_function(*specs)
+    known = {x.ref(): y for x, y in zip(concrete.inputs[: len(inputs)], inputs, strict=True)}
+    known |= {inner.ref(): outer for outer, inner in concrete.graph.captures}
+    return _Traced(concrete.graph, known, *made)
+
+
+def _found(traced: _Traced) -> list[Finding]:
+    """Return what makes a value or a gradient not finite."""
+    graph, known, value, seed, gradients, new = traced
+    evidence, forward = Evidence(), Forward(numbers_of, known.values())
+    since = frozenset(op.name for op in new)
+    how = Options(RULES, READERS, "ignore")
+    run = Run(Frame(how, known=known, since=since), Program(graph), evidence, forward)
+    (result,) = run.evaluate([value])
+    known[seed.ref()] = Marked(tf.ones_like(result))
+    return list(evidence.findings(reaching(run.evaluate(gradients)), forward, result, named))
