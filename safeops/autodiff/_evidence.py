@@ -176,30 +176,13 @@ class Evidence:
         """Give what follows, of the causes that reach the gradient and of the value."""
         every = list(dict.fromkeys(reached))
         makers = {cause: _makers(forward, cause) for cause in every}
-        # A coefficient that is used makes the value to blame that it was made of.
-        used = forward.makers_of(result).union(
-            *(makers[cause] for cause in every if cause.kind == "GENUINE")
-        )
+        used = forward.makers_of(result)
         for maker in sorted(used, key=forward.order):
             yield self._forward(maker, forward, named)
         for cause in every:
-            to_blame = cause.kind == "GENUINE" and cause.site in used
-            if not (to_blame or (makers[cause] and self._is_consequence(cause, makers, forward))):
+            of_value = cause.kind == "GENUINE" and used & (makers[cause] | {cause.site})
+            if not (of_value or _follows(cause, makers, forward)):
                 yield self._finding(cause, forward, named)
-
-    def _is_consequence(
-        self, cause: Cause, makers: Mapping[Cause, set[Site]], forward: Forward
-    ) -> bool:
-        """Whether another finding tells why a coefficient is not finite."""
-        if cause.kind == "GENUINE":
-            return True
-        others = [other for other in makers if other.kind == "BLOCKED" and other != cause]
-        if makers[cause] <= {other.site for other in others}:
-            return True
-        own = forward.order(cause.site)
-        return any(
-            makers[other] & makers[cause] and forward.order(other.site) < own for other in others
-        )
 
     def _finding(self, cause: Cause, forward: Forward, named: Callable[[Site], str]) -> Finding:
         runs = [
@@ -231,6 +214,19 @@ class Evidence:
         name = "input" if maker == INPUT else named(maker)
         times = max(made.times, 1)
         return Finding("FORWARD", name, maker.where, entries, made.shape, made.what, times=times)
+
+
+def _follows(cause: Cause, makers: Mapping[Cause, set[Site]], forward: Forward) -> bool:
+    """Whether an earlier finding tells why the operands of an operation are not finite."""
+    if not makers[cause]:
+        return False
+    others = [other for other in makers if other.kind == cause.kind and other != cause]
+    if makers[cause] <= {other.site for other in others}:
+        return True
+    own = forward.order(cause.site)
+    return any(
+        makers[other] & makers[cause] and forward.order(other.site) < own for other in others
+    )
 
 
 def _makers(forward: Forward, cause: Cause) -> set[Site]:

@@ -33,7 +33,8 @@ from safeops.autodiff._jax_pairs import Factors, Options, Pair
 from safeops.autodiff._jax_sites import Sites, each
 from safeops.autodiff._jax_steps import Steps
 
-PRODUCTS = frozenset({"mul", "div", "dot_general", "conv_general_dilated"})
+ELEMENTWISE = ("mul", "div")
+PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 
 
 @dataclass(frozen=True)
@@ -166,8 +167,8 @@ class Backward(Steps):
                 continue
             found[cause] = hit
             counts.append(self.evidence.count(cause, run, id(eqn)))
-            where = hit if hit.shape == bad.shape else bad
-            counts[-1].add(where, name_of(slope[where]))
+            where = hit if eqn.primitive.name in ELEMENTWISE else bad
+            counts[-1].add(where, name_of(np.broadcast_to(slope, where.shape)[where]))
             for selection, lost in marks_of(factors.pair, "dropped").items():
                 counts[-1].selections[selection] += int(reached(factors, lost & mask, bad).sum())
         return found, counts
@@ -176,7 +177,7 @@ class Backward(Steps):
         self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]
     ) -> Slope | None:
         """Return what the formula of an operation makes of 1, and tell who has met what."""
-        if eqn.primitive.name not in ("mul", "div", "neg"):
+        if eqn.primitive.name not in (*ELEMENTWISE, "neg"):
             return None
         before = [x.slope for x in ins if isinstance(x, Marked) and x.slope is not None]
         kept = before[0] if before and before[0].site == site else None
@@ -219,7 +220,7 @@ def slope_of(factors: Factors) -> Array:
 
 def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Return which entries of a product are made of entries and coefficients in two masks."""
-    if factors.eqn.primitive.name in ("mul", "div"):
+    if factors.eqn.primitive.name in ELEMENTWISE:
         return np.broadcast_to(mask & bad, factors.eqn.outvars[0].aval.shape)
     counts = [jnp.asarray(x, factors.pair.value.dtype) for x in (mask, bad)]
     return np.asarray(factors.product(*counts) != 0)

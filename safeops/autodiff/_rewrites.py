@@ -69,7 +69,7 @@ round sigmoid sign silu sin sinc sinh softplus square squared_difference subtrac
 xlog1py xlogy
 """
 OF_ENTRIES |= frozenset(OTHERS.split())
-OPERATORS = {ast.Div: "div", ast.Pow: "pow", ast.Sub: "sub"}
+OPERATORS = {ast.Div: "div", ast.Mult: "mul", ast.Pow: "pow", ast.Sub: "sub"}
 MAXIMA = ("max", "amax", "reduce_max")
 
 

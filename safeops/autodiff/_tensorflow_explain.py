@@ -207,8 +207,8 @@ class Run:
                 continue
             found[cause] = hit
             counts.append(self.evidence.count(cause, at.site, (id(at.op.graph), at.op.name)))
-            where = hit if hit.shape == bad.shape else bad
-            counts[-1].add(where, name_of(slope[where]))
+            where = hit if rule_of(at) in ELEMENTWISE else bad
+            counts[-1].add(where, name_of(np.broadcast_to(slope, where.shape)[where]))
             for selection, lost in marks_of(pair, "dropped").items():
                 counts[-1].selections[selection] += int(reached(at, ins, lost & mask, bad).sum())
         return found, counts
