@@ -42,7 +42,8 @@ def add_session_of(framework: str) -> None:
 def tests_jax_older(session: nox.Session) -> None:
     """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
     install(session, "test", "older-jax")
-    session.run("pytest", "--installed", "--framework=jax", "tests/test_autodiff_jax.py")
+    files = ("tests/test_autodiff_jax.py", "tests/test_explain_jax.py")
+    session.run("pytest", "--installed", "--framework=jax", *files)
 
 
 @nox.session(default=False)

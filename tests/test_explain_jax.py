@@ -1,5 +1,6 @@
 """What `explain` says of JAX programs: the reported ones, control flow, and custom rules."""
 
+import doctest
 import inspect
 
 import numpy as np
@@ -13,6 +14,8 @@ from jax import lax  # noqa: E402
 
 import test_autodiff_jax as reported  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
+
+PROGRAMS_RUN = reported.PROGRAMS_RUN // 25
 
 
 def line_of(f, text=""):
@@ -154,6 +157,34 @@ def test_attention_has_two_products_to_repair():
     lines = {line_of(reported.attention, text) for text in ("scores =", "values =")}
     assert {finding.where.line for finding in report.findings} == lines
     assert {finding.kind for finding in report.findings} == {"BLOCKED"}
+
+
+def kinds_expected(f, x):
+    """Return the kinds that value, ordinary and masked gradient ask for."""
+    value, ordinary, ours = map(np.asarray, (f(x), jax.grad(f)(x), masked.grad(f, exact=True)(x)))
+    bad, ours = (np.count_nonzero(~np.isfinite(g)) for g in (ordinary, ours))
+    used = {"FORWARD"} if not np.isfinite(value) else {"GENUINE"} if ours else set()
+    return used | ({"BLOCKED"} if bad > ours else set())
+
+
+def test_random_programs():
+    """A report has the kinds that ordinary and masked gradient ask for, and a line for each."""
+    found = []
+    for seed in range(PROGRAMS_RUN):
+        program, point = reported.drawn(seed)
+        f, x = reported.on_jax(program), jnp.asarray(point)
+
+        wanted, report = kinds_expected(f, x), masked.explain(f, x)
+
+        kinds = {finding.kind for finding in report.findings}
+        found.append(kinds)
+        assert wanted <= kinds, f"seed {seed}: {program}"
+        assert wanted or report.ok, f"seed {seed}: {program}"
+        assert wanted != {"BLOCKED"} or kinds == wanted, f"seed {seed}: {program}"
+        assert all(f.where or f.operation == "input" for f in report.findings)
+        assert all(f.selected_at for f in report.findings if f.kind == "BLOCKED")
+    assert {"BLOCKED"} in found
+    assert set() in found
 
 
 # Where programs keep their lines: the marks say what is to be found where.
@@ -373,6 +404,18 @@ def test_traced_arguments_are_refused():
         jax.jit(lambda x: masked.explain(jnp.sum, x).ok)(jnp.ones(2))
     with pytest.raises(TypeError, match="scalar value"):
         masked.explain(lambda x: x, jnp.ones(2))
+
+
+@pytest.mark.usefixtures("users_defaults")
+def test_the_example_runs():
+    """The example of the docstring prints what it says."""
+    doc = inspect.getdoc(masked.explain)
+    example = doctest.DocTestParser().get_doctest(doc, {**vars(masked)}, "explain", "explain", 0)
+
+    result = doctest.DocTestRunner().run(example)
+
+    assert result.attempted > 0
+    assert result.failed == 0
 
 
 # What the code relies on beside the public API.

@@ -13,6 +13,7 @@ from safeops.autodiff import tensorflow as masked  # noqa: E402
 
 total = tf.reduce_sum
 X = np.array([0.0, 4.0])
+PROGRAMS_RUN = reported.PROGRAMS_RUN // 10
 
 
 @pytest.fixture(autouse=True)
@@ -152,6 +153,40 @@ def test_what_is_run_again_is_not_judged():
     (found,) = masked.explain(*reported.PROGRAMS["recompute_grad"][:1], tf.constant(X)).findings
 
     assert found.kind == "UNKNOWN"
+
+
+def kinds_expected(f, x):
+    """Return the kinds that value, ordinary and masked gradient ask for."""
+    with tf.GradientTape() as running:
+        running.watch(x)
+        value = f(x)
+    zero = tf.UnconnectedGradients.ZERO
+    ordinary = running.gradient(value, x, unconnected_gradients=zero)
+    gradients = map(tf.convert_to_tensor, (ordinary, masked.grad(f)(x)))
+    bad, ours = (np.count_nonzero(~np.isfinite(g)) for g in gradients)
+    used = {"FORWARD"} if not np.isfinite(value) else {"GENUINE"} if ours else set()
+    return used | ({"BLOCKED"} if bad > ours else set())
+
+
+def test_random_programs():
+    """A report has the kinds that ordinary and masked gradient ask for, and a line for each."""
+    found = []
+    for seed in range(PROGRAMS_RUN):
+        program, point = reported.drawn(seed)
+        f, x = reported.on_tensorflow(program), tf.constant(point)
+
+        wanted, report = kinds_expected(f, x), masked.explain(f, x)
+
+        # There may be more: kernels hide some of it from the ordinary tape.
+        kinds = {finding.kind for finding in report.findings}
+        found.append(kinds)
+        assert wanted <= kinds, f"seed {seed}: {program}"
+        assert wanted != {"BLOCKED"} or kinds == wanted, f"seed {seed}: {program}"
+        assert wanted or kinds <= {"BLOCKED"}, f"seed {seed}: {program}"
+        assert all(f.where or f.operation == "input" for f in report.findings)
+        assert all(f.selected_at for f in report.findings if f.kind == "BLOCKED")
+    assert {"BLOCKED"} in found
+    assert set() in found
 
 
 # Where programs keep their lines: the marks say what is to be found where.

@@ -10,7 +10,7 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -155,10 +155,34 @@ def name_of(numbers: np.ndarray) -> str:
     return "-inf" if (numbers < 0).all() else "inf"
 
 
+class Slope(NamedTuple):
+    """The derivative of one operation, as far as its formula has come, and who asks for it."""
+
+    site: Site
+    value: Any
+    counts: tuple[Count, ...]
+
+
+class Meeting(NamedTuple):
+    """A coefficient and a cotangent that are multiplied."""
+
+    site: Site
+    at: tuple[Any, Any]  # which run of the operation, and which operation of the backward pass
+    slope: np.ndarray
+    active: np.ndarray
+    dropped: Marks
+    spoilt: Marks
+    # Which entries of the product are made of a mask of the cotangent and one of the coefficient.
+    reached: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    elementwise: bool
+    used: Kind = "GENUINE"
+
+
 class Evidence:
     """What the backward pass has met."""
 
-    def __init__(self) -> None:
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
         # By cause, by the run of the operation that has it, and by the operation of the backward
         # pass: one of the program may need several.
         self.counts: dict[Cause, dict[Any, dict[Any, Count]]] = defaultdict(
@@ -166,25 +190,62 @@ class Evidence:
         )
         self.active: dict[Site, list[np.ndarray]] = defaultdict(list)
 
-    def count(self, cause: Cause, run: Any, of: Any) -> Count:
+    def uses(self, site: Site, active: Sequence[np.ndarray]) -> None:
+        """Keep what is used of a result, if it is one that is not finite."""
+        if self.forward.sites.get(site, Made()).entries:
+            self.active[site] += active
+
+    def count(self, cause: Cause, at: tuple[Any, Any]) -> Count:
         """Return the count of a cause in one operation of the backward pass."""
-        return self.counts[cause][run][of]
+        return self.counts[cause][at[0]][at[1]]
+
+    def meet(self, m: Meeting) -> tuple[dict[Cause, np.ndarray], list[Count]]:
+        """Return where a coefficient that is not finite met entries, and count these."""
+        found: dict[Cause, np.ndarray] = {}
+        counts: list[Count] = []
+        bad = ~np.isfinite(m.slope)
+        if not bad.any():
+            return found, counts
+        # Below an operation without a rule nobody knows whether an entry is used.
+        unclear = united_masks(mask for cause, mask in m.spoilt.items() if cause.kind == "UNKNOWN")
+        masks = {Cause("BLOCKED", m.site): ~m.active, Cause(m.used, m.site): m.active & ~unclear}
+        for cause, mask in masks.items():
+            hit = m.reached(mask, bad)
+            if not hit.any():
+                continue
+            found[cause] = hit
+            counts.append(self.count(cause, m.at))
+            where = hit if m.elementwise else bad
+            counts[-1].add(where, name_of(np.broadcast_to(m.slope, where.shape)[where]))
+            for selection, lost in m.dropped.items():
+                counts[-1].selections[selection] += int(m.reached(lost & mask, bad).sum())
+        return found, counts
+
+    def overflow(
+        self, marks: dict[Any, np.ndarray], site: Site, at: Any, value: np.ndarray, active: Any
+    ) -> None:
+        """Add where a used value is not finite and no mark says why, such as an overflow."""
+        bad = ~np.isfinite(value) & active & ~united_masks(marks.values())
+        if bad.any():
+            cause = Cause("GENUINE", site)
+            self.count(cause, at).add(bad, name_of(value[bad]))
+            marks[cause] = bad
 
     def findings(
-        self, reached: Iterable[Cause], forward: Forward, result: Any, named: Callable[[Site], str]
+        self, reached: Iterable[Cause], result: Any, named: Callable[[Site], str]
     ) -> Iterator[Finding]:
         """Give what follows, of the causes that reach the gradient and of the value."""
-        every = list(dict.fromkeys(reached))
+        every, forward = list(dict.fromkeys(reached)), self.forward
         makers = {cause: _makers(forward, cause) for cause in every}
         used = forward.makers_of(result)
         for maker in sorted(used, key=forward.order):
-            yield self._forward(maker, forward, named)
+            yield self._forward(maker, named)
         for cause in every:
             of_value = cause.kind == "GENUINE" and used & (makers[cause] | {cause.site})
             if not (of_value or _follows(cause, makers, forward)):
-                yield self._finding(cause, forward, named)
+                yield self._finding(cause, named)
 
-    def _finding(self, cause: Cause, forward: Forward, named: Callable[[Site], str]) -> Finding:
+    def _finding(self, cause: Cause, named: Callable[[Site], str]) -> Finding:
         runs = [
             max(run.values(), key=lambda count: count.entries)
             for run in self.counts[cause].values()
@@ -201,12 +262,12 @@ class Evidence:
             one.what,
             named(by) if by else "",
             by.where if by else None,
-            nan_operand=forward.sites.get(cause.site, Made()).nan,
+            nan_operand=self.forward.sites.get(cause.site, Made()).nan,
             times=max(sum(run.times for run in runs), 1),
         )
 
-    def _forward(self, maker: Site, forward: Forward, named: Callable[[Site], str]) -> Finding:
-        made = forward.sites.get(maker, Made())
+    def _forward(self, maker: Site, named: Callable[[Site], str]) -> Finding:
+        made = self.forward.sites.get(maker, Made())
         entries = made.entries
         for active in self.active[maker]:
             if made.met is not None and made.times == 1 and active.shape == made.met.shape:
@@ -233,6 +294,22 @@ def _makers(forward: Forward, cause: Cause) -> set[Site]:
     """Return what made the operands of an operation of the program not finite."""
     record = forward.sites.get(cause.site)
     return set() if record is None else record.makers - {cause.site}
+
+
+def tell(slope: Slope, numbers: np.ndarray) -> Slope:
+    """Tell those who have met a slope what it is by now."""
+    for count in slope.counts:
+        if count.met is not None and count.met.shape == numbers.shape:
+            count.what = name_of(numbers[count.met]) or count.what
+    return slope
+
+
+def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:
+    """Give what makes results not finite, or would in ordinary autodiff."""
+    for spoilt, value in results:
+        for cause, mask in spoilt.items():
+            if cause.kind == "BLOCKED" or (mask & ~np.isfinite(value)).any():
+                yield cause
 
 
 def united(a: Marks, b: Marks) -> dict[Any, np.ndarray]:

@@ -7,9 +7,9 @@ which operation. Both move as masks do, and by the same rules.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,11 +22,12 @@ from safeops.autodiff._evidence import (
     Count,
     Evidence,
     Marks,
+    Meeting,
     Site,
+    Slope,
     blamed,
-    name_of,
+    tell,
     united,
-    united_masks,
 )
 from safeops.autodiff._jax_choosers import CHOOSERS
 from safeops.autodiff._jax_pairs import Factors, Options, Pair
@@ -43,15 +44,7 @@ class Marked(Pair):
 
     dropped: Marks = field(default_factory=dict)  # by Site
     spoilt: Marks = field(default_factory=dict)  # by Cause
-    slope: "Slope | None" = None
-
-
-class Slope(NamedTuple):
-    """The derivative of one operation, as far as its formula has come, and who asks for it."""
-
-    site: Site
-    value: Array
-    counts: tuple[Count, ...]
+    slope: Slope | None = None
 
 
 class Backward(Steps):
@@ -111,7 +104,7 @@ class Backward(Steps):
 
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks."""
-        self.evidence.active[site] += [mask_of(x) for x in ins if isinstance(x, Pair)]
+        self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
         outs = self.rule(eqn)(eqn, ins, self.how)
         dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
         spoilt = self.moved(eqn, ins, functools.partial(marks_of, name="spoilt"), site)
@@ -124,7 +117,9 @@ class Backward(Steps):
                 continue
             absent = ~mask_of(out)
             own = united(spoilt[i], new)
-            self.spoil(own, (eqn, run), ins, out, site)
+            if self.rule(eqn) is pairs.unknown and not all(map(is_full, ins)):
+                own[Cause("UNKNOWN", site)] = ~absent
+            self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
             lost = blamed(site, absent, dropped[i])
             found.append(Marked(out.value, ~absent, lost, own, slope))
         return found
@@ -155,23 +150,17 @@ class Backward(Steps):
         factors = pairs.factors_of(eqn, ins) if eqn.primitive.name in PRODUCTS else None
         if factors is None:
             return {}, []
-        slope = np.asarray(slope_of(factors))
-        bad = ~np.isfinite(slope)
-        active, found, counts = mask_of(factors.pair), {}, []
-        # Below an operation without a rule nobody knows whether an entry is used.
-        marks = marks_of(factors.pair, "spoilt").items()
-        known = active & ~united_masks(m for cause, m in marks if cause.kind == "UNKNOWN")
-        for cause, mask in ((Cause("BLOCKED", site), ~active), (Cause("GENUINE", site), known)):
-            hit = reached(factors, mask, bad) if bad.any() else bad
-            if not hit.any():
-                continue
-            found[cause] = hit
-            counts.append(self.evidence.count(cause, run, id(eqn)))
-            where = hit if eqn.primitive.name in ELEMENTWISE else bad
-            counts[-1].add(where, name_of(np.broadcast_to(slope, where.shape)[where]))
-            for selection, lost in marks_of(factors.pair, "dropped").items():
-                counts[-1].selections[selection] += int(reached(factors, lost & mask, bad).sum())
-        return found, counts
+        meeting = Meeting(
+            site,
+            (run, id(eqn)),
+            np.asarray(slope_of(factors)),
+            mask_of(factors.pair),
+            marks_of(factors.pair, "dropped"),
+            marks_of(factors.pair, "spoilt"),
+            functools.partial(reached, factors),
+            elementwise=eqn.primitive.name in ELEMENTWISE,
+        )
+        return self.evidence.meet(meeting)
 
     def slope(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]
@@ -186,29 +175,12 @@ class Backward(Steps):
             for x in ins
         ]
         value = pairs.value_of(self.rule(eqn)(eqn, one, self.how)[0])
-        found = Slope(site, value, (*(kept.counts if kept else ()), *counts))
-        for count in found.counts:
-            if count.met is not None and count.met.shape == value.shape:
-                count.what = name_of(np.asarray(value)[count.met]) or count.what
-        return found
+        every = (*(kept.counts if kept else ()), *counts)
+        return tell(Slope(site, value, every), np.asarray(value))
 
     def rule(self, eqn: JaxprEqn) -> pairs.Rule:
         """Return the rule of an equation."""
         return self.how.rules.get(eqn.primitive.name, pairs.unknown)
-
-    def spoil(
-        self, marks: dict[Any, np.ndarray], at: Any, ins: list[Any], out: Pair, site: Site
-    ) -> None:
-        """Add what is not finite, and has no cause so far: an overflow, or an unknown operation."""
-        (eqn, run), value = at, np.asarray(out.value)
-        bad = ~np.isfinite(value) & mask_of(out)
-        if self.rule(eqn) is pairs.unknown and not all(map(is_full, ins)):
-            marks[Cause("UNKNOWN", site)] = mask_of(out)
-        bad &= ~united_masks(marks.values())
-        if bad.any():
-            cause = Cause("GENUINE", site)
-            self.evidence.count(cause, run, id(eqn)).add(bad, name_of(value[bad]))
-            marks[cause] = bad
 
 
 def slope_of(factors: Factors) -> Array:
@@ -234,14 +206,6 @@ def marks_of(x: Any, name: str) -> Marks:
 def mask_of(x: Any) -> np.ndarray:
     """Return where a pair is active, as an array."""
     return np.asarray(pairs.spread(pairs.active_of(x), pairs.shape_of(x)))
-
-
-def reaching(outs: Sequence[Any]) -> Iterator[Cause]:
-    """Give what makes results not finite, or would in ordinary autodiff."""
-    for out in outs:
-        for cause, mask in marks_of(out, "spoilt").items():
-            if cause.kind == "BLOCKED" or (mask & ~np.isfinite(np.asarray(out.value))).any():
-                yield cause
 
 
 def is_full(x: Any) -> bool:

@@ -7,9 +7,10 @@ carries two kinds of marks: where each selection dropped it, and where it would 
 arithmetic of IEEE, because of which operation. Both move as masks do, and by the same rules.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,18 +23,15 @@ from safeops.autodiff._evidence import (
     Cause,
     Count,
     Evidence,
-    Forward,
+    Meeting,
     Site,
+    Slope,
     blamed,
-    name_of,
+    tell,
     united,
-    united_masks,
 )
 from safeops.autodiff._tensorflow_pairs import Frame, Pair
 from safeops.autodiff._tensorflow_sites import Program, numbers_of, site_of, values_of
-
-if TYPE_CHECKING:
-    from safeops.autodiff._report import Kind
 
 ELEMENTWISE = (choices.product, pairs.scale, pairs.root)
 
@@ -44,15 +42,7 @@ class Marked(Pair):
 
     dropped: dict[Any, Any] = field(default_factory=dict)  # by Site
     spoilt: dict[Any, Any] = field(default_factory=dict)  # by Cause
-    slope: "Slope | None" = None
-
-
-class Slope(NamedTuple):
-    """The derivative of one operation, as far as its formula has come, and who asks for it."""
-
-    site: Site
-    value: Array
-    counts: tuple[Count, ...]
+    slope: Slope | None = None
 
 
 class At(NamedTuple):
@@ -63,6 +53,11 @@ class At(NamedTuple):
     site: Site
     drops: Site
 
+    @property
+    def key(self) -> tuple[Any, Any]:
+        """Tell it from others: there is one run of each operation, or several in a loop."""
+        return self.site, (id(self.op.graph), self.op.name)
+
 
 @dataclass
 class Run:
@@ -71,7 +66,6 @@ class Run:
     frame: Frame
     program: Program
     evidence: Evidence
-    forward: Forward
     is_gradient: bool = False  # of a body of the gradient, in which nothing is the program
 
     def evaluate(self, targets: Sequence[Array]) -> list[Any]:
@@ -111,7 +105,7 @@ class Run:
             return self.marked(self.at(op), ins)
         outs = pairs.run(op, ins)
         if not is_gradient and op.type != "Const":  # which was not made of anything
-            self.forward.made(site_of(op), ins, outs)
+            self.evidence.forward.made(site_of(op), ins, outs)
         return outs
 
     def at(self, op: Any) -> At:
@@ -163,7 +157,7 @@ class Run:
         elif (origin := self.program.origin(op)) is not None and origin.type in pairs.BODIES:
             every = choices.bodies(origin)
             program = Program(every[which] if which < len(every) else every[0])
-        return Run(frame, program, self.evidence, self.forward, is_gradient)
+        return Run(frame, program, self.evidence, is_gradient)
 
     # The gradient.
 
@@ -171,7 +165,7 @@ class Run:
         """Run one operation by its rule, and move the marks."""
         rule, site = rule_of(at), at.site
         linear = [x for x in ins if isinstance(x, Pair) and x.value.dtype != tf.variant]
-        self.evidence.active[site] += [mask_of(x) for x in linear]
+        self.evidence.uses(site, [mask_of(x) for x in linear])
         outs = rule(at.op, ins, at.frame)
         dropped, spoilt = moved(at, ins, "dropped"), moved(at, ins, "spoilt")
         new, counts = self.met(at, ins)
@@ -184,34 +178,31 @@ class Run:
                 found.append(Marked(out.value, out.active, dropped[i], spoilt[i]))
             else:
                 own, absent = united(spoilt[i], new), ~mask_of(out)
-                self.spoil(own, at, ins, out)
+                if rule is pairs.unknown and not all(map(is_full, ins)):
+                    own[Cause("UNKNOWN", site)] = ~absent
+                self.evidence.overflow(own, site, at.key, values_of(out.value), ~absent)
                 lost = blamed(at.drops, absent, dropped[i])
                 found.append(Marked(out.value, out.active, lost, own, slope))
         return found
 
     def met(self, at: At, ins: list[Any]) -> tuple[dict[Cause, np.ndarray], list[Count]]:
         """Return where coefficients that are not finite met entries, and count these."""
-        pair = next(x for x in ins if isinstance(x, Pair))
         slope = coefficient_of(at, ins)
-        bad = None if slope is None else ~np.isfinite(slope)
-        if slope is None or bad is None or not bad.any():
+        if slope is None:
             return {}, []
-        found, counts, active = {}, [], mask_of(pair)
-        # Below an operation without a rule nobody knows whether an entry is used.
-        marks = marks_of(pair, "spoilt").items()
-        known = active & ~united_masks(m for cause, m in marks if cause.kind == "UNKNOWN")
-        used: Kind = "UNKNOWN" if is_recomputed(at.op) else "GENUINE"
-        for cause, mask in ((Cause("BLOCKED", at.site), ~active), (Cause(used, at.site), known)):
-            hit = reached(at, ins, mask, bad)
-            if not hit.any():
-                continue
-            found[cause] = hit
-            counts.append(self.evidence.count(cause, at.site, (id(at.op.graph), at.op.name)))
-            where = hit if rule_of(at) in ELEMENTWISE else bad
-            counts[-1].add(where, name_of(np.broadcast_to(slope, where.shape)[where]))
-            for selection, lost in marks_of(pair, "dropped").items():
-                counts[-1].selections[selection] += int(reached(at, ins, lost & mask, bad).sum())
-        return found, counts
+        pair = next(x for x in ins if isinstance(x, Pair))
+        meeting = Meeting(
+            at.site,
+            at.key,
+            slope,
+            mask_of(pair),
+            marks_of(pair, "dropped"),
+            marks_of(pair, "spoilt"),
+            functools.partial(reached, at, ins),
+            elementwise=rule_of(at) in ELEMENTWISE,
+            used="UNKNOWN" if is_recomputed(at.op) else "GENUINE",
+        )
+        return self.evidence.meet(meeting)
 
     def slope(self, at: At, ins: list[Any], counts: Sequence[Count]) -> Slope | None:
         """Return what the formula of an operation makes of 1, and tell who has met what."""
@@ -220,24 +211,8 @@ class Run:
         before = [x.slope for x in ins if isinstance(x, Marked) and x.slope is not None]
         kept = before[0] if before and before[0].site == at.site else None
         value = _of_ones(at, ins, None if kept is None else kept.value)
-        found = Slope(at.site, value, (*(kept.counts if kept else ()), *counts))
-        for count in found.counts:
-            if count.met is not None and count.met.shape == tuple(value.shape):
-                count.what = name_of(values_of(value)[count.met]) or count.what
-        return found
-
-    def spoil(self, marks: dict[Any, Any], at: At, ins: list[Any], out: Pair) -> None:
-        """Add what is not finite, and has no cause so far: an overflow, or an unknown operation."""
-        value = values_of(out.value)
-        bad = ~np.isfinite(value) & mask_of(out)
-        if rule_of(at) is pairs.unknown and not all(map(is_full, ins)):
-            marks[Cause("UNKNOWN", at.site)] = mask_of(out)
-        bad &= ~united_masks(marks.values())
-        if bad.any():
-            cause = Cause("GENUINE", at.site)
-            count = self.evidence.count(cause, at.site, (id(at.op.graph), at.op.name))
-            count.add(bad, name_of(value[bad]))
-            marks[cause] = bad
+        every = (*(kept.counts if kept else ()), *counts)
+        return tell(Slope(at.site, value, every), values_of(value))
 
 
 def is_recomputed(op: Any) -> bool:
@@ -341,12 +316,3 @@ def is_full(x: Any) -> bool:
     if not isinstance(x, Pair) or x.value.dtype == tf.variant:
         return not isinstance(x, Pair)
     return bool(mask_of(x).all())
-
-
-def reaching(outs: Iterable[Any]) -> Iterator[Cause]:
-    """Give what makes results not finite, or would by the arithmetic of IEEE."""
-    for out in outs:
-        for cause, mask in marks_of(out, "spoilt").items():
-            value = values_of(pairs.value_of(out))
-            if cause.kind == "BLOCKED" or (mask & ~np.isfinite(value)).any():
-                yield cause

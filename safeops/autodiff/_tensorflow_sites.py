@@ -62,6 +62,7 @@ NAMES = {
     "MatMul": "matmul",
     "Neg": "negative",
     "RealDiv": "div",
+    "ReadVariableOp": "input",
     "Select": "where",
     "SelectV2": "where",
     "TensorScatterUpdate": "assignment",

@@ -18,9 +18,9 @@ from jax import lax
 from safeops._typing import Array
 from safeops.autodiff import _jax_control as control
 from safeops.autodiff import _jax_pairs as pairs
-from safeops.autodiff._evidence import Evidence, Forward, Site
+from safeops.autodiff._evidence import Evidence, Forward, Site, reaching
 from safeops.autodiff._jax_choosers import selecting
-from safeops.autodiff._jax_explain import Backward, Marked, reaching
+from safeops.autodiff._jax_explain import Backward, Marked
 from safeops.autodiff._jax_pairs import Mask, Options, Pair
 from safeops.autodiff._jax_sites import Sites, count_of, named, numbers_of, tagging
 from safeops.autodiff._jax_watch import watching
@@ -592,15 +592,16 @@ def _checked(pullback: Any, value: Array, chosen: Any) -> str:
 
 def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> list[Finding]:
     """Return what makes a value or a gradient not finite."""
-    sites, evidence = Sites(), Evidence()
     forward = Forward(numbers_of, jax.tree.leaves(chosen))
+    result = watching(f, forward)(*chosen)
+    sites, evidence = Sites(), Evidence(forward)
     value, pullback = jax.vjp(tagging(f, sites), *chosen)
     closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
     how = Options(RULES, exact=True, on_unknown="ignore")
     start = Marked(jnp.ones_like(value), np.ones((), bool))
     outs = Backward(how, sites, evidence, (Site("call"), 0)).body(closed, [start])
-    result = watching(f, forward)(*chosen)
-    return list(evidence.findings(reaching(outs), forward, result, named))
+    results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
+    return list(evidence.findings(reaching(results), result, named))
 
 
 def _refuse(how: dict[str, Any]) -> None:

@@ -26,11 +26,11 @@ from safeops._typing import Array
 from safeops.autodiff import _tensorflow_choices as choices
 from safeops.autodiff import _tensorflow_control as control
 from safeops.autodiff import _tensorflow_pairs as pairs
-from safeops.autodiff._evidence import Evidence, Forward
+from safeops.autodiff._evidence import Evidence, Forward, reaching
 from safeops.autodiff._report import Finding, Report, make_report
-from safeops.autodiff._tensorflow_explain import Marked, Run, reaching
+from safeops.autodiff._tensorflow_explain import Marked, Run
 from safeops.autodiff._tensorflow_pairs import Frame, Options, Pair
-from safeops.autodiff._tensorflow_sites import Program, count_of, named, numbers_of
+from safeops.autodiff._tensorflow_sites import Program, count_of, named, numbers_of, values_of
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = ["GradientTape", "UnknownOperationWarning", "explain", "grad", "value_and_grad"]
@@ -470,6 +470,7 @@ class _Traced(NamedTuple):
     """A graph of a program and its gradient, and what is put into it."""
 
     graph: Any
+    inputs: Sequence[Array]
     known: dict[Any, Any]
     value: Array
     seed: Array
@@ -504,16 +505,18 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
     concrete = tf.function(both, autograph=False).get_concrete_function(*specs)
     known = {x.ref(): y for x, y in zip(concrete.inputs[: len(inputs)], inputs, strict=True)}
     known |= {inner.ref(): outer for outer, inner in concrete.graph.captures}
-    return _Traced(concrete.graph, known, *made)
+    return _Traced(concrete.graph, inputs, known, *made)
 
 
 def _found(traced: _Traced) -> list[Finding]:
     """Return what makes a value or a gradient not finite."""
-    graph, known, value, seed, gradients, new = traced
-    evidence, forward = Evidence(), Forward(numbers_of, known.values())
+    graph, inputs, known, value, seed, gradients, new = traced
+    evidence = Evidence(Forward(numbers_of, inputs))
     since = frozenset(op.name for op in new)
     how = Options(RULES, READERS, "ignore")
-    run = Run(Frame(how, known=known, since=since), Program(graph), evidence, forward)
+    run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
     (result,) = run.evaluate([value])
     known[seed.ref()] = Marked(tf.ones_like(result))
-    return list(evidence.findings(reaching(run.evaluate(gradients)), forward, result, named))
+    outs = [x for x in run.evaluate(gradients) if isinstance(x, Marked)]
+    results = ((x.spoilt, values_of(x.value)) for x in outs)
+    return list(evidence.findings(reaching(results), result, named))
