@@ -55,6 +55,15 @@ def programs(session: nox.Session) -> None:
     session.run(*command, "-k", "random_programs")
 
 
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """Measure the operations beside the unsafe ones: ``nox -s bench -- --quick``; not a test."""
+    install(session, "bench", "test", *(PREFIX + name for name in FRAMEWORKS))
+    session.run(
+        "python", "-P", "benchmarks/ops.py", *session.posargs, env={"PYTHONPATH": "benchmarks"}
+    )
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check form, format and types."""

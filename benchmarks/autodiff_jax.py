@@ -8,8 +8,9 @@ JAX against itself.
 
 import sys
 import time
-from statistics import geometric_mean, quantiles
+from statistics import geometric_mean
 
+import timing  # first: it sets the number of threads
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -101,11 +102,9 @@ def compiled(way, f, args):
     return program, time.process_time() - start, program.memory_analysis().temp_size_in_bytes
 
 
-def seconds(program, args):
-    """Return the time of one run."""
-    start = time.perf_counter()
-    jax.block_until_ready(program(*args))
-    return time.perf_counter() - start
+def ready(program, args):
+    """Return a call that waits for the result."""
+    return lambda: jax.block_until_ready(program(*args))
 
 
 def main():
@@ -118,11 +117,10 @@ def main():
         base, base_compile, base_memory = compiled(jax.grad, f, args)
         for way, transform in WAYS.items():
             ours, compile_time, memory = compiled(transform, f, args)
-            ratios = [seconds(ours, args) / seconds(base, args) for _ in range(pairs)]
-            low, middle, high = quantiles(ratios, n=4)
-            means[way].append(middle)
+            result, _ = timing.compare(ready(ours, args), ready(base, args), pairs)
+            means[way].append(result.ratio)
             print(
-                f"| {name} | {way} | {middle:.2f} | {low:.2f} to {high:.2f} | "
+                f"| {name} | {way} | {result.ratio:.2f} | {result} | "
                 f"{compile_time / base_compile:.1f} | {memory / max(base_memory, 1):.2f} |"
             )
     for way, ratios in means.items():

@@ -6,13 +6,10 @@ median of pairs that take turns in one process, with quartiles. A row "A/A" hold
 itself.
 """
 
-import os
 import sys
-import time
-from statistics import geometric_mean, quantiles
+from statistics import geometric_mean
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import timing  # first: it sets the number of threads
 import tensorflow as tf
 
 from safeops.autodiff import tensorflow as masked
@@ -66,11 +63,9 @@ WAYS = {
 }
 
 
-def seconds(gradient):
-    """Return the time of one gradient."""
-    start = time.perf_counter()
-    gradient(WEIGHTS).numpy()
-    return time.perf_counter() - start
+def ready(gradient):
+    """Return a call that waits for the result."""
+    return lambda: gradient(WEIGHTS).numpy()
 
 
 def main():
@@ -81,15 +76,10 @@ def main():
     means = {way: [] for way in WAYS}
     for name, f in PROGRAMS.items():
         base = plain(f)
-        seconds(base)
         for way, transform in WAYS.items():
-            ours = transform(f)
-            seconds(ours)
-            low, middle, high = quantiles(
-                [seconds(ours) / seconds(base) for _ in range(pairs)], n=4
-            )
-            means[way].append(middle)
-            print(f"| {name} | {way} | {middle:.2f} | {low:.2f} to {high:.2f} |")
+            result, _ = timing.compare(ready(transform(f)), ready(base), pairs)
+            means[way].append(result.ratio)
+            print(f"| {name} | {way} | {result.ratio:.2f} | {result} |")
     for way, ratios in means.items():
         print(f"| geometric mean | {way} | {geometric_mean(ratios):.2f} | |")
 

@@ -10,8 +10,8 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 from statistics import median
-from timeit import Timer
 
+import timing  # first: it sets the number of threads
 import numpy as np
 from array_api_compat import array_namespace
 
@@ -19,7 +19,6 @@ from safeops._backends import FRAMEWORKS, backend_of, load
 
 BAR = 300.0  # ns
 PAIRS = 200
-CALLS = 2000
 
 
 def pair_of(framework):
@@ -33,13 +32,6 @@ def pair_of(framework):
         return tf.constant(x), tf.constant(x)
     xp = load(framework).xp
     return xp.asarray(x), xp.asarray(x)
-
-
-def medians(*functions):
-    """Return the median times of a call in ns, all functions taking turns."""
-    timers = [Timer(f) for f in functions]
-    rounds = [[t.timeit(CALLS) / CALLS * 1e9 for t in timers] for _ in range(PAIRS)]
-    return [median(column) for column in zip(*rounds, strict=True)]
 
 
 def peer(x, y):
@@ -59,7 +51,8 @@ def main():
         if find_spec(framework) is None:
             continue
         x, y = pair_of(framework)
-        ours, theirs = medians(partial(backend_of, x, y), partial(peer, x, y))
+        both = partial(backend_of, x, y), partial(peer, x, y)
+        ours, theirs = (median(times) * 1e9 for times in timing.rounds(both, PAIRS))
         known = peer(x, y) is not None
         rest = f"{theirs:.0f} | {ours / theirs:.2f}" if known else "TypeError | "
         print(f"| {framework} | {ours:.0f} | {rest} |")

@@ -10,27 +10,20 @@ bottleneck, PyTorch with `torch.nansum` or the function that does not look for N
 
 import argparse
 import json
-import os
-import time
 import warnings
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median, quantiles
 from typing import NamedTuple
 
-for _library in ("OPENBLAS", "OMP", "MKL"):
-    os.environ[f"{_library}_NUM_THREADS"] = "1"
-os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+import timing  # first: it sets the number of threads
+import numpy as np
 
-import numpy as np  # noqa: E402  (it reads those)
-
-import safeops as so  # noqa: E402
+import safeops as so
 
 SHAPES = {10: (2, 5), 10**4: (100, 100), 10**6: (1000, 1000)}
 NAMES = [name for name in so.__all__ if name.startswith("nan")]
 BARS = {"np": 1.0, "bottleneck": 1.2, "torch.nansum": 1.5, "jit": 1.05, "jit with gradient": 1.05}
-WORTH = 2e-4  # seconds that one timing takes at least, by repetition
 
 
 class Case(NamedTuple):
@@ -41,16 +34,6 @@ class Case(NamedTuple):
     where: str  # size, dtype, axis, share of NaN
     ours: object
     theirs: object
-
-
-class Result(NamedTuple):
-    """Ratios of pairs: the median and the quartiles; and those of the other function to itself."""
-
-    ratio: float
-    low: float
-    high: float
-    control_low: float
-    control_high: float
 
 
 def points(size, dtype, axis, bad):
@@ -72,27 +55,6 @@ def grid(quick):
                 for bad in (0.01, 0.5) if quick else (0, 0.01, 0.5):
                     name = f"{size:.0e}, {dtype}, axis={axis}, {bad:.0%} NaN"
                     yield name, axis, points(size, dtype, axis, bad)
-
-
-def seconds(f, repeats):
-    """Return the time of one call."""
-    start = time.perf_counter()
-    for _ in range(repeats):
-        f()
-    return (time.perf_counter() - start) / repeats
-
-
-def compare(case, pairs):
-    """Time both functions in turn, the other one twice."""
-    first = max(min(seconds(f, 1) for _ in range(2)) for f in (case.ours, case.theirs))
-    repeats = max(1, int(WORTH / first))
-    rows = [
-        [seconds(f, repeats) for f in (case.ours, case.theirs, case.theirs)] for _ in range(pairs)
-    ]
-    ratios, controls = ([row[i] / row[1] for row in rows] for i in (0, 2))
-    low, _, high = quantiles(ratios, n=4)
-    control_low, _, control_high = quantiles(controls, n=4)
-    return Result(median(ratios), low, high, control_low, control_high)
 
 
 def in_numpy(quick):
@@ -184,16 +146,16 @@ def table(rows):
     print("| to | function | size | worst | quartiles | control | case | above the bar |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     groups = {}
-    for case, result in rows:
+    for case, result, control in rows:
         size, _, rest = case.where.partition(", ")
-        groups.setdefault((case.other, case.function, size), []).append((result, rest))
+        groups.setdefault((case.other, case.function, size), []).append((result, control, rest))
     for (other, function, size), found in groups.items():
-        r, rest = max(found)
+        worst, control, rest = max(found)
         bar = BARS.get(other)
-        above = sum(result.ratio > bar for result, _ in found) if bar else ""
+        above = sum(result.ratio > bar for result, *_ in found) if bar else ""
         counted = f"{above} of {len(found)} ({bar})" if bar else ""
-        spread = f"{r.low:.2f} to {r.high:.2f} | {r.control_low:.2f} to {r.control_high:.2f}"
-        print(f"| {other} | {function} | {size} | {r.ratio:.2f} | {spread} | {rest} | {counted} |")
+        row = other, function, size, f"{worst.ratio:.2f}", worst, control, rest, counted
+        print(f"| {' | '.join(map(str, row))} |")
 
 
 def main():
@@ -209,10 +171,14 @@ def main():
         warnings.simplefilter("ignore")  # those of the other functions
         for name in options.framework or [name for name in makers if find_spec(name)]:
             for case in makers[name](options.quick):
-                rows.append((case, compare(case, 7 if options.quick else 21)))  # noqa: PERF401
+                pairs = 7 if options.quick else 21
+                rows.append((case, *timing.compare(case.ours, case.theirs, pairs)))
     table(rows)
     if options.json:
-        found = [{**case._asdict(), **result._asdict()} for case, result in rows]
+        found = [
+            {**case._asdict(), **result._asdict(), "control": control}
+            for case, result, control in rows
+        ]
         found = [{k: v for k, v in one.items() if not callable(v)} for one in found]
         options.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -1,0 +1,61 @@
+"""Ratios of run times: functions that take turns in one process, on one thread."""
+
+import os
+import random
+import time
+from statistics import median, quantiles
+from typing import NamedTuple
+
+# Before the libraries, which read these when they are imported.
+for _library in ("OPENBLAS_NUM", "OMP_NUM", "MKL_NUM", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"):
+    os.environ[f"{_library}_THREADS"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+WORTH = 2e-4  # seconds that one timing takes at least, by repetition
+
+
+class Ratio(NamedTuple):
+    """The median of the ratios of pairs, and the quartiles."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self):
+        """Return the spread."""
+        return f"{self.low:.2f} to {self.high:.2f}"
+
+
+def seconds(f, repeats=1):
+    """Return the time of one call."""
+    start = time.perf_counter()
+    for _ in range(repeats):
+        f()
+    return (time.perf_counter() - start) / repeats
+
+
+def rounds(functions, pairs):
+    """Return the times of functions that take turns, a column each; the order changes by chance."""
+    first = max(min(seconds(f) for _ in range(2)) for f in functions)
+    repeats = max(1, int(WORTH / first))
+    order, columns = list(range(len(functions))), [[] for _ in functions]
+    shuffle = random.Random(0).shuffle  # noqa: S311  (no secret)
+    for _ in range(pairs):
+        shuffle(order)  # what ran before has filled the caches
+        for i in order:
+            columns[i].append(seconds(functions[i], repeats))
+    return columns
+
+
+def ratio(times, others):
+    """Return the ratio of two columns."""
+    ratios = [ours / theirs for ours, theirs in zip(times, others, strict=True)]
+    low, _, high = quantiles(ratios, n=4)
+    return Ratio(median(ratios), low, high)
+
+
+def compare(ours, theirs, pairs):
+    """Return the ratio of two functions, and that of the second to itself: the control, A/A."""
+    first, second, again = rounds((ours, theirs, theirs), pairs)
+    return ratio(first, second), ratio(again, second)
