@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from safeops._backends import enter, limits
+from safeops._backends import enter, kernel_first, limits
 from safeops._typing import Array
 from safeops._where import double_where
 
 
+@kernel_first
 def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Quotient that is `fill_value`, with gradient 0, where the denominator is zero.
@@ -50,6 +51,7 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     return double_where(xp, bad, (x, y), fill, xp.divide)
 
 
+@kernel_first
 def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Reciprocal that is `fill_value`, with gradient 0, at zero.

@@ -4,11 +4,12 @@ import math
 from functools import partial
 from typing import Any
 
-from safeops._backends import enter, limits
+from safeops._backends import enter, kernel_first, limits
 from safeops._typing import Array, Namespace
 from safeops._where import double_where, stop_gradient
 
 
+@kernel_first
 def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     Natural logarithm, clipped at that of the smallest normal number, with gradient 0 there.
@@ -49,6 +50,7 @@ def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
     return _logarithm("log", x, fill_value)
 
 
+@kernel_first
 def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     Binary logarithm, clipped at that of the smallest normal number, with gradient 0 there.
@@ -89,6 +91,7 @@ def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
     return _logarithm("log2", x, fill_value)
 
 
+@kernel_first
 def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     Decimal logarithm, clipped at that of the smallest normal number, with gradient 0 there.
@@ -129,6 +132,7 @@ def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
     return _logarithm("log10", x, fill_value)
 
 
+@kernel_first
 def safe_log1p(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     ``log(1 + x)`` that stays finite, with gradient 0, at and below -1.
@@ -233,6 +237,7 @@ def safe_logit(x: Array, /) -> Array:
     return double_where(xp, bad, (x,), ends, logit, dead=0.5)
 
 
+@kernel_first
 def xlogy(x: Array, y: Array, /) -> Array:
     """
     ``x * log(y)`` that is 0 where `x` is 0, with a gradient that is finite there.
@@ -274,6 +279,7 @@ def xlogy(x: Array, y: Array, /) -> Array:
     return _times_log(xp, x, y, y < bound.smallest_normal, "log", dead=1.0)
 
 
+@kernel_first
 def xlog1py(x: Array, y: Array, /) -> Array:
     """
     ``x * log(1 + y)`` that is 0 where `x` is 0, with a gradient that is finite there.

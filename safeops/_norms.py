@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from safeops._backends import COMPLEX, dtype_name, is_complex, limits
+from safeops._backends import COMPLEX, dtype_name, is_complex, kernel_first, limits
 from safeops._division import safe_div
 from safeops._powers import safe_pow, safe_sqrt
 from safeops._slices import count, drop_axes, enter_slices, largest
@@ -11,6 +11,7 @@ from safeops._typing import Array, Axis, DType, Namespace
 from safeops._where import stop_gradient
 
 
+@kernel_first
 def safe_norm(
     x: Array,
     /,

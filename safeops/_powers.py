@@ -4,11 +4,12 @@ import math
 from functools import partial
 from typing import Any
 
-from safeops._backends import Limits, enter, limits
+from safeops._backends import enter, kernel_first, limits
 from safeops._typing import Array, Namespace
 from safeops._where import double_where, stop_gradient
 
 
+@kernel_first
 def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Square root that is `fill_value`, with gradient 0, at and below zero.
@@ -50,6 +51,7 @@ def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     return double_where(xp, x < limits(xp, x).smallest_nonzero, (x,), fill, xp.sqrt)
 
 
+@kernel_first
 def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Reciprocal square root that is `fill_value`, with gradient 0, at and below zero.
@@ -90,6 +92,7 @@ def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     return double_where(xp, bad, (x,), fill, lambda x: 1.0 / xp.sqrt(x))
 
 
+@kernel_first
 def safe_pow(x: Array, p: Array, /) -> Array:
     """
     Power that is 0, with gradient 0, where it is infinite or not real.
@@ -158,6 +161,7 @@ def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
     return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004  (powers)
 
 
+@kernel_first
 def safe_exp(x: Array, /) -> Array:
     """
     Exponential that is the largest finite number, with gradient 0, where it would overflow.
@@ -193,9 +197,10 @@ def safe_exp(x: Array, /) -> Array:
     """
     xp, x = enter(x)
     bound = limits(xp, x)
-    return double_where(xp, x > _largest_exponent(bound), (x,), bound.max, xp.exp, dead=0.0)
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, xp.exp, dead=0.0)
 
 
+@kernel_first
 def safe_expm1(x: Array, /) -> Array:
     """
     ``exp(x) - 1``, the largest finite number, with gradient 0, where it would overflow.
@@ -231,11 +236,4 @@ def safe_expm1(x: Array, /) -> Array:
     """
     xp, x = enter(x)
     bound = limits(xp, x)
-    return double_where(xp, x > _largest_exponent(bound), (x,), bound.max, xp.expm1, dead=0.0)
-
-
-def _largest_exponent(bound: Limits) -> float:
-    """Return the largest number of the dtype whose exponential is finite: log(max) rounded down."""
-    exact = math.log(bound.max)
-    spacing = bound.eps * 2.0 ** math.floor(math.log2(exact))
-    return math.floor(exact / spacing) * spacing
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, xp.expm1, dead=0.0)

@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from safeops._backends import INTEGER, backend_of, dtype_name, limits, refuse_none
+from safeops._backends import INTEGER, backend_of, dtype_name, kernel_first, limits, refuse_none
 from safeops._powers import safe_exp
 from safeops._slices import count, drop_axes, enter_slices, largest
 from safeops._typing import Array, Axis, DType, Namespace
@@ -23,6 +23,7 @@ class _Rows(NamedTuple):
     peak: Array  # the largest entry present, a constant; 0 in an empty slice
 
 
+@kernel_first
 def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
     """
     Softmax in which entries at -inf are absent; an empty slice is 0, with gradient 0.

@@ -6,6 +6,7 @@ in `sys.modules`. The `import` statements in `load` stand written out because to
 them, and neither `importlib.import_module` nor `__import__` (torch 2.13).
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from functools import wraps
@@ -34,6 +35,12 @@ class Limits(NamedTuple):
     # The least number that every framework tells from zero. float16 subnormals are flushed by none
     # (measured: torch 2.13, jax 0.10.2, tensorflow 2.21, CPU), those of the wider dtypes by two.
     smallest_nonzero: float
+
+    def largest_exponent(self) -> float:
+        """Return the largest number whose exponential is finite: log(max) rounded down."""
+        exact = math.log(self.max)
+        spacing = self.eps * 2.0 ** math.floor(math.log2(exact))
+        return math.floor(exact / spacing) * spacing
 
 
 # None: a Python scalar or a keyword not given, which belong to any framework.
@@ -89,10 +96,13 @@ def backend_of(*args: Any) -> Backend:
 
 def kernel_first(generic: F) -> F:
     """Ask the framework's own kernel of that name first, if there is one; None leaves it to us."""
+    name = generic.__name__
 
     @wraps(generic)
     def function(x: Array, /, *args: Any, **options: Any) -> Array:
-        kernel = backend_of(x).kernels.get(generic.__name__)
+        kind = type(x)
+        backend = _known[kind] if kind in _known else _recognise(x)
+        kernel = None if backend is None else backend.kernels.get(name)
         value = None if kernel is None else kernel(x, *args, **options)
         return generic(x, *args, **options) if value is None else value
 

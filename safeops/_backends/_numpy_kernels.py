@@ -64,14 +64,20 @@ def _replaced(x: Array, absent: Array, gaps: Any, neutral: float) -> Array:
         filled = x.copy(order="K")
         np.copyto(filled, neutral, where=absent)
         return filled
+    return selected(x, absent, neutral)
+
+
+def selected(x: Array, absent: Array, other: float, out: Array | None = None) -> Array:
+    """Return `x`, `other` where absent, by masking bits; `out` may be `x` itself."""
     kind = _BITS[x.dtype]
     kept = np.subtract(absent.view(np.int8), _ONE)  # all bits set, or none
-    if neutral == 0:
-        return np.bitwise_and(x.view(kind), kept).view(x.dtype)
-    other: Array = np.asarray(neutral, x.dtype).view(kind)
-    bits = np.bitwise_xor(x.view(kind), other)
+    bits = None if out is None else out.view(kind)
+    if other == 0 and not math.copysign(1, other) < 0:
+        return np.bitwise_and(x.view(kind), kept, out=bits).view(x.dtype)
+    other_bits: Array = np.asarray(other, x.dtype).view(kind)
+    bits = np.bitwise_xor(x.view(kind), other_bits, out=bits)
     np.bitwise_and(bits, kept, out=bits)
-    return np.bitwise_xor(bits, other, out=bits).view(x.dtype)
+    return np.bitwise_xor(bits, other_bits, out=bits).view(x.dtype)
 
 
 class _Sums(NamedTuple):

@@ -7,7 +7,7 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from safeops._backends._numpy_kernels import KERNELS
+from safeops._backends import _numpy_elementwise, _numpy_kernels
 from safeops._backends.array_api import ArrayAPI
 from safeops._typing import Array, DType, Function
 
@@ -16,7 +16,7 @@ class Numpy(ArrayAPI):
     """NumPy arrays and scalars."""
 
     name = "numpy"
-    kernels: Mapping[str, Function] = KERNELS
+    kernels: Mapping[str, Function] = _numpy_kernels.KERNELS | _numpy_elementwise.KERNELS
 
     def owns(self, x: object) -> bool:
         """Whether `x` is an ndarray or a NumPy scalar."""
