@@ -26,7 +26,10 @@ _ABOVE_0 = {kind: bound.smallest_normal for kind, bound in _LIMITS.items()}
 _ABOVE_MINUS_1 = {kind: bound.eps / 2 - 1 for kind, bound in _LIMITS.items()}
 _TINY = {kind: bound.smallest_normal / bound.eps for kind, bound in _LIMITS.items()}
 _FEW = 2**12  # entries; below, ``where=`` of a ufunc is faster than any mask of bits
-_SIGN = {np.dtype(np.float32): (np.int32, 31), np.dtype(np.float64): (np.int64, 63)}
+_SIGN: dict[Any, tuple[Any, int]] = {
+    np.dtype(np.float32): (np.int32, 31),
+    np.dtype(np.float64): (np.int64, 63),
+}
 
 
 def _is_plain(x: Any) -> bool:

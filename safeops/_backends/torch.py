@@ -8,79 +8,9 @@ from typing import Any
 import array_api_compat.torch as xp
 import torch
 
+from safeops._backends._torch_kernels import KERNELS
 from safeops._backends.array_api import SCALARS, ArrayAPI
-from safeops._typing import Array, Axis, DType, Function
-
-
-class Selection(torch.autograd.Function):
-    """
-    A function of ours that leaves entries out: each one with derivative 0 there derives from this.
-
-    That is how masked autodiff knows that in its `backward` a 0 means "not used": one written by
-    `masked_fill`, by `where` or as `zeros`, and a product with a boolean tensor. What multiplies
-    with 0.0 stays a number, which hides nothing.
-    """
-
-
-class _Nansum(Selection):
-    """`torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
-        """Return the sums."""
-        ctx.save_for_backward(x)
-        ctx.save_for_forward(x)
-        ctx.options = axis, keepdims
-        return torch.nansum(x, axis, keepdim=keepdims)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
-        """Give each entry the cotangent of its slice."""
-        (x,), (axis, keepdims) = ctx.saved_tensors, ctx.options
-        if axis is not None and not keepdims:
-            for one in sorted(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,))):
-                cotangent = cotangent.unsqueeze(one)
-        return cotangent.expand(x.shape).masked_fill(x.isnan(), 0.0), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Array, *_: None) -> Array:
-        """Sum the tangents."""
-        (x,), (axis, keepdims) = ctx.saved_tensors, ctx.options
-        return tangent.masked_fill(x.isnan(), 0.0).sum(axis, keepdim=keepdims)
-
-
-def nansum(
-    x: Array,
-    *,
-    axis: Axis = None,
-    keepdims: bool = False,
-    where: Any = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array | None:
-    """
-    Sum by `torch.nansum`: a select on the CPU takes a branch an entry, 80 times as long as a sum.
-
-    What torch.compile traces and what `torch.func` has wrapped goes the generic way, which has all
-    derivatives in all compositions.
-    """
-    plain = where is None and initial is None and fill_value is None and axis != ()
-    if not plain or torch.compiler.is_compiling() or type(x) not in _PLAIN:
-        return None
-    if x.dtype not in _WIDE or x.layout is not torch.strided or x.is_nested:
-        return None
-    try:
-        x.data_ptr()  # of those that torch.func has wrapped there is none
-    except RuntimeError:
-        return None
-    if x.requires_grad and torch.is_grad_enabled():
-        return _Nansum.apply(x, axis, keepdims)
-    return torch.nansum(x, axis, keepdim=keepdims)
-
-
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
-_WIDE = {torch.float32, torch.float64}
-KERNELS: dict[str, Function] = {"nansum": nansum}
+from safeops._typing import Array, DType, Function
 
 
 class Torch(ArrayAPI):

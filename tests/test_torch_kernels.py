@@ -1,0 +1,314 @@
+"""PyTorch's kernels: values and derivatives of the double where, and when they are asked."""
+
+import warnings
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import safeops as so
+from assertions import assert_close
+from safeops._backends import load
+
+pytestmark = pytest.mark.only("torch")
+
+NAN, INF = np.nan, np.inf
+# Every kernel by a call of the public door, its number of arguments, and what is bad in them.
+CALLS = {
+    "safe_div": (so.safe_div, 2),
+    "safe_reciprocal": (so.safe_reciprocal, 1),
+    "safe_sqrt": (so.safe_sqrt, 1),
+    "safe_log": (so.safe_log, 1),
+    "safe_log, filled": (lambda x: so.safe_log(x, fill_value=0), 1),
+    "safe_log2": (so.safe_log2, 1),
+    "safe_log2, filled": (lambda x: so.safe_log2(x, fill_value=0.0), 1),
+    "safe_log10": (so.safe_log10, 1),
+    "safe_log1p": (so.safe_log1p, 1),
+    "safe_log1p, filled": (lambda x: so.safe_log1p(x, fill_value=0), 1),
+    "safe_exp": (so.safe_exp, 1),
+    "safe_norm": (so.safe_norm, 1),
+    "safe_norm, rows": (lambda x: so.safe_norm(x, axis=-1), 1),
+    "safe_norm, columns": (lambda x: so.safe_norm(x, axis=0, keepdims=True), 1),
+    "safe_softmax": (so.safe_softmax, 1),
+    "safe_softmax, masked": (lambda x: so.safe_softmax(x, where=mask_of(x)), 1),
+    "safe_softmax, columns": (lambda x: so.safe_softmax(x, axis=0, where=mask_of(x)), 1),
+    "nansum": (so.nansum, 1),
+    "nansum, rows": (lambda x: so.nansum(x, axis=-1), 1),
+    "nanmean": (so.nanmean, 1),
+    "nanmean, rows": (lambda x: so.nanmean(x, axis=(-1,), keepdims=True), 1),
+    "nanmax": (so.nanmax, 1),
+    "nanmax, columns": (lambda x: so.nanmax(x, axis=0), 1),
+    "nanmin": (so.nanmin, 1),
+    "nanmin, rows": (lambda x: so.nanmin(x, axis=-1), 1),
+}
+NAMES = pytest.mark.parametrize("name", CALLS)
+
+
+def mask_of(x):
+    """Return a mask of the shape of `x`, without an entry in the first row and the first column."""
+    import torch
+
+    keep = torch.arange(x.numel()).reshape(x.shape) % 3 != 0
+    keep[..., 0] = False
+    keep[0] = False
+    return keep
+
+
+def numbers(dtype, shape, seed):
+    """Return random numbers, many of them special, and some rows of zeros and of one kind."""
+    import torch
+
+    info = np.finfo(dtype)
+    least = float(info.smallest_normal)
+    special = [0.0, -0.0, 0.0, 1.0, 1.0, -1.0, 2.0, least, -least, least / 2, -least / 2]
+    special += [1e-30, 1e30, -1e30, 88.72283, 88.72284, 709.79, -INF, INF, NAN, -NAN]
+    random = np.random.default_rng(seed)
+    x = random.normal(size=shape)
+    chosen = random.random(shape) < random.choice([0, 0.1, 0.6])
+    x = np.where(chosen, random.choice(special[: random.integers(3, len(special))], shape), x)
+    if shape and shape[0] > 3:
+        x[1], x[2] = 0.0, random.choice([NAN, -INF, 0.5])
+    return torch.tensor(x.astype(dtype))
+
+
+def laid_out(x, seed):
+    """Return `x` with another layout in memory."""
+    way = seed % 4
+    if not x.ndim or way == 0:
+        return x
+    if way == 1:
+        return x.movedim(0, -1).contiguous().movedim(-1, 0)
+    if way == 2:
+        return x.repeat_interleave(2, -1)[..., ::2]
+    return x[:1].expand(x.shape)
+
+
+SHAPES = {1: [((6, 7),)], 2: [((6, 7), (6, 7)), ((6, 7), (7,)), ((6, 1), (6, 7)), ((), (6, 7))]}
+SHAPES[1] += [((),), ((1,),), ((0,),), ((3, 4, 5),)]
+SLICED = ("rows", "columns", "masked")
+
+
+def arguments(name, dtype, seed):
+    """Return leaves for a call, of a shape that the seed chooses."""
+    shapes = SHAPES[CALLS[name][1]]
+    fits = [s for s in shapes if all(0 not in x and len(x) > 1 for x in s)]
+    narrow = any(word in name for word in SLICED) or "softmax" in name
+    chosen = fits if narrow else shapes
+    shapes = chosen[seed % len(chosen)]
+    pairs = enumerate(shapes)
+    leaves = (laid_out(numbers(dtype, s, 2 * seed + i), seed // 2 + i) for i, s in pairs)
+    return [x.detach().requires_grad_() for x in leaves]
+
+
+def generic(f):
+    """Return a function that goes by the double where."""
+
+    def call(*args):
+        with patch.object(load("torch"), "kernels", {}):
+            return f(*args)
+
+    return call
+
+
+def derivatives(f, leaves):
+    """Return value, gradients and second derivatives along ones and along a random direction."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    out = f(*leaves)
+    seed = torch.randn(out.shape, generator=random, dtype=out.dtype)
+    first = torch.autograd.grad(out, leaves, seed, retain_graph=True)
+    recorded = torch.autograd.grad(f(*leaves), leaves, seed.requires_grad_(), create_graph=True)
+    along = [torch.randn(x.shape, generator=random, dtype=x.dtype) for x in leaves]
+    second = torch.autograd.grad(
+        recorded, [*leaves, seed], along, allow_unused=True, materialize_grads=True
+    )
+    return {"value": [out], "first": first, "recorded": recorded, "second": second}
+
+
+# Relative to the size of the result: sums of other order, slopes by other formulas.
+RTOL = {"float32": 2e-5, "float64": 1e-13}
+CANCELS = {name for name in CALLS if "norm" in name or "softmax" in name}  # in derivatives
+EXACT = ("safe_div", "safe_reciprocal", "safe_sqrt", "safe_log", "safe_log2", "safe_exp")
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@NAMES
+def test_values_and_derivatives_are_those_of_the_double_where(name, dtype):
+    """A kernel has the value and the first and second derivatives of the double where."""
+    f, _ = CALLS[name]
+    for seed in range(40):
+        leaves = arguments(name, dtype, seed)
+
+        got, wanted = derivatives(f, leaves), derivatives(generic(f), leaves)
+
+        for order, ours in got.items():
+            for a, b in zip(ours, wanted[order], strict=True):
+                assert (a.shape, a.dtype) == (b.shape, b.dtype)
+                exact = order == "value" and name in EXACT
+                rtol = 0.0 if exact else RTOL[dtype]
+                assert_near(a.detach(), b.detach(), rtol, (order, seed), cancels=name in CANCELS)
+
+
+def assert_near(got, wanted, rtol, what, *, cancels=False):
+    """Two results are equal up to rounding, relative to their largest or to terms of size 1."""
+    got, wanted = (x.numpy().astype(float) for x in (got, wanted))
+    largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
+    assert_close(got, wanted, rtol, str(what), rtol * (1.0 if cancels else min(largest, 1.0)))
+
+
+def test_assert_near_can_fail():
+    """It tells numbers apart, and NaN from 0."""
+    import torch
+
+    for wrong in (2.0, NAN):
+        with pytest.raises(AssertionError):
+            assert_near(torch.tensor([wrong]), torch.tensor([0.0]), 1e-5, "")
+
+
+@NAMES
+def test_forward_mode_over_a_recorded_kernel(name):
+    """What a kernel has recorded is differentiated in forward mode too, gradient by gradient."""
+    import torch
+    from torch.autograd import forward_ad
+
+    f, _ = CALLS[name]
+
+    def along(f):
+        leaves = arguments(name, "float64", 0)
+        out = f(*leaves)
+        with forward_ad.dual_level():
+            random = torch.linspace(-1.0, 2.0, out.numel(), dtype=out.dtype).reshape(out.shape)
+            seed = forward_ad.make_dual(random, torch.cos(random))
+            gradients = torch.autograd.grad(out, leaves, seed)
+            return [forward_ad.unpack_dual(x) for x in gradients]
+
+    for ours, theirs in zip(along(f), along(generic(f)), strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert_near(a, b, RTOL["float64"], name)
+
+
+@NAMES
+def test_kernels_are_silent_in_anomaly_mode(name):
+    """No backward function of a kernel makes a NaN where the gradient is finite."""
+    import torch
+
+    f, n = CALLS[name]
+    x = torch.tensor([[0.0, 1.0, 1e-40], [0.0, 0.0, 0.0], [2.0, 3.0, -0.0]]).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
+        with torch.autograd.detect_anomaly():
+            (first,) = torch.autograd.grad(f(*[x] * n).sum(), x, create_graph=True)
+            if first.requires_grad:
+                torch.autograd.grad(first.sum(), x)
+
+    assert torch.isfinite(first).all()
+
+
+@NAMES
+def test_kernels_are_asked(name):
+    """A plain tensor goes to the kernel, and the kernel answers."""
+    import torch
+
+    asked, kernels = [], load("torch").kernels
+    key = name.partition(",")[0]
+
+    def spy(*args, **options):
+        asked.append(kernels[key](*args, **options))
+        return asked[-1]
+
+    f, n = CALLS[name]
+    with patch.object(load("torch"), "kernels", {**kernels, key: spy}):
+        f(*[torch.ones(2, 3)] * n)
+
+    assert len(asked) == 1
+    assert asked[0] is not None
+
+
+def test_every_kernel_has_a_call_here():
+    """The table of calls names each kernel."""
+    assert {name.partition(",")[0] for name in CALLS} == set(load("torch").kernels)
+
+
+@NAMES
+def test_inputs_are_not_written(name):
+    """A call leaves its arguments as they were."""
+    for seed in range(8):
+        leaves = arguments(name, "float32", seed)
+        before = [x.detach().clone() for x in leaves]
+        CALLS[name][0](*(x.detach() for x in leaves))
+        CALLS[name][0](*leaves).sum().backward()
+        for x, y in zip(leaves, before, strict=True):
+            assert_near(x.detach(), y, 0.0, name)
+
+
+@NAMES
+def test_inside_a_transform_of_something_else(name):
+    """In `torch.func.vmap` over another argument a recorded tensor goes by the double where."""
+    import torch
+
+    f, n = CALLS[name]
+    x = (torch.arange(6.0).reshape(2, 3) - 1).requires_grad_()
+
+    out = torch.func.vmap(lambda a: a + f(*[x] * n))(torch.zeros(2))
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+
+    (wanted,) = torch.autograd.grad(2 * generic(f)(*[x] * n).sum(), x)
+    assert_near(gradient, wanted, RTOL["float32"], name)
+
+
+@pytest.mark.parametrize("name", ["safe_div", "safe_sqrt", "safe_log", "safe_exp", "safe_norm"])
+def test_as_much_is_saved_as_by_the_plain_function(name):
+    """A kernel keeps no more for its backward pass than the unsafe function does."""
+    import torch
+
+    plain = {
+        "safe_div": torch.div,
+        "safe_norm": lambda x: (x * x).sum().sqrt(),
+        "safe_sqrt": torch.sqrt,
+        "safe_log": torch.log,
+        "safe_exp": torch.exp,
+    }
+    f, n = CALLS[name]
+
+    def saved(f):
+        kept = {}
+
+        def pack(x):
+            kept[x.data_ptr()] = x.untyped_storage().nbytes()
+            return x
+
+        leaves = [torch.ones(1000, requires_grad=True) for _ in range(n)]
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            keep_alive = f(*leaves)
+        return sum(kept.values()), keep_alive
+
+    assert saved(f)[0] <= saved(plain[name])[0] + 1000
+    assert saved(generic(f))[0] > saved(plain[name])[0] or name == "safe_norm"
+
+
+UNASKED = {
+    "another dtype": lambda torch: torch.ones(2, 3, dtype=torch.float16),
+    "integers": lambda torch: torch.ones(2, 3, dtype=torch.int32),
+    "another device": lambda torch: torch.ones(2, 3, device="meta"),
+    "a subclass": lambda torch: torch.ones(2, 3).as_subclass(type("Mine", (torch.Tensor,), {})),
+    "sparse": lambda torch: torch.eye(2).to_sparse(),
+    "a float": lambda _: 1.0,
+}
+
+
+@pytest.mark.parametrize("what", UNASKED)
+@NAMES
+def test_the_rest_is_left_to_the_double_where(name, what):
+    """A kernel returns None for what it was not made for."""
+    import torch
+
+    x = UNASKED[what](torch)
+    if what == "a float":
+        pytest.skip("a call without a tensor has no kernel") if CALLS[name][1] == 1 else None
+        args = (torch.ones(2, 3), x)
+    else:
+        args = [x] * CALLS[name][1]
+    kernel = load("torch").kernels[name.partition(",")[0]]
+
+    assert kernel(*args) is None
