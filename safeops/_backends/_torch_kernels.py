@@ -36,6 +36,18 @@ def _zero_below(x: Array, size: Array, bound: float) -> Array:
     return _threshold_backward(x, size, bound)
 
 
+def _constant_below(x: Array, size: Array, bound: float) -> Array:
+    """Return x, whose own slope is 0 where ``size <= bound``."""
+    if not _records(x):
+        return x
+    return x.detach() + _zero_below(x - x.detach(), size, bound)
+
+
+def _records(*args: Any) -> bool:
+    tensors = (x for x in args if isinstance(x, torch.Tensor))
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
 def _last_zero(x: Array) -> float:
     """Return the largest number that counts as zero, just below the smallest normal one."""
     bound = _LIMITS[x.dtype]
@@ -67,10 +79,7 @@ class Rule(torch.autograd.Function):
     @classmethod
     def of(cls, *args: Any) -> Array:
         """Return the value, recorded where a gradient may be asked for."""
-        tensors = (x for x in args if isinstance(x, torch.Tensor))
-        if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return cls.apply(*args)
-        return cls.value(*args)
+        return cls.apply(*args) if _records(*args) else cls.value(*args)
 
     @staticmethod
     def value(*args: Any) -> Array:
@@ -209,6 +218,81 @@ class _Exponential(Rule):
 
 def _exponential(x: Array) -> Array | None:
     return _Exponential.of(x) if _are_plain(x) else None
+
+
+class _Power(Rule):
+    """Power of what is 0 or a normal positive number; 0 where it is infinite at 0."""
+
+    @staticmethod
+    def value(x: Array, p: Array) -> Array:
+        # Negative where x is 0 and p negative, and there only.
+        real = torch.maximum(x.sign().sub_(0.5), p)
+        return _zero_below(x.pow(p), real, -_LIMITS[p.dtype].smallest_normal)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, p: Array) -> Array:
+        out = _Power.value(x, p)
+        ctx.save_for_backward(x, p, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array | None, Array | None]:
+        x, p, out = ctx.saved_tensors
+        to_x = None
+        if ctx.needs_input_grad[0]:
+            to_x = cotangent * _constant_below(p, x, 0.0) * _Power.of(x, p - 1.0)
+        if not ctx.needs_input_grad[1]:
+            return to_x, None
+        return to_x, _zero_below(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
+
+
+def _power(x: Array, p: Any) -> Array | None:
+    if type(p) in (int, float):
+        p = torch.full((), p, dtype=x.dtype)
+    if type(p) not in _PLAIN or not _are_plain(x, p):
+        return None
+    usual = torch.equal(_threshold(x.detach(), _last_zero(x), 0.0), x.detach())  # no NaN is
+    if not usual or not _are_finite(x, p):
+        return None
+    if x.shape != p.shape:
+        x, p = torch.broadcast_tensors(x, p)
+    return _Power.of(x, p)
+
+
+def _are_finite(*args: Array) -> bool:
+    """Whether all is finite, as far as a sum that does not overflow tells."""
+    return all(math.isfinite(x.detach().sum()) for x in args)
+
+
+class _TimesLog(Rule):
+    """Product with a logarithm, of finite arguments, the first 0 where the second is not above."""
+
+    @staticmethod
+    def value(x: Array, y: Array) -> Array:
+        return x * _threshold(y, _last_zero(y), 1.0).log_()
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, y: Array) -> Array:
+        ctx.save_for_backward(x, y)
+        return _TimesLog.value(x, y)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, Array]:
+        x, y = ctx.saved_tensors
+        inside = _threshold(y, _last_zero(y), 1.0)
+        to_y = _zero_below(cotangent * (x / inside), y, _last_zero(y))
+        return cotangent * inside.log(), to_y
+
+
+def _times_log(x: Array, y: Array) -> Array | None:
+    if type(y) not in _PLAIN or not _are_plain(x, y) or not _are_finite(x, y):
+        return None
+    if x.shape != y.shape:
+        x, y = torch.broadcast_tensors(x, y)
+    factor = x.detach()
+    if (factor - _zero_below(factor, y.detach(), _last_zero(y))).any():
+        return None  # an infinite product
+    return _TimesLog.of(x, y)
 
 
 class _Norm(Rule):
@@ -425,6 +509,8 @@ KERNELS: dict[str, Function] = {
     "safe_reciprocal": _reciprocal,
     "safe_sqrt": _root,
     "safe_exp": _exponential,
+    "safe_pow": _power,
+    "xlogy": _times_log,
     "safe_norm": _norm,
     "safe_softmax": _softmax,
     "nansum": nansum,
