@@ -263,6 +263,24 @@ def test_inside_a_transform_of_something_else(name):
     assert_near(gradient, wanted, RTOL["float32"], name)
 
 
+@NAMES
+def test_many_cotangents_at_once(name):
+    """A recorded kernel is differentiated along a batch of cotangents too."""
+    import torch
+
+    f, _ = CALLS[name]
+    leaves = arguments(name, "float64", 0)
+    out = f(*leaves)
+    batch = torch.stack([torch.ones_like(out), torch.full_like(out, -2.0)])
+
+    got = torch.autograd.grad(out, leaves, batch, is_grads_batched=True, retain_graph=True)
+
+    for along, *rows in zip(batch, *got, strict=True):
+        wanted = torch.autograd.grad(out, leaves, along, retain_graph=True)
+        for a, b in zip(rows, wanted, strict=True):
+            assert_near(a, b, RTOL["float64"], name, cancels=name in CANCELS)
+
+
 @pytest.mark.parametrize("name", ["safe_div", "safe_sqrt", "safe_log", "safe_exp", "safe_norm"])
 def test_as_much_is_saved_as_by_the_plain_function(name):
     """A kernel keeps no more for its backward pass than the unsafe function does."""

@@ -28,12 +28,31 @@ _LIMITS = {
 }
 _threshold: Function = torch.threshold
 _threshold_backward: Function = torch.ops.aten.threshold_backward.default
+_threshold_into: Function = torch.ops.aten.threshold_backward.grad_input
 _softmax_backward: Function = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001
 
 
-def _zero_below(x: Array, size: Array, bound: float) -> Array:
-    """Return ``where(size <= bound, 0, x)``."""
+def _zero_below(x: Array, size: Array, bound: float, into: Array | None = None) -> Array:
+    """Return ``where(size <= bound, 0, x)``, in the memory of `into` if that may be written."""
+    if into is not None and _reused(into, x):
+        return _threshold_into(x, size, bound, grad_input=into)
     return _threshold_backward(x, size, bound)
+
+
+def _reused(x: Array, *others: Array) -> dict[str, Array]:
+    """Return the option by which a function of both writes into x, if nothing keeps or sees it."""
+    if torch.is_grad_enabled() or _is_watched() or not all(map(_has_memory, (x, *others))):
+        return {}
+    return {"out": x}
+
+
+def _has_memory(x: Array) -> bool:
+    """Whether x is what it seems; ``is_grads_batched=True`` makes batches that seem tensors."""
+    try:
+        x.data_ptr()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _constant_below(x: Array, size: Array, bound: float) -> Array:
@@ -61,7 +80,12 @@ def _are_plain(x: Any, *others: Any) -> bool:
             return False
         if y.layout is not torch.strided:
             return False
-    return x.dtype in _LIMITS and not (
+    return x.dtype in _LIMITS and not _is_watched()
+
+
+def _is_watched() -> bool:
+    """Whether a compiler, `torch.func` or forward mode sees what is computed."""
+    return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch._C._are_functorch_transforms_active()  # noqa: SLF001  (what `apply` asks)
@@ -90,7 +114,8 @@ class Rule(torch.autograd.Function):
 class _Quotient(Rule):
     @staticmethod
     def value(x: Array, y: Array) -> Array:
-        return _zero_below(x / y, y.abs(), _last_zero(y))
+        out, size = x / y, y.abs()
+        return _zero_below(out, size, _last_zero(y), out)
 
     @staticmethod
     def forward(ctx: Any, x: Array, y: Array) -> Array:
@@ -102,8 +127,11 @@ class _Quotient(Rule):
     def backward(ctx: Any, cotangent: Array) -> tuple[Array | None, Array | None]:
         y, out = ctx.saved_tensors
         to_x = _Quotient.of(cotangent, y) if ctx.needs_input_grad[0] else None
-        to_y = -cotangent * _Quotient.of(out, y) if ctx.needs_input_grad[1] else None
-        return to_x, to_y
+        if not ctx.needs_input_grad[1]:
+            return to_x, None
+        to_y = _Quotient.of(out, y)
+        to_y = torch.mul(to_y, cotangent, **_reused(to_y, cotangent))
+        return to_x, torch.neg(to_y, **_reused(to_y))
 
 
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -138,7 +166,10 @@ class _Root(Rule):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> Array:
         (out,) = ctx.saved_tensors
-        return _zero_below(cotangent / (2.0 * _threshold(out, 0.0, 0.5)), out, 0.0)
+        slope = _threshold(out, 0.0, 0.5)
+        slope = torch.mul(slope, 2.0, **_reused(slope))
+        slope = torch.div(cotangent, slope, **_reused(slope, cotangent))
+        return _zero_below(slope, out, 0.0, slope)
 
 
 def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -178,7 +209,8 @@ class _Logarithm(Rule):
     def value(x: Array, kind: _Kind, fills: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
         if not fills:
             return kind.log(_threshold(x, kind.last(x), kind.least(_LIMITS[x.dtype])))
-        return _zero_below(kind.log(_threshold(x, kind.last(x), kind.harmless)), x, kind.last(x))
+        out = kind.log(_threshold(x, kind.last(x), kind.harmless))
+        return _zero_below(out, x, kind.last(x), out)
 
     @staticmethod
     def forward(ctx: Any, x: Array, kind: _Kind, fills: bool) -> Array:  # noqa: FBT001  (as above)
@@ -189,8 +221,9 @@ class _Logarithm(Rule):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
         (x,), kind = ctx.saved_tensors, ctx.kind
-        inside = _threshold(x, kind.last(x), kind.harmless)
-        return _zero_below(cotangent / kind.divisor(inside), x, kind.last(x)), None, None
+        slope = kind.divisor(_threshold(x, kind.last(x), kind.harmless))
+        slope = torch.div(cotangent, slope, **_reused(slope, cotangent))
+        return _zero_below(slope, x, kind.last(x), slope), None, None
 
 
 def _logarithm(kind: _Kind, x: Array, *, fill_value: Any = None) -> Array | None:
@@ -213,7 +246,9 @@ class _Exponential(Rule):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> Array:
         (out,) = ctx.saved_tensors
-        return _zero_below(cotangent, -out, -_LIMITS[out.dtype].max) * out
+        size = -out
+        slope = _zero_below(cotangent, size, -_LIMITS[out.dtype].max, size)
+        return torch.mul(slope, out, **_reused(slope))
 
 
 def _exponential(x: Array) -> Array | None:
