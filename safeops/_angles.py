@@ -2,11 +2,12 @@
 
 import math
 
-from safeops._backends import enter, limits
+from safeops._backends import enter, kernel_first, limits
 from safeops._typing import Array, Function, Namespace
 from safeops._where import double_where, stop_gradient
 
 
+@kernel_first
 def safe_asin(x: Array, /) -> Array:
     """
     Arc sine of the argument clipped to [-1, 1], with gradient 0 at and beyond the ends.
@@ -45,6 +46,7 @@ def safe_asin(x: Array, /) -> Array:
     return _clipped(xp, x, xp.asin, below=-math.pi / 2, above=math.pi / 2)
 
 
+@kernel_first
 def safe_acos(x: Array, /) -> Array:
     """
     Arc cosine of the argument clipped to [-1, 1], with gradient 0 at and beyond the ends.
@@ -83,6 +85,7 @@ def safe_acos(x: Array, /) -> Array:
     return _clipped(xp, x, xp.acos, below=math.pi, above=0.0)
 
 
+@kernel_first
 def safe_acosh(x: Array, /) -> Array:
     """
     Inverse hyperbolic cosine that is 0, with gradient 0, at and below 1.
@@ -121,6 +124,7 @@ def safe_acosh(x: Array, /) -> Array:
     return double_where(xp, x <= 1, (x,), 0.0, xp.acosh, dead=2.0)
 
 
+@kernel_first
 def safe_atanh(x: Array, /) -> Array:
     """
     Inverse hyperbolic tangent that stays finite, with gradient 0, at and beyond -1 and 1.
@@ -161,6 +165,7 @@ def safe_atanh(x: Array, /) -> Array:
     return _clipped(xp, x, xp.atanh, below=-end, above=end)
 
 
+@kernel_first
 def safe_atan2(y: Array, x: Array, /) -> Array:
     """
     Angle of the point (x, y) that is 0, with gradient 0, at the origin.
@@ -201,6 +206,7 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
     return double_where(xp, origin, (y, x), 0.0, lambda y, x: xp.atan2(scale * y, scale * x))
 
 
+@kernel_first
 def safe_hypot(x: Array, y: Array, /) -> Array:
     """
     Length of the vector (x, y), with gradient 0 at the origin, without over- or underflow.
@@ -248,6 +254,7 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     return double_where(xp, origin, (x, y), 0.0, length)
 
 
+@kernel_first
 def sinc(x: Array, /) -> Array:
     """
     ``sin(pi * x) / (pi * x)``, which is 1 with gradient 0 at zero.

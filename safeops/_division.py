@@ -90,6 +90,7 @@ def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     return safe_div(1.0, x, fill_value=fill_value)
 
 
+@kernel_first
 def safe_mul(x: Array, y: Array, /) -> Array:
     """
     Product that is 0 where `y` is 0, even if `x` is infinite or NaN.
@@ -131,6 +132,7 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     return double_where(xp, bad, (x, y), 0.0, xp.multiply)
 
 
+@kernel_first
 def xdivy(x: Array, y: Array, /) -> Array:
     """
     Quotient that is 0, with gradient 0, where both `x` and `y` are zero.

@@ -183,6 +183,7 @@ def _logarithm(name: str, x: Array, fill_value: Any) -> Array:
     return double_where(xp, x < least, (x,), fill, getattr(xp, name))
 
 
+@kernel_first
 def safe_logit(x: Array, /) -> Array:
     """
     ``log(x / (1 - x))`` that stays finite, with gradient 0, at and beyond 0 and 1.
@@ -329,6 +330,7 @@ def _times_log(
     return double_where(xp, bad, (x, y), 0.0, lambda x, y: x * log(y), dead=(1.0, dead))
 
 
+@kernel_first
 def entr(p: Array, /) -> Array:
     """
     Entropy ``-p * log(p)``, which is 0, with gradient 0, at zero.
@@ -369,6 +371,7 @@ def entr(p: Array, /) -> Array:
     return double_where(xp, p < least, (p,), outside, lambda p: -p * xp.log(p))
 
 
+@kernel_first
 def rel_entr(p: Array, q: Array, /) -> Array:
     """
     Relative entropy ``p * log(p / q)``, which is 0, with gradient 0, where `p` is 0.
@@ -414,6 +417,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     return xp.where(xp.logical_and(bad, xp.logical_not(nothing)), math.inf, out)
 
 
+@kernel_first
 def safe_logaddexp(x: Array, y: Array, /) -> Array:
     """
     ``log(exp(x) + exp(y))``, with gradient 0 where both are the same infinity.
@@ -460,6 +464,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
     return double_where(xp, bad, (x, y), stop_gradient(x), logaddexp, dead=0.0)
 
 
+@kernel_first
 def safe_logsubexp(x: Array, y: Array, /) -> Array:
     """
     ``log(exp(x) - exp(y))``, which is -inf, with gradient 0, where `x` is not above `y`.

@@ -74,6 +74,7 @@ def safe_norm(
     return _norm(xp, _kept(xp, keep, x), dtype, axis, keepdims, ord, min_norm)
 
 
+@kernel_first
 def squared_norm(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
@@ -121,6 +122,7 @@ def squared_norm(
     return _finish(xp, total, dtype, axis, keepdims)
 
 
+@kernel_first
 def safe_normalize(
     x: Array,
     /,
@@ -175,6 +177,7 @@ def safe_normalize(
     return xp.astype(_direction(xp, x, axis, ord, fill_value), dtype)
 
 
+@kernel_first
 def safe_distance(
     x: Array,
     y: Array,
@@ -237,6 +240,7 @@ def safe_distance(
     return _norm(xp, difference, dtype, axis, keepdims, ord, min_norm)
 
 
+@kernel_first
 def safe_cosine_similarity(
     x: Array,
     y: Array,
@@ -291,6 +295,7 @@ def safe_cosine_similarity(
     return _finish(xp, xp.sum(x * y, axis=axis, keepdims=True), dtype, axis, keepdims)
 
 
+@kernel_first
 def safe_rms(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:

@@ -19,6 +19,7 @@ from safeops._backends import (
     dtype_name,
     enter_mask,
     is_complex,
+    kernel_first,
     limits,
     python_scalar,
     require,
@@ -270,6 +271,7 @@ def running(kept: Kept, axis: int | None, *, product: bool) -> Array:
     return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
 
 
+@kernel_first
 def safe_sum(
     x: Array,
     /,
@@ -329,6 +331,7 @@ def safe_sum(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_prod(
     x: Array,
     /,
@@ -388,6 +391,7 @@ def safe_prod(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_mean(
     x: Array,
     /,
@@ -443,6 +447,7 @@ def safe_mean(
     return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_var(
     x: Array,
     /,
@@ -503,6 +508,7 @@ def safe_var(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_std(
     x: Array,
     /,
@@ -563,6 +569,7 @@ def safe_std(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_max(
     x: Array,
     /,
@@ -625,6 +632,7 @@ def safe_max(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_min(
     x: Array,
     /,
@@ -687,6 +695,7 @@ def safe_min(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
+@kernel_first
 def safe_argmax(
     x: Array,
     /,
@@ -738,6 +747,7 @@ def safe_argmax(
     return place_of_extreme(kept, axis, 1, keepdims=keepdims)
 
 
+@kernel_first
 def safe_argmin(
     x: Array,
     /,

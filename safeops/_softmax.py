@@ -69,6 +69,7 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
     return rows.xp.astype(parts / total, rows.dtype)
 
 
+@kernel_first
 def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
     """
     Logarithm of `safe_softmax`: -inf, with gradient 0, at absent entries and in empty slices.
@@ -112,6 +113,7 @@ def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None
     return rows.xp.astype(out, rows.dtype)
 
 
+@kernel_first
 def safe_logsumexp(
     x: Array,
     /,
@@ -179,6 +181,7 @@ def safe_logsumexp(
     return _finish(rows, _log_total(rows, parts, axis), axis, keepdims=keepdims)
 
 
+@kernel_first
 def safe_logmeanexp(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
@@ -227,6 +230,7 @@ def safe_logmeanexp(
     return _finish(rows, total - rows.xp.log(number), axis, keepdims=keepdims)
 
 
+@kernel_first
 def safe_cross_entropy(
     logits: Array, labels: Array, /, *, axis: int = -1, where: Array | None = None
 ) -> Array:

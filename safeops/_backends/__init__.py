@@ -43,6 +43,8 @@ class Limits(NamedTuple):
         return math.floor(exact / spacing) * spacing
 
 
+# What asks a kernel first, by its name: for a framework whose kernels are made of these.
+GENERIC: dict[str, Function] = {}
 # None: a Python scalar or a keyword not given, which belong to any framework.
 _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
 _generic: dict[Namespace, Backend] = {}
@@ -97,6 +99,7 @@ def backend_of(*args: Any) -> Backend:
 def kernel_first(generic: F) -> F:
     """Ask the framework's own kernel of that name first, if there is one; None leaves it to us."""
     name = generic.__name__
+    GENERIC[name] = generic
 
     @wraps(generic)
     def function(x: Array, /, *args: Any, **options: Any) -> Array:
