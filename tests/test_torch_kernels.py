@@ -132,6 +132,28 @@ def derivatives(f, leaves):
     return {"value": [out], "first": first, "recorded": recorded, "second": second}
 
 
+@pytest.mark.parametrize("name", ["safe_pow", "safe_sqrt", "safe_div", "xlogy", "safe_exp"])
+def test_third_derivatives_are_those_of_the_double_where(name):
+    """What the derivatives above the second are at a singular point is one choice too."""
+    import torch
+
+    f, n = CALLS[name]
+    args = [torch.tensor([0.0] * 5 + [2.0] * 5, dtype=torch.float64), torch.arange(10.0).double()]
+    args = [x.requires_grad_() for x in (args[::-1] if name == "safe_div" else args)[:n]]
+
+    def third(f):
+        slopes = [f(*args)]
+        for _ in range(3):
+            total = sum(((i + 2) * x).sum() for i, x in enumerate(slopes))
+            slopes = torch.autograd.grad(
+                total, args, create_graph=True, allow_unused=True, materialize_grads=True
+            )
+        return slopes
+
+    for a, b in zip(third(f), third(generic(f)), strict=True):
+        assert_near(a.detach(), b.detach(), 1e-13, name)
+
+
 # Relative to the size of the result: sums of other order, slopes by other formulas.
 RTOL = {"float32": 2e-5, "float64": 1e-13}
 CANCELS = {name for name in CALLS if "norm" in name or "softmax" in name}  # in derivatives

@@ -275,10 +275,20 @@ class _Power(Rule):
         x, p, out = ctx.saved_tensors
         to_x = None
         if ctx.needs_input_grad[0]:
-            to_x = cotangent * _constant_below(p, x, 0.0) * _Power.of(x, p - 1.0)
+            factor, base = _of_slope(x, p)
+            to_x = cotangent * factor * _Power.of(base, p - 1.0)
         if not ctx.needs_input_grad[1]:
             return to_x, None
         return to_x, _zero_below(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
+
+
+def _of_slope(x: Array, p: Array) -> tuple[Array, Array]:
+    """Return p and x, constants at 0 but for the x of powers up to 2: the choice of `safe_pow`."""
+    if not _records(x, p):
+        return p, x
+    falling = torch.maximum(x.sign() - 0.5, 2.0 - p).detach()  # negative at 0 where p is above 2
+    least = _LIMITS[p.dtype].smallest_normal
+    return _constant_below(p, x, 0.0), _constant_below(x, falling, -least)
 
 
 def _power(x: Array, p: Any) -> Array | None:
