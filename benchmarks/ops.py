@@ -405,7 +405,8 @@ def cases(options):
     shares = (0.01,) if options.quick else SHARES
     for framework in options.framework or [name for name in SET_UP if find_spec(name)]:
         for mode in options.mode or MODES[framework]:
-            if mode not in MODES[framework] or (options.quick and mode in ("compile", "function")):
+            slow = mode in ("compile", "function") and not options.mode  # to compile
+            if mode not in MODES[framework] or (options.quick and slow):
                 continue
             for operation in options.operation or OPERATIONS:
                 for size in sizes:

@@ -101,7 +101,6 @@ def kernel_first(generic: F) -> F:
     name = generic.__name__
     GENERIC[name] = generic
 
-    @wraps(generic)
     def function(x: Array, /, *args: Any, **options: Any) -> Array:
         kind = type(x)
         backend = _known[kind] if kind in _known else _recognise(x)
@@ -109,7 +108,9 @@ def kernel_first(generic: F) -> F:
         value = None if kernel is None else kernel(x, *args, **options)
         return generic(x, *args, **options) if value is None else value
 
-    return cast("F", function)
+    # A code of its own: torch.compile counts the programs of each, and stops at 8 (2.13).
+    function.__code__ = function.__code__.replace(co_name=name)
+    return cast("F", wraps(generic)(function))
 
 
 def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
