@@ -93,11 +93,14 @@ def _is_watched() -> bool:
     )
 
 
-class Rule(torch.autograd.Function):
+class Selection(torch.autograd.Function):
     """
-    A function with its own derivative, which is 0 where a fill stands: there it is a selection.
+    A function with its own derivative, which is 0 where a fill stands: it leaves entries out.
 
-    `backward` is made of differentiable functions, and so has derivatives of every order.
+    Masked autodiff knows by this class that a 0 of its `backward` means "not used": one written by
+    `threshold_backward`, `masked_fill`, `where` or as `zeros`, and a product with a boolean tensor.
+    What multiplies with 0.0 stays a number, which hides nothing. `backward` is made of
+    differentiable functions, and so has derivatives of every order.
     """
 
     @classmethod
@@ -111,7 +114,7 @@ class Rule(torch.autograd.Function):
         raise NotImplementedError
 
 
-class _Quotient(Rule):
+class _Quotient(Selection):
     @staticmethod
     def value(x: Array, y: Array) -> Array:
         out, size = x / y, y.abs()
@@ -152,7 +155,7 @@ def _is_zero(fill_value: Any) -> bool:
     return type(fill_value) in (int, float) and fill_value == 0 and str(fill_value) != "-0.0"
 
 
-class _Root(Rule):
+class _Root(Selection):
     @staticmethod
     def value(x: Array) -> Array:
         return _threshold(x, _last_zero(x), 0.0).sqrt_()
@@ -204,7 +207,7 @@ _LOGARITHMS = {
 }
 
 
-class _Logarithm(Rule):
+class _Logarithm(Selection):
     @staticmethod
     def value(x: Array, kind: _Kind, fills: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
         if not fills:
@@ -232,7 +235,7 @@ def _logarithm(kind: _Kind, x: Array, *, fill_value: Any = None) -> Array | None
     return _Logarithm.of(x, kind, fill_value is not None)
 
 
-class _Exponential(Rule):
+class _Exponential(Selection):
     @staticmethod
     def value(x: Array) -> Array:
         return x.exp().clamp_(max=_LIMITS[x.dtype].max)
@@ -255,7 +258,7 @@ def _exponential(x: Array) -> Array | None:
     return _Exponential.of(x) if _are_plain(x) else None
 
 
-class _Power(Rule):
+class _Power(Selection):
     """Power of what is 0 or a normal positive number; 0 where it is infinite at 0."""
 
     @staticmethod
@@ -309,7 +312,7 @@ def _are_finite(*args: Array) -> bool:
     return all(math.isfinite(x.detach().sum()) for x in args)
 
 
-class _TimesLog(Rule):
+class _TimesLog(Selection):
     """Product with a logarithm, of finite arguments, the first 0 where the second is not above."""
 
     @staticmethod
@@ -340,7 +343,7 @@ def _times_log(x: Array, y: Array) -> Array | None:
     return _TimesLog.of(x, y)
 
 
-class _Norm(Rule):
+class _Norm(Selection):
     @staticmethod
     def value(x: Array, axis: Axis) -> Array:
         return (x * x).sum(axis, keepdim=True).sqrt_()
@@ -394,7 +397,7 @@ def _dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
     return x if keepdims else x.reshape(()) if axis is None else x.squeeze(axis)
 
 
-class _Softmax(Rule):
+class _Softmax(Selection):
     @staticmethod
     def value(x: Array, where: Array | None, axis: int) -> Array:
         inside = x if where is None else _kept(x, where, -math.inf)
@@ -452,7 +455,7 @@ def _present(x: Array, like: Array | None = None) -> Array:
     return torch.eq(x, x if like is None else like.detach(), out=torch.empty_like(x))
 
 
-class _Nansum(Rule):
+class _Nansum(Selection):
     """`torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN."""
 
     @staticmethod
@@ -470,7 +473,7 @@ class _Nansum(Rule):
         return _zero_below(cotangent.expand(x.shape), _present(x), 0.5), None
 
 
-class _Nanextreme(Rule):
+class _Nanextreme(Selection):
     """Largest or smallest entry, whose ties share evenly."""
 
     @staticmethod

@@ -18,7 +18,7 @@ from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from safeops._backends._torch_kernels import Rule as Selection
+from safeops._backends._torch_kernels import Selection
 from safeops._typing import Array
 from safeops.autodiff._torch_tags import Mask, Tags, is_number
 from safeops.autodiff._unknown import tell
