@@ -267,6 +267,22 @@ def test_an_edit_that_might_select_otherwise(tmp_path):
     assert of_max.repair.edit is None
 
 
+def test_a_softmax_of_several_operations_has_an_edit(tmp_path):
+    """Where a framework sees a softmax as parts, which meet NaN, the edit says what it is for."""
+    file = tmp_path / "program.py"
+    file.write_text("y = jax.nn.softmax(x)[0]\n")
+    at = location(str(file), 1)
+    finding = Finding("BLOCKED", "div", at, selection="index", selected_at=at, nan_operand=True)
+
+    (in_jax,), (in_torch,) = (
+        make_report(name, [finding], "").findings for name in ("jax", "torch")
+    )
+
+    assert in_jax.repair.edit.new == "y = safe_softmax(x)[0]"
+    assert "without NaN in the input" in in_jax.repair.text
+    assert in_torch.repair.edit is None
+
+
 def test_findings_are_merged_by_line(tmp_path):
     """One line that runs several times is one finding, with the sum of the entries."""
     file = tmp_path / "program.py"

@@ -504,6 +504,22 @@ REPAIRS = {
 }
 
 
+REPAIRS |= {
+    "a where that takes the entry": (
+        "torch.where(x >= 0, x.sqrt(), 0.0)[1]",
+        [0.0, 4.0],
+        "torch.where(x >= 0, safe_sqrt(x), 0.0)[1]",
+        [0.0, 0.25],
+    ),
+    "the outer one of two": (
+        "torch.where(x > 0, torch.where(x >= 0, x.sqrt(), x), 0.0).sum()",
+        [0.0, 4.0],
+        "safe_where(x > 0, x, lambda x: torch.where(x >= 0, x.sqrt(), x), fill_value=0.0).sum()",
+        [0.0, 0.25],
+    ),
+}
+
+
 @pytest.mark.parametrize("name", REPAIRS)
 def test_repairs(masked, name, tmp_path):
     """The repair is the line that it should be, and its gradient is right."""

@@ -9,13 +9,15 @@ from safeops.autodiff._locations import Location, location
 from safeops.autodiff._rewrites import (
     Page,
     Rewriting,
-    enclosing_where,
+    enclosing_wheres,
     expression_at,
+    is_along_axis,
     page_of,
     rewritten,
     safe_operation,
     safe_where_of,
     softmax_of,
+    span_of,
 )
 
 if TYPE_CHECKING:
@@ -71,18 +73,18 @@ class Target:
     node: "ast.expr"
     name: str  # of what takes its place
     change: Rewriting
-    unsure: bool = False  # whether a selection looks at the value, which will be another one
+    caveat: str = ""  # what the edit takes for granted
 
 
 def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
     """Return what to do about findings; edits of the same lines are all in each."""
-    targets = [target_of(finding) for finding in findings]
+    targets = [target_of(finding, framework) for finding in findings]
     every = [target for target in targets if target is not None]
     pairs = zip(findings, targets, strict=True)
     return [repair_of(finding, target, every, framework) for finding, target in pairs]
 
 
-def target_of(finding: "Finding") -> Target | None:
+def target_of(finding: "Finding", framework: str) -> Target | None:
     """Return the expression to replace: the `where` around an operation, or the operation."""
     where = finding.where
     page = None if where is None else page_of(where.file)
@@ -91,26 +93,46 @@ def target_of(finding: "Finding") -> Target | None:
     node = expression_at(page, where, finding.operation)
     if node is None:
         return None
-    if finding.kind == "BLOCKED" and (call := enclosing_where(page, node)) is not None:
-        change = safe_where_of(page, call)
-        if change is not None:
-            return Target(page, call, "safe_where", change)
-    return operation_target(finding, page, node)
+    if finding.kind == "BLOCKED":
+        for call in enclosing_wheres(page, node):
+            change = safe_where_of(page, call) if is_selection(call, finding) else None
+            if change is not None:
+                return Target(page, call, "safe_where", change)
+    return operation_target(finding, page, node, framework)
 
 
-def operation_target(finding: "Finding", page: Page, node: "ast.expr") -> Target | None:
+def is_selection(call: "ast.Call", finding: "Finding") -> bool:
+    """Whether a `where` is what dropped the entries, as far as that is known."""
+    if finding.selection not in ("where", ""):
+        return False
+    at = finding.selected_at
+    if at is None or at.span is None:
+        return at is None or call.lineno <= at.line <= span_of(call)[1]
+    return at.span == span_of(call)
+
+
+def operation_target(
+    finding: "Finding", page: Page, node: "ast.expr", framework: str
+) -> Target | None:
     """Return the operation as what to replace, if the program selects as before then."""
+    caveat, options = "", ""
     if finding.nan_operand:  # which a safe operation keeps
-        return None
-    unsure, options = False, ""
+        if framework == "torch" or not is_along_axis(node):
+            return None
+        caveat = NO_NAN
     if finding.kind == "BLOCKED" and finding.value != "finite":
         by_value = decides(page, node, finding.selection, finding.selected_at)
         if by_value and (finding.value != "-inf" or finding.operation not in LOGARITHMS):
             return None
-        unsure = by_value is None
+        caveat = UNSURE if by_value is None else caveat
         options = ', fill_value=float("-inf")' if by_value else ""
     found = safe_operation(page, node, options)
-    return None if found is None else Target(page, node, *found, unsure)
+    return None if found is None else Target(page, node, *found, caveat)
+
+
+UNSURE = "; the edit is for a selection that does not look at this value"
+# JAX and TensorFlow run a softmax as several operations, which make NaN of a row of -inf.
+NO_NAN = "; the edit is for rows without NaN in the input"
 
 
 def repair_of(
@@ -124,8 +146,7 @@ def repair_of(
         return Repair(text=softmax_at(finding) or text)
     changes = {id(t.node): t.change for t in every}
     line, old, new = rewritten(target.page, changes, target.node)
-    if target.unsure:
-        text = f"{text}; the edit is for a selection that does not look at this value"
+    text += target.caveat
     names = sorted({t.name for t in every if f"{t.name}(" in new})
     edit = Edit(location(finding.where.file, line), old, new)
     return Repair(edit, f"from safeops import {', '.join(names)}", text)

@@ -153,24 +153,28 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
 
     def rank(node: ast.expr) -> tuple[int, bool]:
         # What stands twice, in the condition of a `where` too, is meant in the branch.
-        return names.index(named(node)), enclosing_where(page, node) is None
+        return names.index(named(node)), not any(enclosing_wheres(page, node))
 
     return min(found, key=rank, default=None)
 
 
-def enclosing_where(page: Page, node: ast.expr) -> ast.Call | None:
-    """Return the innermost ``where(cond, x, y)`` of which an expression is in x or y."""
+def enclosing_wheres(page: Page, node: ast.expr) -> Iterator[ast.Call]:
+    """Give each ``where(cond, x, y)`` of which an expression is in x or y, inner ones first."""
     part: ast.AST = node
     for outer in page.around(node):
         if isinstance(outer, ast.Call) and _is_where(outer) and part in outer.args[1:]:
-            return outer
+            yield outer
         part = outer
-    return None
 
 
 def _is_where(call: ast.Call) -> bool:
     is_ternary = len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
     return is_ternary and named(call) == "where"
+
+
+def is_along_axis(node: ast.expr) -> bool:
+    """Whether an expression is an operation along an axis, such as a softmax."""
+    return SAFE.get(named(node)) in ALONG_AXIS
 
 
 # Rewriting
