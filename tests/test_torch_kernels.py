@@ -54,7 +54,7 @@ def mask_of(x):
     """Return a mask of the shape of `x`, without an entry in the first row and the first column."""
     import torch
 
-    keep = torch.arange(x.numel()).reshape(x.shape) % 3 != 0
+    keep = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 3 != 0
     keep[..., 0] = False
     keep[0] = False
     return keep
@@ -268,6 +268,22 @@ def test_inputs_are_not_written(name):
         CALLS[name][0](*leaves).sum().backward()
         for x, y in zip(leaves, before, strict=True):
             assert_near(x.detach(), y, 0.0, name)
+
+
+@NAMES
+def test_the_default_device_is_not_asked(name):
+    """No tensor on the way is made on a default device that is not that of the arguments."""
+    import torch
+
+    leaves = arguments(name, "float32", 0)
+    torch.set_default_device("meta")
+    try:
+        out = CALLS[name][0](*leaves)
+        out.backward(out.detach())
+    finally:
+        torch.set_default_device(None)
+
+    assert out.device.type == leaves[0].grad.device.type == "cpu"
 
 
 @NAMES

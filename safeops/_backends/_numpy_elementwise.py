@@ -20,6 +20,9 @@ _NUMBERS = (int, float)
 _quotient: Function = np.divide
 # float32 and float64: NumPy computes in the others by converting.
 _LIMITS = {np.dtype(kind): limits(np, np.zeros(0, kind)) for kind in (np.float32, np.float64)}
+# As arrays: beside a Python float a comparison of few entries takes twice as long. In these dtypes
+# the least normal number is also the least that every framework tells from zero.
+_LEAST = {kind: np.asarray(bound.smallest_normal, kind) for kind, bound in _LIMITS.items()}
 _EXPONENT = {kind: bound.largest_exponent() for kind, bound in _LIMITS.items()}
 # The least number of which a logarithm is finite: for log1p the first above -1.
 _ABOVE_0 = {kind: bound.smallest_normal for kind, bound in _LIMITS.items()}
@@ -37,7 +40,9 @@ def _is_plain(x: Any) -> bool:
 
 
 def _are_plain(x: Any, y: Any) -> bool:
-    return _is_plain(x) and _is_plain(y) and x.dtype == y.dtype
+    return (
+        _is_plain(x) and type(y) is np.ndarray and x.dtype == y.dtype and y.ndim > 0 and y.size > 0
+    )
 
 
 def _full(x: Array, y: Array, fill_value: float) -> Array:
@@ -77,7 +82,7 @@ def _recorded(flags: list[Any], **modes: Any) -> Any:
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
     if not _are_plain(x, y) or type(fill_value) not in _NUMBERS:
         return None
-    least = _LIMITS[y.dtype].smallest_normal
+    least = _LEAST[y.dtype]
     if x.size <= _FEW and y.size <= _FEW:
         return _quotient(x, y, out=_full(x, y, fill_value), where=~(np.abs(y) < least))
     flags: list[Any] = []
@@ -94,14 +99,14 @@ def _zeroed(out: Array, y: Array) -> Array:
     """Write 0 into `out` where y counts as zero: the sign of ``least - 1 - abs(y)``, as bits."""
     kind, last = _SIGN[y.dtype]
     bits = np.abs(y).view(kind)
-    greatest = np.asarray(_LIMITS[y.dtype].smallest_normal, y.dtype).view(kind) - 1
+    greatest = _LEAST[y.dtype].view(kind) - 1
     np.subtract(greatest, bits, out=bits)
     np.right_shift(bits, kind(last), out=bits)
     np.bitwise_and(out.view(kind), bits, out=out.view(kind))
     return out
 
 
-def _at_least(x: Array, low: float) -> Array:
+def _at_least(x: Array, low: Array) -> Array:
     """Return ``maximum(x, low)``, NaN kept: of a scalar that takes four times as long as `clip`."""
     return np.maximum(x, low) if x.size <= _FEW else np.clip(x, low, math.inf)
 
@@ -109,14 +114,14 @@ def _at_least(x: Array, low: float) -> Array:
 def _reciprocal(x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if not _is_plain(x) or type(fill_value) not in _NUMBERS:
         return None
-    bad = np.abs(x) < _LIMITS[x.dtype].smallest_normal
+    bad = np.abs(x) < _LEAST[x.dtype]
     return _unary(partial(np.divide, 1.0), x, bad, fill_value, divide="ignore", over="ignore")
 
 
 def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if not _is_plain(x) or type(fill_value) not in _NUMBERS:
         return None
-    return _unary(np.sqrt, x, x < _LIMITS[x.dtype].smallest_nonzero, fill_value, invalid="ignore")
+    return _unary(np.sqrt, x, x < _LEAST[x.dtype], fill_value, invalid="ignore")
 
 
 def _reciprocal_root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -124,14 +129,14 @@ def _reciprocal_root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if out is None or type(fill_value) not in _NUMBERS:
         return None
     np.divide(1.0, out, out=out)
-    return selected(out, x < _LIMITS[x.dtype].smallest_nonzero, fill_value, out)
+    return selected(out, x < _LEAST[x.dtype], fill_value, out)
 
 
 def _logarithm(name: str, x: Array, *, fill_value: Any = None) -> Array | None:
     """Logarithm by its name in `numpy` and `math`."""
     if not _is_plain(x) or type(fill_value) not in (*_NUMBERS, type(None)):
         return None
-    least = _LIMITS[x.dtype].smallest_normal
+    least = _LEAST[x.dtype]
     ufunc = getattr(np, name)
     if fill_value is None:
         out = _at_least(x, least)
@@ -161,7 +166,7 @@ def _power(x: Array, p: Array) -> Array | None:
     """Power; the generic way where a base is subnormal or -0.0, whose powers NumPy signs."""
     if not _are_plain(x, p):
         return None
-    least = _LIMITS[x.dtype].smallest_nonzero
+    least = _LEAST[x.dtype]
     zero, below = np.abs(x) < least, x <= -least
     zeros = np.count_nonzero(zero)
     if zeros + np.count_nonzero(x.view(_SIGN[x.dtype][0])) != x.size:
@@ -179,7 +184,7 @@ def _times_log(log: Function, least: dict[Any, float], x: Array, y: Array) -> Ar
     """Product with a logarithm, 0 where that is not finite and x is 0."""
     if not _are_plain(x, y):
         return None
-    bad = np.abs(x) < _LIMITS[x.dtype].smallest_nonzero
+    bad = np.abs(x) < _LEAST[x.dtype]
     bad = bad & ((y < least[y.dtype]) | (y == math.inf))
     if bad.size <= _FEW:
         ok, out = ~bad, _full(x, y, 0.0)

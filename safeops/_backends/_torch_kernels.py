@@ -24,7 +24,8 @@ from safeops._typing import Array, Axis, Function
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _LIMITS = {
-    kind: limits(torch, torch.empty(0, dtype=kind)) for kind in (torch.float32, torch.float64)
+    kind: limits(torch, torch.empty(0, dtype=kind, device="cpu"))
+    for kind in (torch.float32, torch.float64)
 }
 _threshold: Function = torch.threshold
 _threshold_backward: Function = torch.ops.aten.threshold_backward.default
@@ -148,7 +149,7 @@ def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
 def _reciprocal(x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if not _is_zero(fill_value) or not _are_plain(x):
         return None
-    return _Quotient.of(torch.ones((), dtype=x.dtype).expand(x.shape), x)
+    return _Quotient.of(x.new_ones(()).expand(x.shape), x)
 
 
 def _is_zero(fill_value: Any) -> bool:
@@ -295,8 +296,10 @@ def _of_slope(x: Array, p: Array) -> tuple[Array, Array]:
 
 
 def _power(x: Array, p: Any) -> Array | None:
+    if not _are_plain(x):
+        return None
     if type(p) in (int, float):
-        p = torch.full((), p, dtype=x.dtype)
+        p = x.new_full((), p)
     if type(p) not in _PLAIN or not _are_plain(x, p):
         return None
     usual = torch.equal(_threshold(x.detach(), _last_zero(x), 0.0), x.detach())  # no NaN is
@@ -426,7 +429,7 @@ _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 def _kept(x: Array, where: Array, other: float) -> Array:
     """Return ``where(where, x, other)``, by bits."""
     kind = _BITS[x.dtype]
-    bits = torch.full((), other, dtype=x.dtype).view(kind)
+    bits = x.new_full((), other).view(kind)
     chosen = x.detach().view(kind) ^ bits
     chosen &= where.view(torch.int8).neg()
     chosen ^= bits
