@@ -287,6 +287,23 @@ def test_the_default_device_is_not_asked(name):
 
 
 @NAMES
+def test_make_fx_traces_no_branch_on_a_value(name):
+    """What `make_fx` traces with good arguments is right for bad ones."""
+    import torch
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    f, n = CALLS[name]
+    good, bad = torch.ones(2, 3), torch.tensor([[0.0, -1.0, 2.0], [NAN, 0.5, NAN]])
+
+    def call(*args):  # make_fx counts keywords as arguments
+        return f(*args)
+
+    traced = make_fx(call)(*[good] * n)
+
+    assert_near(traced(*[bad] * n), generic(f)(*[bad] * n), 0.0, name)
+
+
+@NAMES
 def test_inside_a_transform_of_something_else(name):
     """In `torch.func.vmap` over another argument a recorded tensor goes by the double where."""
     import torch

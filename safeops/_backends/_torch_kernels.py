@@ -85,10 +85,11 @@ def _are_plain(x: Any, *others: Any) -> bool:
 
 
 def _is_watched() -> bool:
-    """Whether a compiler, `torch.func` or forward mode sees what is computed."""
+    """Whether a compiler, a dispatch mode, `torch.func` or forward mode sees what is computed."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001  (`make_fx`, masked autodiff)
         or torch._C._are_functorch_transforms_active()  # noqa: SLF001  (what `apply` asks)
         or forward_ad._current_level >= 0  # noqa: SLF001  (there is no public name)
     )
