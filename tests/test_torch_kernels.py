@@ -406,3 +406,29 @@ def test_a_number_as_second_argument_is_left_to_the_double_where(name):
     import torch
 
     assert load("torch").kernels[name](torch.ones(3), 1.0) is None
+
+
+@NAMES
+def test_masked_autodiff_sees_the_same_entries_left_out(name):
+    """What a kernel fills is absent in masked backward passes, as behind the double where."""
+    from safeops.autodiff import torch as masked
+
+    f, _ = CALLS[name]
+    for seed in range(24):
+        leaves = arguments(name, "float64", seed)
+        for leaf in leaves:
+            usual = leaf.detach().nan_to_num(4.0, 9.0, 0.0).clamp(-9.0, 9.0)  # a NaN asks no kernel
+            leaf.data = usual * (usual.abs() > 1e-6)
+
+        got, wanted = (masked_slopes(masked, g, leaves) for g in (f, generic(f)))
+
+        for (slope, active), (exact, used) in zip(got, wanted, strict=True):
+            assert (active == used).all()
+            assert_close(slope, exact, 1e-12, atol=1e-12)
+
+
+def masked_slopes(masked, f, leaves):
+    """Return the masked gradients of half of the entries behind roots, and what is active."""
+    out = f(*(x.abs().sqrt() for x in leaves)).flatten()
+    pair = masked.grad(out[: (len(out) + 1) // 2].sum(), leaves, return_mask=True)
+    return list(zip(*pair, strict=True))

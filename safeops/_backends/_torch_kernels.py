@@ -56,6 +56,20 @@ def _has_memory(x: Array) -> bool:
     return True
 
 
+def _zero_in(slope: Array, absent: Callable[[], Array]) -> Array:
+    """
+    Return a slope that is 0 where no entry is used, and say so to masked autodiff.
+
+    The zeros are there already, as products with 0; a dispatch mode is shown a selection.
+    """
+    return slope.masked_fill(absent(), 0.0) if _has_mode() else slope
+
+
+def _has_mode() -> bool:
+    """Whether a dispatch mode, such as that of masked autodiff, sees each operation."""
+    return torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001  (there is no public name)
+
+
 def _constant_below(x: Array, size: Array, bound: float) -> Array:
     """Return x, whose own slope is 0 where ``size <= bound``."""
     if not _records(x):
@@ -89,7 +103,7 @@ def _is_watched() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001  (`make_fx`, masked autodiff)
+        or _has_mode()
         or torch._C._are_functorch_transforms_active()  # noqa: SLF001  (what `apply` asks)
         or forward_ad._current_level >= 0  # noqa: SLF001  (there is no public name)
     )
@@ -136,7 +150,8 @@ class _Quotient(Selection):
             return to_x, None
         to_y = _Quotient.of(out, y)
         to_y = torch.mul(to_y, cotangent, **_reused(to_y, cotangent))
-        return to_x, torch.neg(to_y, **_reused(to_y))
+        to_y = torch.neg(to_y, **_reused(to_y))
+        return to_x, _zero_in(to_y, lambda: y.abs() <= _last_zero(y))
 
 
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -282,6 +297,7 @@ class _Power(Selection):
         if ctx.needs_input_grad[0]:
             factor, base = _of_slope(x, p)
             to_x = cotangent * factor * _Power.of(base, p - 1.0)
+            to_x = _zero_in(to_x, lambda: (x == 0) & (p != 1) & (p != 2))  # noqa: PLR2004  (powers)
         if not ctx.needs_input_grad[1]:
             return to_x, None
         return to_x, _zero_below(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
@@ -333,7 +349,8 @@ class _TimesLog(Selection):
         x, y = ctx.saved_tensors
         inside = _threshold(y, _last_zero(y), 1.0)
         to_y = _zero_below(cotangent * (x / inside), y, _last_zero(y))
-        return cotangent * inside.log(), to_y
+        to_x = cotangent * inside.log()
+        return _zero_in(to_x, lambda: y <= _last_zero(y)), to_y
 
 
 def _times_log(x: Array, y: Array) -> Array | None:
@@ -414,14 +431,15 @@ class _Softmax(Selection):
     @staticmethod
     def forward(ctx: Any, x: Array, where: Array | None, axis: int) -> Array:
         out = _Softmax.value(x, where, axis)
-        ctx.save_for_backward(out)
+        ctx.save_for_backward(out, where)
         ctx.axis = axis
         return out
 
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
-        (out,) = ctx.saved_tensors
-        return _softmax_backward(cotangent, out, ctx.axis, out.dtype), None, None
+        out, where = ctx.saved_tensors
+        slope = _softmax_backward(cotangent, out, ctx.axis, out.dtype)
+        return slope if where is None else _zero_in(slope, lambda: ~where), None, None
 
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
