@@ -8,7 +8,7 @@ which operation. Both move as masks do, and by the same rules.
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -129,15 +129,16 @@ class Backward(Steps):
     ) -> list[dict[Any, np.ndarray]]:
         """Return where marks are in the results of an equation."""
         found: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
+        how = replace(self.how, exact=False)  # which matters to values only
         linear = [x for x in ins if isinstance(x, Pair)]
         for key in dict.fromkeys(key for x in linear for key in of(x)):
             shown = [
                 Pair(x.value, of(x).get(key, False)) if isinstance(x, Pair) else x for x in ins
             ]
             if eqn.primitive.name == "select_n" and _stays(key, site):
-                outs = pairs.add(eqn, shown, self.how)
+                outs = pairs.add(eqn, shown, how)
             else:
-                outs = self.rule(eqn)(eqn, shown, self.how)
+                outs = self.rule(eqn)(eqn, shown, how)
             for marks, out in zip(found, outs, strict=True):
                 if isinstance(out, Pair) and (mask := mask_of(out)).any():
                     marks[key] = mask

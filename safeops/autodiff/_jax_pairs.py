@@ -366,8 +366,10 @@ def _product(product: Any, x: Array, y: Array, active: Array, how: Options) -> A
 
     # The large product stays outside: XLA runs a branch on one thread (CPU).
     safe = product(x, jnp.where(finite, y, jnp.zeros((), y.dtype)))
-    out = jax.typeof(safe)
-    return safe + lax.cond(finite.all(), lambda: jnp.zeros(out.shape, out.dtype), rest)
+    out, whole = jax.typeof(safe), finite.all()
+    if not isinstance(whole, jax.core.Tracer):  # a branch would be compiled anew each time
+        return safe if whole else safe + rest()
+    return safe + lax.cond(whole, lambda: jnp.zeros(out.shape, out.dtype), rest)
 
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:

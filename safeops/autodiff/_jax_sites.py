@@ -22,13 +22,13 @@ from safeops._typing import Array
 from safeops.autodiff._evidence import Site
 from safeops.autodiff._jax_choosers import CHOOSERS, Choosing, traced
 from safeops.autodiff._jax_pairs import bodies_in, plain
-from safeops.autodiff._jax_steps import CALLS
+from safeops.autodiff._jax_steps import CALLS, body_of_call
 from safeops.autodiff._locations import Location, is_library, location_of
 from safeops.autodiff._words import CALLED, word_of
 
 SCOPE = re.compile(r"safeops-site-(\d+)-(\d+)")
 # Operations whose bodies are the program, and are run as it is. Others keep theirs to themselves.
-BODIES = (*CALLS, "scan", "while", "cond")
+BODIES = ("scan", "while", "cond")
 
 Code: TypeAlias = tuple[CodeType, int, int]  # with where in it, as bytes and as a line
 
@@ -123,6 +123,8 @@ class Tagging(Choosing):
         """Run one operation."""
         site = here(primitive.name, params)
         with self.below():
+            if primitive.name in CALLS:
+                return _scoped(body_of_call(params), args, site, self.sites)
             params = _tagged(primitive.name, params, site, self.sites)
         with self.sites.scope(site):
             return super().process_primitive(primitive, args, params)
@@ -162,18 +164,28 @@ def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict
 def _tagged_body(param: Any, outer: Site, sites: Sites) -> Any:
     if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
         return type(param)(_tagged_body(x, outer, sites) for x in param)
-    if isinstance(param, Jaxpr):
-        return _tagged_body(ClosedJaxpr(param, ()), outer, sites).jaxpr
     if not isinstance(param, ClosedJaxpr):
         return param
 
-    def scoped(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
-        site = inside(eqn, param.jaxpr, outer)
+    return jax.make_jaxpr(lambda *args: _scoped(param, args, outer, sites))(*param.in_avals)
+
+
+def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites) -> list[Any]:
+    """
+    Run a body, each equation in the scope of its site.
+
+    Calls are run where they stand: a compiler would meet each anew, for scopes are part of it.
+    """
+
+    def run(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
+        site = inside(eqn, closed.jaxpr, outer)
+        if eqn.primitive.name in CALLS:
+            return _scoped(body_of_call(eqn.params), ins, site, sites)
         params = _tagged(eqn.primitive.name, eqn.params, site, sites)
         with sites.scope(site):
             return _chosen(eqn.replace(params=params), ins)
 
-    return jax.make_jaxpr(lambda *args: each(param, args, scoped))(*param.in_avals)
+    return each(closed, args, run)
 
 
 def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:

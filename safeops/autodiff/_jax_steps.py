@@ -12,6 +12,12 @@ CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2")
 Run = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
 
 
+def body_of_call(params: Mapping[str, Any]) -> ClosedJaxpr:
+    """Return the body of a call."""
+    body = next(params[key] for key in CALL_BODIES if key in params)
+    return body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
+
+
 class Steps:
     """How to run a body, and what the entries of values are along their first axis."""
 
@@ -39,9 +45,7 @@ class Steps:
 
     def call(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
         """Run the body of a call."""
-        body = next(params[key] for key in CALL_BODIES if key in params)
-        closed = body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
-        return self.run(closed, ins)
+        return self.run(body_of_call(params), ins)
 
     def scan(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
         """Run the steps of a scan."""
