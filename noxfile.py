@@ -17,6 +17,10 @@ FRAMEWORKS = [
 ]
 
 
+# A process for each core.
+PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--installed")
+
+
 def install(session: nox.Session, *groups: str) -> None:
     """Install the package as a user does, not editable: what is built is what is checked."""
     session.install(".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
@@ -26,7 +30,7 @@ def run_pytest(session: nox.Session, frameworks: list[str], marks: str) -> None:
     """Run the tests that have these marks, with these frameworks and no other."""
     install(session, "test", *(PREFIX + name for name in frameworks))
     selected = [f"--framework={name}" for name in frameworks]
-    session.run("pytest", "--installed", *selected, "-m", marks, *session.posargs)
+    session.run(*PYTEST, *selected, "-m", marks, *session.posargs)
 
 
 def add_session_of(framework: str) -> None:

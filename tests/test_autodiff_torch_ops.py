@@ -13,7 +13,8 @@ import pytest
 
 import safeops
 
-pytestmark = pytest.mark.only("torch")
+# One process runs the sweep once, for all of these tests.
+pytestmark = [pytest.mark.only("torch"), pytest.mark.xdist_group("sweep")]
 
 HERE = Path(__file__).parent
 ROOT = Path(safeops.__file__).parents[1]
