@@ -142,6 +142,11 @@ PROGRAMS = {
         0.0,
         2.0,
     ),
+    "cond of a value that one branch uses": (
+        lambda x: lax.cond(x[1] > 1, lambda _: x[1], lambda y: y[0], jnp.log(x)),
+        np.array([0.0, 4.0]),
+        [0.0, 1.0],
+    ),
     "mapped cond": (
         lambda x: jax.vmap(lambda x: lax.cond(x > 0, jnp.log, lambda x: 2.0 * x, x))(x).sum(),
         np.array([0.0, 4.0]),

@@ -54,6 +54,7 @@ REPORTED = {
     "running maximum": ("BLOCKED", "sqrt", "inf", 1, "index"),
     "set to zero": ("BLOCKED", "sqrt", "inf", 1, "assignment"),
     "branch of cond": None,
+    "cond of a value that one branch uses": ("BLOCKED", "log", "inf", 1, "cond"),
     "mapped cond": None,
     "largest of a pool": ("BLOCKED", "sqrt", "inf", 2, "max"),
     "flipped and joined": ("BLOCKED", "sqrt", "inf", 1, "slice"),
@@ -369,6 +370,34 @@ def test_unknown_operations():
 
     line = line_of(f, "solve")
     assert [(f.kind, f.where.line) for f in report.findings] == [("UNKNOWN", line)]
+
+
+def test_sharded():
+    """A body on several devices is run whole: its line is that of the call."""
+    from jax.sharding import AxisType, PartitionSpec
+
+    def local(x):
+        return lax.psum(jnp.where(x > 0, jnp.log(x), 0.0).sum(), "i")
+
+    mesh, part = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec("i")
+    f = jax.shard_map(local, mesh=mesh, in_specs=part, out_specs=PartitionSpec())
+
+    (found,) = masked.explain(lambda x: f(x) * 2, jnp.asarray([0.0, 4.0])).findings
+
+    assert (found.kind, found.operation, found.entries) == ("BLOCKED", "shard_map", 1)
+    assert found.where.line == line_of(test_sharded, "f(x) * 2")
+
+
+def test_no_report_is_clean_by_mistake(monkeypatch):
+    """What is there and was not found is said to be there."""
+    monkeypatch.setattr("safeops.autodiff._evidence.Evidence.findings", lambda *_: [])
+
+    kinds = {
+        f: {finding.kind for finding in masked.explain(f, jnp.asarray(0.0)).findings}
+        for f in (lambda x: jnp.stack([x, 1 / x])[0], jnp.sqrt, lambda x: x / x)
+    }
+
+    assert list(kinds.values()) == [{"BLOCKED"}, {"GENUINE"}, {"FORWARD", "GENUINE"}]
 
 
 def test_overflow_of_a_gradient():

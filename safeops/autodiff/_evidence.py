@@ -29,6 +29,7 @@ class Site:
 
 
 INPUT = Site("input")
+SOME = "an operation"  # that could not be found
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,19 @@ def tell(slope: Slope, numbers: np.ndarray) -> Slope:
         if count.met is not None and count.met.shape == numbers.shape:
             count.what = name_of(numbers[count.met]) or count.what
     return slope
+
+
+def missing(
+    findings: Sequence[Finding], *, value: bool, ordinary: int, masked: int
+) -> Iterator[Finding]:
+    """Give what is known to be there and was not found: no report is clean by mistake."""
+    kinds = {finding.kind for finding in findings}
+    if value and "FORWARD" not in kinds:
+        yield Finding("FORWARD", SOME)
+    if masked and not kinds & {"FORWARD", "GENUINE", "UNKNOWN"}:
+        yield Finding("GENUINE", SOME)
+    if ordinary > masked and "BLOCKED" not in kinds:
+        yield Finding("BLOCKED", SOME)
 
 
 def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:

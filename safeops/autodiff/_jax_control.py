@@ -152,14 +152,28 @@ def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     if isinstance(index, Pair):
         return unknown(eqn, ins, how)
     bodies = [body_of(branch, operands, how) for branch in eqn.params["branches"]]
+    kinds = kinds_of_branches(bodies)
     if not isinstance(index, jax.core.Tracer):
-        return bodies[int(index)]([], [])
+        return as_kinds(bodies[int(index)]([], []), kinds)
+    branches = [lambda body=body: pack_all(body([], []), kinds) for body in bodies]
+    return unpack_all(lax.switch(index.astype(jnp.int32), branches), kinds)
+
+
+def kinds_of_branches(bodies: Sequence[Callable[..., list[Any]]]) -> list[str]:
+    """Return what the results of branches are, whichever is taken."""
     every = [kinds_after(lambda body=body: body([], [])) for body in bodies]
     kinds = every[0]
     for more in every[1:]:
         kinds = [join(a, b) for a, b in zip(kinds, more, strict=True)]
-    branches = [lambda body=body: pack_all(body([], []), kinds) for body in bodies]
-    return unpack_all(lax.switch(index.astype(jnp.int32), branches), kinds)
+    return kinds
+
+
+def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+    """Return results of one branch, in which what another branch would use is absent."""
+    return [
+        Pair(x, active=False) if kind != COEFFICIENT and not isinstance(x, Pair) else x
+        for x, kind in zip(outs, kinds, strict=True)
+    ]
 
 
 def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:

@@ -7,7 +7,7 @@ which operation. Both move as masks do, and by the same rules.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from safeops._typing import Array
+from safeops.autodiff import _jax_control as control
 from safeops.autodiff import _jax_pairs as pairs
 from safeops.autodiff._evidence import (
     Cause,
@@ -26,6 +27,7 @@ from safeops.autodiff._evidence import (
     Site,
     Slope,
     blamed,
+    name_of,
     tell,
     united,
 )
@@ -35,6 +37,7 @@ from safeops.autodiff._jax_sites import Sites, each
 from safeops.autodiff._jax_steps import Steps
 
 ELEMENTWISE = ("mul", "div")
+WHOLE = ("shard_map",)  # whose body runs on several devices
 PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 
 
@@ -102,6 +105,19 @@ class Backward(Steps):
             stacked("spoilt"),
         )
 
+    def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+        """Run the branch that is taken; what another branch would use is dropped here."""
+        outs = super().cond(params, ins)
+        bodies = [control.body_of(branch, ins[1:], self.how) for branch in params["branches"]]
+        joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
+        site, _ = self.outer
+        return [
+            Marked(x.value, False, {site: np.ones(x.value.shape, bool)})  # noqa: FBT003  (a mask)
+            if isinstance(x, Pair) and not isinstance(x, Marked)
+            else x
+            for x in joined
+        ]
+
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks."""
         self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
@@ -117,6 +133,8 @@ class Backward(Steps):
                 continue
             absent = ~mask_of(out)
             own = united(spoilt[i], new)
+            if eqn.primitive.name in WHOLE:
+                self.compare(own, (eqn, run), ins, i, out, site)
             if self.rule(eqn) is pairs.unknown and not all(map(is_full, ins)):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
@@ -162,6 +180,18 @@ class Backward(Steps):
             elementwise=eqn.primitive.name in ELEMENTWISE,
         )
         return self.evidence.meet(meeting)
+
+    def compare(
+        self, marks: dict[Any, np.ndarray], at: Any, ins: list[Any], i: int, out: Pair, site: Site
+    ) -> None:
+        """Add where ordinary autodiff is not finite and this is, in a body that is run whole."""
+        eqn, run = at
+        value = np.asarray(pairs.plain(eqn, [pairs.value_of(x) for x in ins])[i])
+        bad = ~np.isfinite(value) & np.isfinite(np.asarray(out.value))
+        if bad.any():
+            cause = Cause("BLOCKED", site)
+            self.evidence.count(cause, (run, id(eqn))).add(bad, name_of(value[bad]))
+            marks[cause] = np.logical_or(marks.get(cause, False), bad)
 
     def slope(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]

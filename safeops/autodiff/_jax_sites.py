@@ -129,6 +129,11 @@ class Tagging(Choosing):
         with self.sites.scope(site):
             return super().process_primitive(primitive, args, params)
 
+    def process_shard_map(self, *args: Any, **params: Any) -> Any:
+        """Run a sharded function as one operation."""
+        with self.sites.scope(here("shard_map")):
+            return super().process_shard_map(*args, **params)
+
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
     ) -> Any:

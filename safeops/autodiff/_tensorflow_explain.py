@@ -126,7 +126,17 @@ class Run:
             number = int(pairs.value_of(index))
             two = op.type in ("If", "StatelessIf")
             which = int(not number) if two else min(max(number, 0), len(graphs) - 1)
-        return self.body(op, graphs[which], operands, which, is_gradient=is_gradient)
+        outs = self.body(op, graphs[which], operands, which, is_gradient=is_gradient)
+        given = [isinstance(x, Pair) for x in operands]
+        if len(graphs) == 1 or not any(given):
+            return outs
+        # What another branch would use is a zero of this one, and absent.
+        every = [control.linear_results(graph, given, self.frame) for graph in graphs]
+        dropped = self.at(op).drops
+        return [
+            absent(x, dropped) if any(linear) and not isinstance(x, Pair) else x
+            for x, linear in zip(outs, zip(*every, strict=True), strict=True)
+        ]
 
     def loop(self, op: Any, ins: list[Any], *, is_gradient: bool) -> list[Any]:
         """Repeat a body while its condition holds."""
@@ -213,6 +223,13 @@ class Run:
         value = _of_ones(at, ins, None if kept is None else kept.value)
         every = (*(kept.counts if kept else ()), *counts)
         return tell(Slope(at.site, value, every), values_of(value))
+
+
+def absent(x: Array, dropped: Site) -> Any:
+    """Return a zero as a pair of which nothing is active."""
+    if x.dtype == tf.variant or not pairs.is_linear(x):
+        return x
+    return Marked(x, pairs.active_of(x), {dropped: np.ones(x.shape, bool)})
 
 
 def is_recomputed(op: Any) -> bool:

@@ -18,7 +18,7 @@ from jax import lax
 from safeops._typing import Array
 from safeops.autodiff import _jax_control as control
 from safeops.autodiff import _jax_pairs as pairs
-from safeops.autodiff._evidence import Evidence, Forward, Site, reaching
+from safeops.autodiff._evidence import Evidence, Forward, Site, missing, reaching
 from safeops.autodiff._jax_choosers import selecting
 from safeops.autodiff._jax_explain import Backward, Marked
 from safeops.autodiff._jax_pairs import Mask, Options, Pair
@@ -577,10 +577,18 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
     value, pullback = jax.vjp(of_chosen, *chosen)
     _check_output(value)
     checked = _checked(pullback, value, chosen)
-    numbers = jax.tree.leaves((value, pullback(jnp.ones_like(value))))
-    if all(bool(jnp.isfinite(x).all()) for x in numbers):
+    ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
+    if not ordinary and jnp.isfinite(value):
         return make_report("jax", (), checked)
-    return make_report("jax", _found(of_chosen, chosen), checked)
+    findings, masked = _found(of_chosen, chosen)
+    bad = not jnp.isfinite(value)
+    found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
+    return make_report("jax", found, checked)
+
+
+def _bad(arrays: Sequence[Array]) -> int:
+    """Return how many entries are not finite."""
+    return sum(int((~jnp.isfinite(x)).sum()) for x in arrays)
 
 
 def _checked(pullback: Any, value: Array, chosen: Any) -> str:
@@ -590,8 +598,8 @@ def _checked(pullback: Any, value: Array, chosen: Any) -> str:
     return f"the gradient at {entries} entries, through {count} operations"
 
 
-def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> list[Finding]:
-    """Return what makes a value or a gradient not finite."""
+def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> tuple[list[Finding], int]:
+    """Return what makes a value or gradient not finite, and how much of the masked one is so."""
     forward = Forward(numbers_of, jax.tree.leaves(chosen))
     result = watching(f, forward)(*chosen)
     sites, evidence = Sites(), Evidence(forward)
@@ -601,7 +609,8 @@ def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> list[Finding]:
     start = Marked(jnp.ones_like(value), np.ones((), bool))
     outs = Backward(how, sites, evidence, (Site("call"), 0)).body(closed, [start])
     results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
-    return list(evidence.findings(reaching(results), result, named))
+    findings = list(evidence.findings(reaching(results), result, named))
+    return findings, _bad([pairs.value_of(x) for x in outs])
 
 
 def _refuse(how: dict[str, Any]) -> None:

@@ -20,13 +20,14 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff import _tensorflow_choices as choices
 from safeops.autodiff import _tensorflow_control as control
 from safeops.autodiff import _tensorflow_pairs as pairs
-from safeops.autodiff._evidence import Evidence, Forward, reaching
+from safeops.autodiff._evidence import Evidence, Forward, missing, reaching
 from safeops.autodiff._report import Finding, Report, make_report
 from safeops.autodiff._tensorflow_explain import Marked, Run
 from safeops.autodiff._tensorflow_pairs import Frame, Options, Pair
@@ -518,5 +519,10 @@ def _found(traced: _Traced) -> list[Finding]:
     (result,) = run.evaluate([value])
     known[seed.ref()] = Marked(tf.ones_like(result))
     outs = [x for x in run.evaluate(gradients) if isinstance(x, Marked)]
-    results = ((x.spoilt, values_of(x.value)) for x in outs)
-    return list(evidence.findings(reaching(results), result, named))
+    values = [values_of(x.value) for x in outs]
+    results = zip((x.spoilt for x in outs), values, strict=True)
+    findings = list(evidence.findings(reaching(results), result, named))
+    actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
+    masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))
+    bad = not np.isfinite(values_of(result))
+    return [*findings, *missing(findings, value=bad, ordinary=0, masked=masked)]
