@@ -33,7 +33,7 @@ from safeops.autodiff._evidence import (
 )
 from safeops.autodiff._jax_choosers import CHOOSERS
 from safeops.autodiff._jax_pairs import Factors, Options, Pair
-from safeops.autodiff._jax_sites import Sites, each
+from safeops.autodiff._jax_sites import Sites, each, numbers_of
 from safeops.autodiff._jax_steps import Steps
 
 ELEMENTWISE = ("mul", "div")
@@ -128,7 +128,8 @@ class Backward(Steps):
         slope = self.slope(eqn, ins, site, counts)
         found = []
         for i, out in enumerate(outs):
-            if not isinstance(out, Pair):
+            # An older JAX has cotangents of integers in shard_map, which have no entries.
+            if not isinstance(out, Pair) or numbers_of(out.value) is None:
                 found.append(out)
                 continue
             absent = ~mask_of(out)
