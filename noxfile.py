@@ -47,7 +47,7 @@ def tests_jax_older(session: nox.Session) -> None:
     """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
     install(session, "test", "older-jax")
     files = ("tests/test_autodiff_jax.py", "tests/test_explain_jax.py")
-    session.run("pytest", "--installed", "--framework=jax", *files)
+    session.run(*PYTEST, "--framework=jax", *files)
 
 
 @nox.session(default=False)

@@ -10,11 +10,11 @@ do, the time of MaskedTensor over ours.
 """
 
 import sys
-import time
 import warnings
 from pathlib import Path
-from statistics import geometric_mean, median, quantiles
+from statistics import geometric_mean, median
 
+import timing  # before torch: it sets the number of threads
 import numpy as np
 import torch
 from torch.masked import masked_tensor
@@ -72,13 +72,6 @@ WAYS = {
 }
 
 
-def seconds(run):
-    """Return the CPU time of a call."""
-    start = time.process_time()
-    run()
-    return time.process_time() - start
-
-
 def step(program, backward):
     """Return a forward and a backward pass as a function."""
     f, x, rows = program
@@ -92,20 +85,14 @@ def step(program, backward):
     return run
 
 
-def ratios(run, other, pairs):
-    """Return the quartiles of the time of one call over that of another."""
-    run(), other()
-    return quantiles([seconds(run) / seconds(other) for _ in range(pairs)], n=4)
-
-
 def print_costs(pairs):
     """Print what a step costs."""
     print("| program | way | step | quartiles |")
     print("| --- | --- | --- | --- |")
     for name, program in PROGRAMS.items():
         for way, backward in WAYS.items():
-            low, middle, high = ratios(step(program, backward), step(program, WAYS["A/A"]), pairs)
-            print(f"| {name} | {way} | {middle:.2f} | {low:.2f} to {high:.2f} |")
+            cost, _ = timing.compare(step(program, backward), step(program, WAYS["A/A"]), pairs)
+            print(f"| {name} | {way} | {cost.ratio:.2f} | {cost} |")
 
 
 # Beside MaskedTensor.
@@ -181,7 +168,7 @@ def print_comparison(pairs):
             if other and is_right(by_masked_tensor, other, point, active, wanted):
                 theirs = lambda f=other, p=point, a=active: by_masked_tensor(f, p, a)  # noqa: E731
                 ours = lambda f=program, p=point: by_us(f, p)  # noqa: E731
-                times.append(ratios(theirs, ours, pairs)[1])
+                times.append(timing.compare(theirs, ours, pairs)[0].ratio)
                 print(f"| {name} | {way} | {times[-1]:.1f} |")
                 count[way] += 1
                 break
