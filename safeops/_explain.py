@@ -5,6 +5,7 @@ import sys
 from argparse import REMAINDER, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,6 @@ UNSEEN = "no backward pass of PyTorch was seen; safeops.autodiff.explain takes a
 class NotFiniteError(BaseException):  # so that no ``except Exception`` of the script stops it
     """A gradient of the script is not finite."""
 
-    def __init__(self, report: Report) -> None:
-        super().__init__()
-        self.report = report
-
 
 def add_explain(commands: Any) -> None:
     """Add the command that watches a script."""
@@ -49,23 +46,32 @@ def explain_script(options: Namespace) -> int:
     if find_spec("torch") is None:
         print(NEEDS_TORCH, file=sys.stderr)
         return 2
+    if not options.module and not Path(options.file or "").is_file():
+        print(f"expected a script, or -m and a module, got {options.file}", file=sys.stderr)
+        return 2
     from safeops.autodiff.torch import watch_backward  # noqa: PLC0415  (PyTorch takes its time)
 
     argv = options.module or [options.file, *options.arguments]
+    reports: list[Report] = []
+    watch = partial(stop, reports)
     try:
-        with watch_backward(stop) as passes, program_of(argv, is_module=bool(options.module)):
+        with watch_backward(watch) as passes, program_of(argv, is_module=bool(options.module)):
             run(argv[0], is_module=bool(options.module))
-    except NotFiniteError as found:
-        show(found.report)
+    except (NotFiniteError, SystemExit):
+        if not reports:
+            raise
+    if reports:  # also where a bare ``except`` of the script has met the exception
+        show(reports[0])
         return 1
     if not passes:
         print(UNSEEN, file=sys.stderr)
     return 0
 
 
-def stop(report: Report) -> None:
-    """End the script."""
-    raise NotFiniteError(report)
+def stop(reports: list[Report], report: Report) -> None:
+    """Keep the report, and end the script."""
+    reports.append(report)
+    raise NotFiniteError
 
 
 def run(name: str, *, is_module: bool) -> None:

@@ -601,6 +601,16 @@ def test_a_report_in_a_terminal(masked):
     assert report.__rich__().plain == str(report)
 
 
+def test_a_slope_that_overflows_has_no_edit(masked):
+    """A safe quotient has the same slope beside 0, so that none is offered there."""
+    x = leaf([1e-200, 4.0])
+
+    (finding,) = masked.explain(lambda x: (1 / x)[1:].sum(), x).findings
+
+    assert finding.repair.edit is None
+    assert "safeops.autodiff.torch.backward" in finding.repair.text
+
+
 # The command.
 
 SCRIPT = """
@@ -646,6 +656,27 @@ def test_a_script_that_makes_none(tmp_path):
 
     assert done.returncode == 3, done.stderr
     assert done.stdout.splitlines() == ["step 0", "step 1"]
+
+
+@pytest.mark.parametrize("ending", ["", "import sys\nsys.exit(3)\n"])
+def test_a_script_that_stops_every_exception(tmp_path, ending):
+    """A bare ``except`` hides neither the report nor the exit code."""
+    script = SCRIPT.replace("except Exception:", "except:").replace("sys.exit(3)\n", ending)
+    (tmp_path / "other.py").write_text(script)
+
+    done = run_command(tmp_path, "other.py", "0", "4")
+
+    assert done.returncode == 1, done.stderr
+    assert "BLOCKED  the derivative of sqrt is inf" in done.stdout
+
+
+@pytest.mark.parametrize("program", [["nothing.py"], ["-m"]])
+def test_a_script_that_is_not_there(tmp_path, program):
+    """It is a wrong command line, and no gradient that is not finite."""
+    done = run_command(tmp_path, *program)
+
+    assert done.returncode == 2, done.stderr
+    assert "expected a script, or -m and a module" in done.stderr
 
 
 def test_a_script_without_pytorch(tmp_path):

@@ -120,3 +120,10 @@ def test_every_kernel_is_a_function_of_the_door():
 
     assert names <= set(so.__all__)
     assert len(names) > 50
+
+
+def test_an_option_may_be_an_array():
+    """A floor that is an array is asked for its value, which a program has not."""
+    import jax.numpy as jnp
+
+    assert so.safe_norm(jnp.zeros(2), min_norm=jnp.asarray(0.5)) == 0.5

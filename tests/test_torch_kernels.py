@@ -415,10 +415,7 @@ def test_masked_autodiff_sees_the_same_entries_left_out(name):
 
     f, _ = CALLS[name]
     for seed in range(24):
-        leaves = arguments(name, "float64", seed)
-        for leaf in leaves:
-            usual = leaf.detach().nan_to_num(4.0, 9.0, 0.0).clamp(-9.0, 9.0)  # a NaN asks no kernel
-            leaf.data = usual * (usual.abs() > 1e-6)
+        leaves = usual(arguments(name, "float64", seed))
 
         got, wanted = (masked_slopes(masked, g, leaves) for g in (f, generic(f)))
 
@@ -432,3 +429,85 @@ def masked_slopes(masked, f, leaves):
     out = f(*(x.abs().sqrt() for x in leaves)).flatten()
     pair = masked.grad(out[: (len(out) + 1) // 2].sum(), leaves, return_mask=True)
     return list(zip(*pair, strict=True))
+
+
+def usual(leaves):
+    """Make arguments finite, so that they ask the kernels, and zeros exact."""
+    for leaf in leaves:
+        values = leaf.detach().nan_to_num(4.0, 9.0, 0.0).clamp(-9.0, 9.0)
+        leaf.data = values * (values.abs() > 1e-6)
+    return leaves
+
+
+EXTREMES = {"nanmax", "nanmax, columns", "nanmin", "nanmin, rows"}
+
+
+@pytest.mark.parametrize("name", sorted(CALLS.keys() - EXTREMES))
+def test_what_is_filled_has_slope_0_for_any_cotangent(name):
+    """A cotangent that is infinite or NaN makes what the double where makes of it."""
+    import torch
+
+    f, _ = CALLS[name]
+    for seed in range(24):
+        leaves = usual(arguments(name, "float64", seed))
+        got, wanted = f(*leaves), generic(f)(*leaves)
+        special = np.resize([INF, 1.0, NAN, -INF, 2.0], got.numel()).reshape(got.shape)
+        cotangent = torch.tensor(special, dtype=torch.float64)
+
+        slopes = torch.autograd.grad(got, leaves, cotangent)
+
+        for ours, exact in zip(slopes, torch.autograd.grad(wanted, leaves, cotangent), strict=True):
+            assert_close(ours, exact, 1e-12, f"{name}, {seed}", 1e-12)
+
+
+@pytest.mark.parametrize("name", ["safe_div", "safe_reciprocal", "safe_pow, scalar", "safe_pow"])
+def test_derivatives_of_batched_gradients(name):
+    """A vectorised Jacobian has derivatives of its own, as behind the double where."""
+    import torch
+
+    f, count = CALLS[name]
+    points = (
+        torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64),
+        torch.tensor([1.5, 3.0, 0.25], dtype=torch.float64),
+    )
+    leaves = [x.clone().requires_grad_() for x in points[:count]]
+
+    def slopes(f):
+        rows = torch.autograd.functional.jacobian(
+            f, tuple(leaves), vectorize=True, create_graph=True
+        )
+        total = sum((row**2).sum() for row in rows)
+        return torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+
+    for ours, exact in zip(slopes(f), slopes(generic(f)), strict=True):
+        assert_close(ours.detach(), exact.detach(), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["safe_div", "safe_pow, square", "safe_log"])
+def test_results_may_be_written_into(name):
+    """As with the unsafe operation, the result of most can be changed in place."""
+    f, count = CALLS[name]
+    leaves = usual(arguments(name, "float64", 0))
+
+    out = f(*leaves)
+    out += 1
+    out.sum().backward()
+
+    assert all(leaf.grad is not None for leaf in leaves[:count])
+
+
+@NAMES
+def test_a_checkpoint_runs_again_under_masks(name):
+    """What a checkpoint computes again in a masked backward pass is what it computed before."""
+    from torch.utils.checkpoint import checkpoint
+
+    from safeops.autodiff import torch as masked
+
+    f, _ = CALLS[name]
+    leaves = usual(arguments(name, "float64", 0))
+    whole = checkpoint(f, *leaves, use_reentrant=False).sum()
+
+    got = masked.grad(whole, leaves)
+
+    for ours, exact in zip(got, masked.grad(generic(f)(*leaves).sum(), leaves), strict=True):
+        assert_close(ours, exact, 1e-12, name, 1e-12)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from safeops._backends import Limits, limits
+from safeops._backends import GENERIC, Limits, limits
 from safeops._typing import Array, Axis, Function
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
@@ -42,27 +42,22 @@ def _zero_below(x: Array, size: Array, bound: float, into: Array | None = None) 
 
 def _reused(x: Array, *others: Array) -> dict[str, Array]:
     """Return the option by which a function of both writes into x, if nothing keeps or sees it."""
-    if torch.is_grad_enabled() or _is_watched() or not all(map(_has_memory, (x, *others))):
+    if torch.is_grad_enabled() or _has_mode() or _is_watched():
+        return {}
+    if not all(map(_has_memory, (x, *others))):
         return {}
     return {"out": x}
 
 
 def _has_memory(x: Array) -> bool:
     """Whether x is what it seems; ``is_grads_batched=True`` makes batches that seem tensors."""
+    if type(x) not in _PLAIN:
+        return False
     try:
         x.data_ptr()
     except RuntimeError:
         return False
     return True
-
-
-def _zero_in(slope: Array, absent: Callable[[], Array]) -> Array:
-    """
-    Return a slope that is 0 where no entry is used, and say so to masked autodiff.
-
-    The zeros are there already, as products with 0; a dispatch mode is shown a selection.
-    """
-    return slope.masked_fill(absent(), 0.0) if _has_mode() else slope
 
 
 def _has_mode() -> bool:
@@ -90,23 +85,39 @@ def _last_zero(x: Array) -> float:
 
 def _are_plain(x: Any, *others: Any) -> bool:
     """Whether these are dense tensors of the CPU, of one of two dtypes, and nothing looks on."""
+    if _is_watched():  # first: torch.compile does not trace what else is asked
+        return False
     for y in (x, *others):
         if type(y) not in _PLAIN or y.dtype is not x.dtype or not y.is_cpu or y.is_nested:
             return False
-        if y.layout is not torch.strided:
+        if y.layout is not torch.strided or _is_of_inference(y):
             return False
-    return x.dtype in _LIMITS and not _is_watched()
+    return x.dtype in _LIMITS
+
+
+def _is_of_inference(x: Array) -> bool:
+    """Whether no backward pass may keep x."""
+    return bool(x.is_inference()) and not torch.is_inference_mode_enabled()
 
 
 def _is_watched() -> bool:
-    """Whether a compiler, a dispatch mode, `torch.func` or forward mode sees what is computed."""
+    """
+    Whether a compiler, a tracer, `torch.func` or forward mode sees what is computed.
+
+    Another dispatch mode, such as that of masked autodiff, is none: what a checkpoint computes
+    again under it must be what was computed without.
+    """
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or _has_mode()
+        or any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)  # noqa: SLF001
         or torch._C._are_functorch_transforms_active()  # noqa: SLF001  (what `apply` asks)
         or forward_ad._current_level >= 0  # noqa: SLF001  (there is no public name)
     )
+
+
+_KEYS: Any = torch._C._TorchDispatchModeKey  # noqa: SLF001  (there is no public name)
+_TRACERS = (_KEYS.PROXY, _KEYS.FAKE, _KEYS.FUNCTIONAL)
 
 
 class Selection(torch.autograd.Function):
@@ -119,10 +130,16 @@ class Selection(torch.autograd.Function):
     differentiable functions, and so has derivatives of every order.
     """
 
+    generic = ""  # the operation that `backward` is made of, if a derivative of that is asked for
+
     @classmethod
     def of(cls, *args: Any) -> Array:
         """Return the value, recorded where a gradient may be asked for."""
-        return cls.apply(*args) if _records(*args) else cls.value(*args)
+        if not _records(*args):
+            return cls.value(*args)
+        if cls.generic and (_is_watched() or not all(map(_has_memory, args))):
+            return GENERIC[cls.generic](*args)  # a derivative of a batch, or within a transform
+        return cls.apply(*args)
 
     @staticmethod
     def value(*args: Any) -> Array:
@@ -131,6 +148,8 @@ class Selection(torch.autograd.Function):
 
 
 class _Quotient(Selection):
+    generic = "safe_div"
+
     @staticmethod
     def value(x: Array, y: Array) -> Array:
         out, size = x / y, y.abs()
@@ -138,20 +157,20 @@ class _Quotient(Selection):
 
     @staticmethod
     def forward(ctx: Any, x: Array, y: Array) -> Array:
-        out = _Quotient.value(x, y)
-        ctx.save_for_backward(y, out)
-        return out
+        # Not the result, which may be written into.
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, y)
+        return _Quotient.value(x, y)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array | None, Array | None]:
-        y, out = ctx.saved_tensors
+        x, y = ctx.saved_tensors
         to_x = _Quotient.of(cotangent, y) if ctx.needs_input_grad[0] else None
         if not ctx.needs_input_grad[1]:
             return to_x, None
-        to_y = _Quotient.of(out, y)
+        to_y = _Quotient.of(_Quotient.of(x, y), y)
         to_y = torch.mul(to_y, cotangent, **_reused(to_y, cotangent))
         to_y = torch.neg(to_y, **_reused(to_y))
-        return to_x, _zero_in(to_y, lambda: y.abs() <= _last_zero(y))
+        return to_x, _zero_below(to_y, y.abs(), _last_zero(y), to_y)
 
 
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -281,13 +300,13 @@ class _Power(Selection):
     @staticmethod
     def value(x: Array, p: Array) -> Array:
         # Negative where x is 0 and p negative, and there only.
-        real = torch.maximum(x.sign().sub_(0.5), p)
-        return _zero_below(x.pow(p), real, -_LIMITS[p.dtype].smallest_normal)
+        real = torch.maximum(x.sign().sub_(0.5), p.sign())
+        return _zero_below(x.pow(p), real, -0.25)
 
     @staticmethod
     def forward(ctx: Any, x: Array, p: Array) -> Array:
         out = _Power.value(x, p)
-        ctx.save_for_backward(x, p, out)
+        ctx.save_for_backward(x, p, out if ctx.needs_input_grad[1] else None)
         return out
 
     @staticmethod
@@ -297,7 +316,8 @@ class _Power(Selection):
         if ctx.needs_input_grad[0]:
             factor, base = _of_slope(x, p)
             to_x = cotangent * factor * _Power.of(base, p - 1.0)
-            to_x = _zero_in(to_x, lambda: (x == 0) & (p != 1) & (p != 2))  # noqa: PLR2004  (powers)
+            used = torch.maximum(x.detach(), ((p == 1) | (p == 2)).to(p.dtype))  # noqa: PLR2004
+            to_x = _zero_below(to_x, used, 0.0)
         if not ctx.needs_input_grad[1]:
             return to_x, None
         return to_x, _zero_below(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
@@ -349,8 +369,7 @@ class _TimesLog(Selection):
         x, y = ctx.saved_tensors
         inside = _threshold(y, _last_zero(y), 1.0)
         to_y = _zero_below(cotangent * (x / inside), y, _last_zero(y))
-        to_x = cotangent * inside.log()
-        return _zero_in(to_x, lambda: y <= _last_zero(y)), to_y
+        return _zero_below(cotangent * inside.log(), y, _last_zero(y)), to_y
 
 
 def _times_log(x: Array, y: Array) -> Array | None:
@@ -431,15 +450,19 @@ class _Softmax(Selection):
     @staticmethod
     def forward(ctx: Any, x: Array, where: Array | None, axis: int) -> Array:
         out = _Softmax.value(x, where, axis)
-        ctx.save_for_backward(out, where)
+        inside = x if where is None else _kept(x, where, -math.inf)
+        absent = None if inside.amin() > -math.inf else inside == -math.inf
+        ctx.save_for_backward(out, absent)
         ctx.axis = axis
         return out
 
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
-        out, where = ctx.saved_tensors
+        out, absent = ctx.saved_tensors
         slope = _softmax_backward(cotangent, out, ctx.axis, out.dtype)
-        return slope if where is None else _zero_in(slope, lambda: ~where), None, None
+        if absent is not None:
+            slope = _zero_below(slope, absent.logical_not().to(slope.dtype), 0.5)
+        return slope, None, None
 
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -449,7 +472,7 @@ def _kept(x: Array, where: Array, other: float) -> Array:
     """Return ``where(where, x, other)``, by bits."""
     kind = _BITS[x.dtype]
     bits = x.new_full((), other).view(kind)
-    chosen = x.detach().view(kind) ^ bits
+    chosen = x.detach().resolve_neg().view(kind) ^ bits
     chosen &= where.view(torch.int8).neg()
     chosen ^= bits
     return chosen.view(x.dtype)

@@ -78,6 +78,7 @@ def _extreme_jvp(*given: Any) -> tuple[Array, Array]:
 _MOST = 64  # programs of one function, so that one called with ever new numbers is not compiled
 _CONSTANTS = (*SCALARS, str, type(None))
 _HOLE = object()
+_ARRAYS = {"where", "fill_value", "initial", "b"}  # options that may be traced
 
 
 class Jitted:
@@ -93,6 +94,8 @@ class Jitted:
 
     def __call__(self, *args: Any, **options: Any) -> Array | None:
         """Return the value; None for what is neither an array of JAX nor a constant."""
+        if any(isinstance(x, jax.Array) for name, x in options.items() if name not in _ARRAYS):
+            return None  # an option that is asked for its value
         values = (*args, *options.values())
         holes = [isinstance(x, jax.Array) for x in values]
         constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]

@@ -127,9 +127,18 @@ def operation_target(
         caveat = UNSURE if by_value is None else caveat
         options = ', fill_value=float("-inf")' if by_value else ""
     found = safe_operation(page, node, options)
-    return None if found is None else Target(page, node, *found, caveat)
+    if found is None:
+        return None
+    if found[0] in OVERFLOWING and finding.value in ("", "finite"):
+        if finding.value and found[0] != "safe_pow":  # at 0 a quotient is not finite
+            return None
+        caveat += BESIDE
+    return Target(page, node, *found, caveat)
 
 
+# At a tiny denominator or a huge base the slope overflows, and that of these does too.
+OVERFLOWING = ("safe_div", "safe_pow", "safe_reciprocal")
+BESIDE = "; the edit is for a singular point, not for a slope that overflows beside it"
 UNSURE = "; the edit is for a selection that does not look at this value"
 # JAX and TensorFlow run a softmax as several operations, which make NaN of a row of -inf.
 NO_NAN = "; the edit is for rows without NaN in the input"
@@ -166,7 +175,8 @@ def softmax_at(finding: "Finding") -> str:
 
 TEXTS = {
     "BLOCKED": "{masked}",
-    "GENUINE": "keep these entries out: there is no derivative, and a safe operation chooses one",
+    "GENUINE": "keep these entries out: there is no finite derivative; "
+    "at a singular point a safe operation chooses one",
     "FORWARD": "keep these entries out, by safe_where or before the program",
     "UNKNOWN": "drop the entries before this operation, or write it with others",
 }

@@ -108,6 +108,11 @@ def counted(entries: int, of: str = "") -> str:
     return f"{entries}{of} {'entry' if entries == 1 and not of else 'entries'}"
 
 
+def operations(count: int) -> str:
+    """Return a number of operations in words."""
+    return f"{count} operation{'' if count == 1 else 's'}"
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """

@@ -6,7 +6,6 @@ bodies of functions, loops and branches too; and each operation remembers where 
 """
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -106,8 +105,3 @@ def values_of(x: Array) -> np.ndarray:
     """Return real or complex numbers as an array."""
     numbers: np.ndarray = x.numpy()
     return numbers if numbers.dtype.kind in "fc" else numbers.astype(np.float32)  # bfloat16
-
-
-def count_of(operations: Sequence[Any]) -> int:
-    """Return how many operations there are that compute."""
-    return sum(op.type not in ("Const", "Placeholder", "Identity", "NoOp") for op in operations)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
-from safeops.autodiff._report import Finding, Kind, Report, counted, make_report
+from safeops.autodiff._report import Finding, Kind, Report, counted, make_report, operations
 from safeops.autodiff._rewrites import OF_ENTRIES
 from safeops.autodiff._torch_lines import METHODS, Record, not_finite, record_of, what_of
 from safeops.autodiff._torch_rules import is_custom, spread, words
@@ -72,7 +72,7 @@ def report_of(
 
     gradients = run()
     entries = sum(x.numel() for x in leaves)
-    checked = f"the gradient at {counted(entries)}, through {len(graph.nodes)} operations"
+    checked = f"the gradient at {counted(entries)}, through {operations(len(graph.nodes))}"
     if not any(map(is_bad, (*outputs, *gradients))):
         return make_report("torch", (), checked)
     ordinary = graph.watch(run)

@@ -24,7 +24,7 @@ from safeops.autodiff._jax_explain import Backward, Marked
 from safeops.autodiff._jax_pairs import Mask, Options, Pair
 from safeops.autodiff._jax_sites import Sites, count_of, named, numbers_of, tagging
 from safeops.autodiff._jax_watch import watching
-from safeops.autodiff._report import Finding, Report, make_report
+from safeops.autodiff._report import Finding, Report, counted, make_report, operations
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = [
@@ -595,7 +595,7 @@ def _checked(pullback: Any, value: Array, chosen: Any) -> str:
     """Say what an explanation looks at."""
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
     count = count_of(jax.make_jaxpr(pullback)(jnp.ones_like(value)).jaxpr)
-    return f"the gradient at {entries} entries, through {count} operations"
+    return f"the gradient at {counted(entries)}, through {operations(count)}"
 
 
 def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> tuple[list[Finding], int]:

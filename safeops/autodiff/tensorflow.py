@@ -28,10 +28,10 @@ from safeops.autodiff import _tensorflow_choices as choices
 from safeops.autodiff import _tensorflow_control as control
 from safeops.autodiff import _tensorflow_pairs as pairs
 from safeops.autodiff._evidence import Evidence, Forward, missing, reaching
-from safeops.autodiff._report import Finding, Report, make_report
+from safeops.autodiff._report import Finding, Report, counted, make_report
 from safeops.autodiff._tensorflow_explain import Marked, Run
 from safeops.autodiff._tensorflow_pairs import Frame, Options, Pair
-from safeops.autodiff._tensorflow_sites import Program, count_of, named, numbers_of, values_of
+from safeops.autodiff._tensorflow_sites import Program, named, numbers_of, values_of
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
 __all__ = ["GradientTape", "UnknownOperationWarning", "explain", "grad", "value_and_grad"]
@@ -463,7 +463,7 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
     args = _with_tensors(args, tuple(places))
     traced = _traced(f, args, places)
     entries = sum(tf.size(x).numpy() for x in tf.nest.flatten([args[i] for i in places]))
-    checked = f"the gradient at {entries} entries, through {count_of(traced.since)} operations"
+    checked = f"the gradient at {counted(entries)}"
     return make_report("tensorflow", _found(traced), checked)
 
 
