@@ -29,7 +29,7 @@ extensions = [
     "sphinx_design",
     "sphinx-mathjax-offline",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "jupyter_execute"]  # what is built, and what was executed
 html_theme = "furo"
 html_title = f"safeops {release}"
 html_static_path = ["static"]
