@@ -118,7 +118,7 @@ def section(name: str, title: str, part: _recipes.Section) -> str:
         spelled = list(_recipes.TITLES) if title != "The bug" else list(DIFFERENTIATED)
         lines.append(tabs(part.code, spelled))
         if title == "The bug":
-            lines.append("NumPy has no gradients, and so does not have this bug.")
+            lines.append("NumPy has no gradients to show it with.")
     return "\n\n".join(line for line in lines if line)
 
 
