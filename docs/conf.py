@@ -15,7 +15,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]  # pages.py, and the case
 
 import pages  # noqa: E402  (after the path)
 
-import safeops  # noqa: E402
+import safeops  # noqa: E402  (after the path)
 
 project = "safeops"
 author = "The safeops developers"

@@ -209,7 +209,7 @@ def _norm(
     min_norm: float = 0.0,
 ) -> Array | None:
     """Root of the sum of squares, where none of these is at an end of the range."""
-    if not _is_plain(x) or ord != 2 or where is not None or min_norm != 0:  # noqa: PLR2004
+    if not _is_plain(x) or ord != 2 or where is not None or min_norm != 0:  # noqa: PLR2004  (the Euclidean norm)
         return None
     with np.errstate(over="ignore", under="ignore"):
         total = np.add.reduce(x * x, axis=axis, keepdims=True)

@@ -30,7 +30,7 @@ _LIMITS = {
 _threshold: Function = torch.threshold
 _threshold_backward: Function = torch.ops.aten.threshold_backward.default
 _threshold_into: Function = torch.ops.aten.threshold_backward.grad_input
-_softmax_backward: Function = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001
+_softmax_backward: Function = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001  (there is no public name)
 
 
 def _zero_below(x: Array, size: Array, bound: float, into: Array | None = None) -> Array:
@@ -110,7 +110,7 @@ def _is_watched() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)  # noqa: SLF001
+        or any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)  # noqa: SLF001  (as above)
         or torch._C._are_functorch_transforms_active()  # noqa: SLF001  (what `apply` asks)
         or forward_ad._current_level >= 0  # noqa: SLF001  (there is no public name)
     )
@@ -316,7 +316,7 @@ class _Power(Selection):
         if ctx.needs_input_grad[0]:
             factor, base = _of_slope(x, p)
             to_x = cotangent * factor * _Power.of(base, p - 1.0)
-            used = torch.maximum(x.detach(), ((p == 1) | (p == 2)).to(p.dtype))  # noqa: PLR2004
+            used = torch.maximum(x.detach(), ((p == 1) | (p == 2)).to(p.dtype))  # noqa: PLR2004  (powers)
             to_x = _zero_below(to_x, used, 0.0)
         if not ctx.needs_input_grad[1]:
             return to_x, None
@@ -410,7 +410,7 @@ def _norm(
     min_norm: float = 0.0,
 ) -> Array | None:
     """Root of the sum of squares, where none of these is at an end of the range."""
-    if ord != 2 or where is not None or min_norm != 0 or axis == () or not _are_plain(x):  # noqa: PLR2004
+    if ord != 2 or where is not None or min_norm != 0 or axis == () or not _are_plain(x):  # noqa: PLR2004  (the Euclidean norm)
         return None
     out = _Norm.of(x, axis) if x.numel() else None
     if out is None or not _is_in_range(x, out.detach(), axis):
@@ -440,7 +440,14 @@ def _dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
 class _Softmax(Selection):
     @staticmethod
     def value(x: Array, where: Array | None, axis: int) -> Array:
-        inside = x if where is None else _kept(x, where, -math.inf)
+        return _Softmax.of_kept(_Softmax.inside(x, where), axis)
+
+    @staticmethod
+    def inside(x: Array, where: Array | None) -> Array:
+        return x if where is None else _kept(x, where, -math.inf)
+
+    @staticmethod
+    def of_kept(inside: Array, axis: int) -> Array:
         out = torch.softmax(inside, axis)
         if out.select(axis, 0).sum().isnan():
             empty = (inside == -math.inf).all(axis, keepdim=True)
@@ -449,8 +456,8 @@ class _Softmax(Selection):
 
     @staticmethod
     def forward(ctx: Any, x: Array, where: Array | None, axis: int) -> Array:
-        out = _Softmax.value(x, where, axis)
-        inside = x if where is None else _kept(x, where, -math.inf)
+        inside = _Softmax.inside(x, where)
+        out = _Softmax.of_kept(inside, axis)
         absent = None if inside.amin() > -math.inf else inside == -math.inf
         ctx.save_for_backward(out, absent)
         ctx.axis = axis

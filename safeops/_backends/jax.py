@@ -60,7 +60,7 @@ def _divide_jvp(args: tuple[Array, Array], tangents: tuple[Array, Array]) -> tup
 
 # A custom rule takes no keywords.
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
-def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001
+def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (as said)
     return choose(x, axis=axis, keepdims=keepdims)
 
 

@@ -53,7 +53,7 @@ def choices_at(page: Page, at: Location) -> Iterator[ast.expr]:
         if isinstance(node, ast.Subscript):
             yield node.slice
         elif isinstance(node, ast.Call) and named(node) == "where":
-            yield from node.args[: 1 if len(node.args) == 3 else None]  # noqa: PLR2004
+            yield from node.args[: 1 if len(node.args) == 3 else None]  # noqa: PLR2004  (both branches are given)
         elif isinstance(node, ast.Call) and named(node) in MASKS:
             yield from node.args[-2:]
 

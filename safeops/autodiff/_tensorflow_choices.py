@@ -49,7 +49,7 @@ def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
         for function in functions if isinstance(functions, list) else [functions]:
             graph = op.graph
             # Private, for TensorFlow has no public way from a call to its body.
-            while (body := graph._get_function(function.name)) is None:  # noqa: SLF001
+            while (body := graph._get_function(function.name)) is None:  # noqa: SLF001  (there is no public name)
                 graph = graph.outer_graph
             found.append(body.graph)
     return found

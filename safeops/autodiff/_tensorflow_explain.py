@@ -312,7 +312,7 @@ def reached(at: At, ins: list[Any], mask: np.ndarray, bad: np.ndarray) -> np.nda
             counts.append(tf.cast(mask, value.dtype))
         else:
             counts.append(tf.cast(bad, value.dtype) if pairs.is_linear(value) else value)
-    found: np.ndarray = np.abs(values_of(pairs.run(at.op, counts)[0])) > 0.5  # noqa: PLR2004
+    found: np.ndarray = np.abs(values_of(pairs.run(at.op, counts)[0])) > 0.5  # noqa: PLR2004  (between none and one)
     return found
 
 

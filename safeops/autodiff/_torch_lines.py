@@ -66,7 +66,7 @@ class RecordLines(TorchFunctionMode):
         """Run one function of PyTorch."""
         del types
         # There is no public way to ask which nodes are new.
-        first = torch.autograd._get_sequence_nr()  # noqa: SLF001
+        first = torch.autograd._get_sequence_nr()  # noqa: SLF001  (there is no public name)
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in IGNORED:
@@ -83,7 +83,7 @@ class RecordLines(TorchFunctionMode):
     def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:
         """Write a record on the new nodes."""
         if in_a_transform():  # whose tensors have neither numbers nor nodes
-            last = torch.autograd._get_sequence_nr()  # noqa: SLF001
+            last = torch.autograd._get_sequence_nr()  # noqa: SLF001  (there is no public name)
             self.inside.append((first, last, record))
             del self.inside[: -self.longest]
             return
@@ -95,11 +95,11 @@ class RecordLines(TorchFunctionMode):
 
     def label(self, x: Array, record: Record, first: int) -> None:
         """Write a record on the nodes that were made since, and on those from a transform."""
-        bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001
+        bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001  (there is no public name)
         stack = [y.grad_fn for y in bases if y.grad_fn is not None]
         while stack:
             node = stack.pop()
-            number = node._sequence_nr()  # noqa: SLF001
+            number = node._sequence_nr()  # noqa: SLF001  (there is no public name)
             if KEY in node.metadata or number >= LEAF:
                 continue
             found = record if number >= first else self.record_inside(number)
@@ -189,7 +189,7 @@ def what_of(values: Array, first: str = "inf") -> str:
 def in_a_transform() -> bool:
     """Whether a transform of torch.func is at work."""
     # There is no public way to ask.
-    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001
+    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  (there is no public name)
 
 
 # The number of the node that accumulates into a leaf is as large as can be.

@@ -62,7 +62,7 @@ ZEROS = words("zeros zeros_like new_zeros full full_like new_full scalar_tensor"
 def node_name() -> tuple[Any, str]:
     """Return the running node of autograd, and the name of its forward operation."""
     # There is no public way to ask which formula an operation belongs to.
-    node = torch._C._current_autograd_node()  # noqa: SLF001
+    node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public name)
     if node is None or is_custom(node):  # of which a user chooses the name
         return node, OURS if is_ours(node) else ""
     name = node.name()
@@ -77,7 +77,7 @@ def is_custom(node: Any) -> bool:
 
 def is_ours(node: Any) -> bool:
     """Whether a node is that of a function of ours which leaves entries out."""
-    return is_custom(node) and issubclass(node._forward_cls, Selection)  # noqa: SLF001
+    return is_custom(node) and issubclass(node._forward_cls, Selection)  # noqa: SLF001  (there is no public name)
 
 
 def in_a_hook(node: Any) -> bool:
@@ -97,7 +97,7 @@ def in_a_hook(node: Any) -> bool:
 
 def in_its_method() -> bool:
     """Whether the backward method of a custom function calls an operation, and not a hook."""
-    frame: Any = sys._getframe()  # noqa: SLF001
+    frame: Any = sys._getframe()  # noqa: SLF001  (as above)
     while frame is not None and frame.f_code.co_name != ENGINE:
         if frame.f_code is APPLY:
             return True
@@ -109,7 +109,7 @@ ENGINE = "_engine_run_backward"
 APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the method
 # Between the engine and an operation there are these files and no other.
 WATCH = str(Path(__file__).with_name("_torch_watch.py"))
-OWN_FILES = (__file__, WATCH, torch._compile.__file__, torch._dynamo.eval_frame.__file__)  # noqa: SLF001
+OWN_FILES = (__file__, WATCH, torch._compile.__file__, torch._dynamo.eval_frame.__file__)  # noqa: SLF001  (there is no public name)
 
 
 @dataclass
@@ -496,7 +496,7 @@ def total(call: Call) -> Any:
         return call.finish(active=True)
     x = call.args[0]
     dims = call.args[1] if len(call.args) > 1 else None
-    keepdim = call.args[2] if len(call.args) > 2 else False  # noqa: PLR2004
+    keepdim = call.args[2] if len(call.args) > 2 else False  # noqa: PLR2004  (a place)
     mask = spread(active, x)
     if not dims:
         return call.finish(mask.any())
@@ -610,7 +610,7 @@ def contract(call: Call) -> Any:
     """Multiply and sum: absent entries meet no coefficient."""
     x, y = call.args[:2]
     rest = call.args[2:]
-    call_it = lambda a, b: call.func(a, b, *rest, **call.kwargs)  # noqa: E731
+    call_it = lambda a, b: call.func(a, b, *rest, **call.kwargs)  # noqa: E731  (a name for one line)
     value, active = product(call_it, (x, call.masks.get(0)), (y, call.masks.get(1)))
     call.mode.state(value, active)
     return value

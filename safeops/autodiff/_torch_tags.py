@@ -73,7 +73,7 @@ class Tags:
             return
         storage = x.untyped_storage()
         size = x.element_size()
-        earlier = self.entries.get(storage._cdata)  # noqa: SLF001
+        earlier = self.entries.get(storage._cdata)  # noqa: SLF001  (there is no public name)
         count = storage.nbytes() // size
         if active is True and (earlier is None or earlier.active is True):
             flat: Mask = True
@@ -109,7 +109,7 @@ class Tags:
 
     def drop(self, x: Array) -> None:
         """Forget a storage."""
-        self.entries.pop(x.untyped_storage()._cdata, None)  # noqa: SLF001
+        self.entries.pop(x.untyped_storage()._cdata, None)  # noqa: SLF001  (there is no public name)
 
     def forget_the_dead(self) -> None:
         """Forget storages that nobody holds."""
@@ -135,7 +135,7 @@ class Tags:
             self.write(x, active=True)
             entry = self.find(x)
         if entry is not None:
-            key = x.untyped_storage()._cdata  # noqa: SLF001
+            key = x.untyped_storage()._cdata  # noqa: SLF001  (there is no public name)
             self.entries[key] = replace(entry, accumulated=not has_graph)
 
 
