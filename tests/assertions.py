@@ -1,4 +1,7 @@
-"""Assertions about arrays; each raises by itself."""
+"""Assertions about arrays and docstrings; each raises by itself."""
+
+import doctest
+import inspect
 
 import numpy as np
 
@@ -16,6 +19,16 @@ def assert_close(got, wanted, rtol, message="", atol=0.0):
     same = (got == wanted) | (np.isnan(got) & np.isnan(wanted)) | (finite & near)
     if not same.all():
         msg = f"{message}: at {np.argwhere(~same).tolist()} got {got[~same]}, not {wanted[~same]}"
+        raise AssertionError(msg)
+
+
+def assert_examples_run(thing, names, name=None):
+    """The docstring has examples, and with these names they print what they say."""
+    doc = inspect.getdoc(thing)
+    example = doctest.DocTestParser().get_doctest(doc, {**names}, name or thing.__name__, None, 0)
+    result = doctest.DocTestRunner().run(example)
+    if result.failed or not result.attempted:
+        msg = f"{result.failed} of {result.attempted} examples print something else"
         raise AssertionError(msg)
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from assertions import assert_close, differs
+from assertions import assert_close, assert_examples_run, differs
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,25 @@ def test_what_is_close_passes():
 def test_what_differs(got, is_off):
     """NaN and what is off by more than a thousandth differ."""
     assert differs(got, 1.0) is is_off
+
+
+def documented(examples):
+    """Return a function with examples in its docstring."""
+
+    def function():
+        pass
+
+    function.__doc__ = examples
+    return function
+
+
+@pytest.mark.parametrize("examples", ["None.", ">>> 1 + 1\n3", ">>> unknown"])
+def test_examples_that_do_not_run(examples):
+    """No example, one that prints something else, and one that raises are told."""
+    with pytest.raises(AssertionError, match="examples"):
+        assert_examples_run(documented(examples), {})
+
+
+def test_examples_that_run():
+    """An example that prints what it says passes."""
+    assert_examples_run(documented(">>> x + 1\n2"), {"x": 1})

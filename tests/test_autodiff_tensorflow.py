@@ -1,6 +1,5 @@
 """Masked autodiff for TensorFlow: the programs that people reported, and random ones."""
 
-import doctest
 import inspect
 import os
 from functools import partial
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 import tape
-from assertions import assert_close
+from assertions import assert_close, assert_examples_run
 from frameworks import to_numpy
 
 pytestmark = pytest.mark.only("tensorflow")
@@ -823,12 +822,8 @@ def test_recomputed_selections_in_a_body_are_numbers():
 def test_docstring_examples_run(name):
     """There are examples, and they print what they say."""
     doc = inspect.getdoc(getattr(masked, name))
-    example = doctest.DocTestParser().get_doctest(doc, dict(vars(masked)), name, name, 0)
 
-    result = doctest.DocTestRunner().run(example)
-
-    assert result.attempted > 0
-    assert result.failed == 0
+    assert_examples_run(getattr(masked, name), vars(masked))
     assert {"**Gradient.**", "**Source.**"} <= set(doc.split())
 
 

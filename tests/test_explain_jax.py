@@ -1,6 +1,5 @@
 """What `explain` says of JAX programs: the reported ones, control flow, and custom rules."""
 
-import doctest
 import inspect
 
 import numpy as np
@@ -13,6 +12,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
 import test_autodiff_jax as reported  # noqa: E402
+from assertions import assert_examples_run  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 
 PROGRAMS_RUN = reported.PROGRAMS_RUN // 25
@@ -438,13 +438,7 @@ def test_traced_arguments_are_refused():
 @pytest.mark.usefixtures("users_defaults")
 def test_the_example_runs():
     """The example of the docstring prints what it says."""
-    doc = inspect.getdoc(masked.explain)
-    example = doctest.DocTestParser().get_doctest(doc, {**vars(masked)}, "explain", "explain", 0)
-
-    result = doctest.DocTestRunner().run(example)
-
-    assert result.attempted > 0
-    assert result.failed == 0
+    assert_examples_run(masked.explain, vars(masked))
 
 
 # What the code relies on beside the public API.

@@ -1,7 +1,6 @@
 """The rules of the house: what imports what, what the docs promise, what is tested."""
 
 import ast
-import doctest
 import inspect
 import re
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import safeops
+from assertions import assert_examples_run
 from frameworks import FRAMEWORKS, MAKERS
 
 ROOT = Path(__file__).parents[1]
@@ -299,13 +299,7 @@ def test_docstrings_name_every_parameter(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_examples_run(name):
     """There are examples, and they print what they say."""
-    doc = inspect.getdoc(getattr(safeops, name))
-    example = doctest.DocTestParser().get_doctest(doc, {**vars(safeops)}, name, name, 0)
-
-    result = doctest.DocTestRunner().run(example)
-
-    assert result.attempted > 0
-    assert result.failed == 0
+    assert_examples_run(getattr(safeops, name), vars(safeops))
 
 
 # The files at the top.

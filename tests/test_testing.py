@@ -1,7 +1,5 @@
 """The check of gradients: what it finds, what it passes, what it says."""
 
-import doctest
-import inspect
 from collections import Counter
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 import cases
 import safeops
 import slices
+from assertions import assert_examples_run
 from frameworks import asarray
 from safeops._backends import load
 from safeops.testing import Finding, Place, check_gradients
@@ -625,14 +624,7 @@ def test_a_long_report_is_cut(autodiff_framework, xp):
 @pytest.mark.only("torch")
 def test_the_example_runs():
     """The example in the docstring prints what it says."""
-    doc = inspect.getdoc(check_gradients)
-    names = {"check_gradients": check_gradients}
-    example = doctest.DocTestParser().get_doctest(doc, names, "check_gradients", None, 0)
-
-    result = doctest.DocTestRunner().run(example)
-
-    assert result.attempted > 0
-    assert result.failed == 0
+    assert_examples_run(check_gradients, {"check_gradients": check_gradients})
 
 
 # What it refuses.
