@@ -339,16 +339,19 @@ def in_jax():
     import jax
     import jax.numpy as jnp
 
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # noqa: FBT003  (JAX's)
     xp = SimpleNamespace(**{name: getattr(jnp, name) for name in dir(jnp)})
     xp.softmax, xp.any = jax.nn.softmax, keepdims_any(jnp.any, keepdims=True)
 
     def gradient(f, args, n):
-        def call(*args):
+        # Both are returned, or a compiler drops the value; a constant seed it would work in.
+        def call(seed, *args):
             value, pull = jax.vjp(lambda *x: f(*x, *args[n:]), *args[:n])
-            return value, pull(jnp.ones_like(value))  # both, or a compiler drops the value
+            return value, pull(seed)
 
         call = jax.jit(call) if isinstance(f, type(jax.jit(call))) else call
-        return lambda: jax.block_until_ready(call(*args))
+        seed = jnp.ones_like(f(*args))
+        return lambda: jax.block_until_ready(call(seed, *args))
 
     return xp, jnp.asarray, {"eager": lambda f: f, "jit": jax.jit}, gradient
 
@@ -364,14 +367,15 @@ def in_tensorflow():
     xp.logical_not, xp.any = tf.logical_not, keepdims_any(tf.reduce_any, keepdims=True)
 
     def gradient(f, args, n):
-        def call(*args):
+        def call(seed, *args):
             with tf.GradientTape() as tape:
                 tape.watch(args[:n])
                 value = f(*args)
-            return value, tape.gradient(value, args[:n])
+            return value, tape.gradient(value, args[:n], seed)
 
         around = getattr(f, "again", lambda f: f)(call)
-        return lambda: around(*args)
+        seed = tf.ones_like(f(*args))
+        return lambda: around(seed, *args)
 
     def traced(**options):
         def trace(f):
