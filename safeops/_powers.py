@@ -152,6 +152,8 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
     neutral = xp.logical_and(p == 0, base < math.inf)
     size = double_where(xp, neutral, (base, p), lambda base, p: xp.exp(p * xp.log(base)), xp.pow)
     odd = xp.floor(p / 2) < p / 2
+    lost = xp.logical_and(negative, xp.isnan(p))
+    size = size + xp.where(lost, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
     return xp.where(xp.logical_and(negative, odd), -size, size)
 
 

@@ -1,4 +1,4 @@
-"""Eager JAX runs an operation as one program: the same values, and a program for each constant."""
+"""JAX: an operation as one program, and the rules of its own that some have."""
 
 import gc
 import weakref
@@ -11,6 +11,8 @@ import safeops as so
 from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._backends import GENERIC, load
+from safeops._backends import _jax_kernels as rules
+from specials import special_numbers
 
 pytestmark = pytest.mark.only("jax")
 
@@ -127,3 +129,171 @@ def test_an_option_may_be_an_array():
     import jax.numpy as jnp
 
     assert so.safe_norm(jnp.zeros(2), min_norm=jnp.asarray(0.5)) == 0.5
+
+
+# Rules of their own.
+
+
+def numbers(x):
+    """Return x, 2 for NaN: the slope of `jnp.abs` is -1 there, and with it that of a power."""
+    import jax.numpy as jnp
+
+    return jnp.where(jnp.isnan(x), 2, x)
+
+
+RULES = {
+    "safe_div": (so.safe_div, 2),
+    "safe_div, filled": (lambda x, y: so.safe_div(x, y, fill_value=-3.0), 2),
+    "safe_div, filled by an array": (lambda x, y: so.safe_div(x, y, fill_value=x), 2),
+    "safe_div, of a number": (lambda y: so.safe_div(2, y), 1),
+    "safe_sqrt": (so.safe_sqrt, 1),
+    "safe_sqrt, filled": (lambda x: so.safe_sqrt(x, fill_value=7.0), 1),
+    "safe_pow": (so.safe_pow, 2),
+    "safe_pow, positive": (lambda x, p: so.safe_pow(abs(x), p), 2),
+    "safe_pow, whole": (lambda x, p: so.safe_pow(numbers(x), p.round()), 2),
+    "safe_pow, number": (lambda x: so.safe_pow(x, 3), 1),
+    "safe_pow, of a number": (lambda p: so.safe_pow(2.0, p), 1),
+    "xlogy": (so.xlogy, 2),
+    "xlogy, at zero": (lambda x, y: so.xlogy(x * (y > 0).astype(x.dtype), y), 2),
+}
+WAYS = pytest.mark.parametrize("name", RULES)
+SHAPES = [((6, 7), (6, 7)), ((6, 1), (6, 7))]
+
+
+def points(name, dtype, shapes, seed):
+    """Return arguments of these shapes."""
+    chosen = enumerate(shapes[: RULES[name][1]])
+    return tuple(asarray("jax", special_numbers(dtype, s, 2 * seed + i), dtype) for i, s in chosen)
+
+
+def derivatives(f):
+    """Return a program: value, first and second derivatives in random directions."""
+    import jax
+
+    def every(args):
+        random = iter(jax.random.split(jax.random.key(0), 9))
+        out = jax.eval_shape(f, *args)
+        weights = jax.random.normal(next(random), out.shape, out.dtype)
+        along = tuple(jax.random.normal(next(random), x.shape, x.dtype) for x in args)
+        then = tuple(jax.random.normal(next(random), x.shape, x.dtype) for x in args)
+
+        def pull(*args):
+            return jax.vjp(f, *args)[1](weights)
+
+        def push(*args):
+            return jax.jvp(f, args, along)[1]
+
+        return {
+            "value": [f(*args)],
+            "reverse": pull(*args),
+            "forward": [push(*args)],
+            "reverse over reverse": jax.vjp(pull, *args)[1](then),
+            "forward over reverse": jax.jvp(pull, args, then)[1],
+            "reverse over forward": jax.vjp(push, *args)[1](weights),
+            "forward over forward": [jax.jvp(push, args, then)[1]],
+        }
+
+    return jax.jit(every)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@WAYS
+def test_rules_are_those_of_the_double_where(name, dtype):
+    """Value, first and second derivatives are what the double where has, in each composition."""
+    f, _ = RULES[name]
+    rtol = {"float32": 1e-4, "float64": 1e-13}[dtype]
+    ours, steps = derivatives(f), derivatives(f)
+    for shapes in SHAPES:
+        for seed in range(12):
+            args = points(name, dtype, shapes, seed)
+
+            got, wanted = ours(args), generic(steps, args)
+
+            lost = np.isnan(to_numpy(sum(args)))
+            for order, found in got.items():
+                for a, b in zip(found, wanted[order], strict=True):
+                    assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
+                    assert_near(to_numpy(a), to_numpy(b), rtol, f"{order}, {seed}", lost)
+
+
+def assert_near(got, wanted, rtol, what, lost):
+    """
+    Two results are equal up to rounding, relative to their largest or to terms of size 1.
+
+    Where no argument is NaN, a rule may have a derivative that the double where has not: that of
+    second order of ``0 * log(1e-30)`` is 1e30, and JAX forms ``0 * 1e30 ** 2``.
+    """
+    lost = lost if lost.shape == got.shape else lost.any()
+    wanted = np.where(np.isnan(wanted) & ~lost, got, wanted)
+    largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
+    assert_close(got, wanted, rtol, what, rtol * min(largest, 1.0))
+
+
+def test_every_rule_has_a_call_here():
+    """The table names each kernel."""
+    assert {name.partition(",")[0] for name in RULES} == set(rules.KERNELS)
+
+
+def test_assert_near_can_fail():
+    """It tells numbers apart, and a NaN that has gone."""
+    nan, yes = np.array([np.nan]), np.array([True])
+    with pytest.raises(AssertionError):
+        assert_near(np.array([2.0]), np.array([0.0]), 1e-5, "", ~yes)
+    with pytest.raises(AssertionError):
+        assert_near(np.array([0.0]), nan, 1e-5, "", yes)
+    with pytest.raises(AssertionError):
+        assert_near(nan, np.array([0.0]), 1e-5, "", ~yes)
+
+
+@WAYS
+def test_rules_in_vmap_and_under_the_detector(name):
+    """A rule is mapped over a batch, and makes no NaN on the way to a finite gradient."""
+    import jax
+
+    f, n = RULES[name]
+    x = asarray("jax", [[0.0, 4.0, 1e-310], [2.0, 0.0, 0.5]])
+
+    def total(*args):
+        return f(*args).sum()
+
+    every = tuple(range(n))
+    with jax.debug_nans(True):
+        slopes = jax.grad(total, every)(*[x] * n)
+    mapped = jax.vmap(jax.grad(total, every))(*[x] * n)
+
+    for a, b in zip(slopes, mapped, strict=True):
+        assert np.isfinite(to_numpy(a)).all()
+        assert_close(to_numpy(a), to_numpy(b), 1e-15, name)
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@WAYS
+def test_what_comes_to_a_fill_is_lost(name, bad):
+    """An infinite cotangent or tangent at a filled entry is 0, and not NaN."""
+    import jax
+
+    f, n = RULES[name]
+    zero, one = asarray("jax", [0.0, 0.0]), asarray("jax", [-1.0, -1.0])
+    args = {"safe_pow": [zero, one], "xlogy": [zero, zero]}.get(name.partition(",")[0], [zero] * 2)
+    if name in ("safe_pow, number", "safe_pow, of a number", "safe_div, filled by an array"):
+        return  # nothing is filled, or by what has a slope
+    args = tuple(args[:n])
+    comes = asarray("jax", [bad, 1.0])
+
+    wanted = generic(lambda: jax.vjp(f, *args)[1](comes))
+    assert [to_numpy(x).tolist() for x in jax.vjp(f, *args)[1](comes)] == [
+        to_numpy(x).tolist() for x in wanted
+    ]
+    assert to_numpy(jax.jvp(f, args, (comes,) * n)[1]).tolist() == [0, 0]
+
+
+def test_a_constant_has_no_part():
+    """Along one argument, the infinite slope of the other is no factor of 0."""
+    import jax
+
+    inf, two = asarray("jax", np.inf), asarray("jax", 2.0)
+    one = asarray("jax", 1.0)
+
+    assert jax.jvp(lambda x: so.safe_div(x, two), (inf,), (one,))[1] == 0.5
+    assert jax.jvp(lambda y: so.xlogy(two, y), (inf,), (one,))[1] == 0
+    assert jax.jvp(lambda x: so.safe_pow(x, 1.0), (inf,), (one,))[1] == 1

@@ -9,6 +9,7 @@ import pytest
 import safeops as so
 from assertions import assert_close
 from safeops._backends import load
+from specials import special_numbers
 
 pytestmark = pytest.mark.only("torch")
 
@@ -60,21 +61,11 @@ def mask_of(x):
     return keep
 
 
-def numbers(dtype, shape, seed):
-    """Return random numbers, many of them special, and some rows of zeros and of one kind."""
+def tensor(dtype, shape, seed):
+    """Return special numbers as a tensor."""
     import torch
 
-    info = np.finfo(dtype)
-    least = float(info.smallest_normal)
-    special = [0.0, -0.0, 0.0, 1.0, 1.0, -1.0, 2.0, least, -least, least / 2, -least / 2]
-    special += [1e-30, 1e30, -1e30, 88.72283, 88.72284, 709.79, -INF, INF, NAN, -NAN]
-    random = np.random.default_rng(seed)
-    x = random.normal(size=shape)
-    chosen = random.random(shape) < random.choice([0, 0.1, 0.6])
-    x = np.where(chosen, random.choice(special[: random.integers(3, len(special))], shape), x)
-    if shape and shape[0] > 3:
-        x[1], x[2] = 0.0, random.choice([NAN, -INF, 0.5])
-    return torch.tensor(x.astype(dtype))
+    return torch.tensor(special_numbers(dtype, shape, seed))
 
 
 def laid_out(x, seed):
@@ -102,7 +93,7 @@ def arguments(name, dtype, seed):
     chosen = fits if narrow else shapes
     shapes = chosen[seed % len(chosen)]
     pairs = enumerate(shapes)
-    leaves = (laid_out(numbers(dtype, s, 2 * seed + i), seed // 2 + i) for i, s in pairs)
+    leaves = (laid_out(tensor(dtype, s, 2 * seed + i), seed // 2 + i) for i, s in pairs)
     return [x.detach().requires_grad_() for x in leaves]
 
 

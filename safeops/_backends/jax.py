@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from safeops._backends import GENERIC
+from safeops._backends._jax_kernels import KERNELS, divide
 from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, Axis, DType, Function
 
@@ -16,16 +17,7 @@ from safeops._typing import Array, Axis, DType, Function
 class JaxNumpy:
     """`jax.numpy` with some rules put right."""
 
-    @staticmethod
-    @jax.custom_jvp
-    def divide(x: Array, y: Array) -> Array:
-        """
-        Return ``x / y``.
-
-        The rule of JAX 0.10.2 forms ``y ** -2``, which is inf below 1e-19 in float32: at
-        ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30.
-        """
-        return jnp.divide(x, y)
+    divide = staticmethod(divide)
 
     @staticmethod
     def abs(x: Array) -> Array:
@@ -49,13 +41,6 @@ class JaxNumpy:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)
-
-
-@JaxNumpy.divide.defjvp
-def _divide_jvp(args: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    quotient = JaxNumpy.divide(*args)
-    x_dot, y_dot = tangents
-    return quotient, (x_dot - quotient * y_dot) / args[1]
 
 
 # A custom rule takes no keywords.
@@ -118,7 +103,9 @@ class Jitted:
             values = [next(rest) if x is _HOLE else x for x in constants]
             first = len(values) - len(names)
             options = dict(zip(names, values[first:], strict=True))
-            return GENERIC[self.name](*values[:first], **options)
+            kernel = KERNELS.get(self.name)
+            value = None if kernel is None else kernel(*values[:first], **options)
+            return GENERIC[self.name](*values[:first], **options) if value is None else value
 
         call.__name__ = self.name
         return jax.jit(call, inline=True)

@@ -1,0 +1,195 @@
+"""
+Operations with a derivative rule of their own, where XLA makes less of that of a double where.
+
+Each guard of a double where is a select of a tangent, and XLA keeps in memory what two of them
+need. As a rule the same derivative is one select, and what the plain operation has. Measured with
+jax 0.10.2 on one core of a CPU.
+
+A rule selects the tangent, and multiplies it with what is finite where nothing is selected: the
+first is the fill in forward mode, the second in reverse mode.
+
+A kernel has the name and the options of the function that asks it, and returns None for what it
+leaves to the double where.
+"""
+
+import math
+from collections.abc import Callable
+from functools import reduce
+from operator import add
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from safeops._backends import enter, limits
+from safeops._typing import Array, Function
+
+
+def _sum(_: Function, total: Array, *args: Array) -> Array:
+    del args
+    return total
+
+
+def _with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function], Function]:
+    """
+    Give a function a tangent: a part for each argument, summed, and what is `then` made of these.
+
+    All get the function itself; a slope then the arguments and the tangent of its own.
+    """
+
+    def decorator(function: Function) -> Function:
+        f: Any = jax.custom_jvp(function)
+
+        def jvp(args: Any, dots: Any) -> tuple[Array, Array]:
+            pairs = zip(slopes, dots, strict=True)
+            # A constant has no part: 0 times an infinite slope would be NaN.
+            parts = [slope(f, *args, x) for slope, x in pairs if type(x) is not SymbolicZero]
+            return f(*args), then(f, reduce(add, parts), *args)
+
+        f.defjvp(jvp, symbolic_zeros=True)
+        return f
+
+    return decorator
+
+
+def _numerator(_: Function, x: Array, y: Array, dot: Array) -> Array:
+    del x, y
+    return dot
+
+
+def _denominator(f: Function, x: Array, y: Array, dot: Array) -> Array:
+    return -f(x, y) * dot
+
+
+@_with_rule(_numerator, _denominator, then=lambda f, total, _, y: f(total, y))
+def divide(x: Array, y: Array) -> Array:
+    """
+    Return ``x / y``.
+
+    The rule of JAX 0.10.2 forms ``y ** -2``, which is inf below 1e-19 in float32: at
+    ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30.
+    """
+    return jnp.divide(x, y)
+
+
+def _is_small(x: Array) -> Array:
+    return jnp.abs(x) < limits(jnp, x).smallest_normal
+
+
+def _over(_: Function, total: Array, x: Array, y: Array) -> Array:
+    del x
+    bad = _is_small(y)
+    return jnp.where(bad, 0, divide(total, jnp.where(bad, 1, y)))
+
+
+@_with_rule(_numerator, _denominator, then=_over)
+def _quotient(x: Array, y: Array) -> Array:
+    bad = _is_small(y)
+    return jnp.where(bad, 0, x) / jnp.where(bad, 1, y)
+
+
+def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array:
+    _, x, y, fill = enter(x, y, also=(fill_value,), complex_too=True)
+    return _filled(_quotient(x, y), _is_small(y), fill)
+
+
+def _filled(x: Array, bad: Array, fill: Any) -> Array:
+    """Return x, which is 0 where it is bad, with the fill there."""
+    zero = isinstance(fill, (int, float)) and fill == 0 and math.copysign(1, fill) > 0
+    return x if zero else jnp.where(bad, fill, x)
+
+
+def _is_no_root(x: Array) -> Array:
+    return x < limits(jnp, x).smallest_nonzero
+
+
+def _of_root(f: Function, x: Array, dot: Array) -> Array:
+    bad = _is_no_root(x)
+    return jnp.where(bad, 0, divide(dot, 2 * jnp.where(bad, 1, f(x))))
+
+
+@_with_rule(_of_root)
+def _positive_root(x: Array) -> Array:
+    return jnp.sqrt(jnp.where(_is_no_root(x), 0, x))
+
+
+def _root(x: Array, *, fill_value: Any = 0.0) -> Array:
+    _, x, fill = enter(x, also=(fill_value,))
+    return _filled(_positive_root(x), _is_no_root(x), fill)
+
+
+def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
+    """Return where x is 0, and where its power is infinite or not real."""
+    bound = limits(jnp, x).smallest_nonzero
+    zero = jnp.abs(x) < bound
+    return zero, ((x <= -bound) & (jnp.floor(p) < p)) | (zero & (p < 0))
+
+
+def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
+    zero, unreal = _is_unreal(x, p)
+    dead, negative = zero | unreal, x < 0
+    # By the size, as an exponent of 1e30 and the one below are the same number; and below 0 the
+    # exponent is a constant, as x**p is not real beside an integer.
+    size = jnp.where(dead, 1, jnp.abs(x))
+    fixed = jnp.where(dead, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
+    slope = fixed * f(size, fixed - 1)
+    slope = jnp.where(negative & (jnp.floor(p / 2) == p / 2), -slope, slope)
+    at_zero = jnp.where(p == 1, 1, jnp.where(p == 2, 2 * x, 0))  # noqa: PLR2004  (powers)
+    return jnp.where(unreal, 0, dot) * jnp.where(zero, at_zero, slope)
+
+
+def _power_along_exponent(f: Function, x: Array, p: Array, dot: Array) -> Array:
+    flat = _is_unreal(x, p)[0] | (x < 0)
+    slope = jnp.where(flat, 0, f(x, p)) * jnp.log(jnp.where(flat, 1, x))
+    return jnp.where(flat, 0, dot) * slope
+
+
+@_with_rule(_power_along_base, _power_along_exponent)
+def _real_power(x: Array, p: Array) -> Array:
+    zero, unreal = _is_unreal(x, p)
+    at_zero = jnp.where(p > 0, 0, jnp.where(p == 0, 1, p))  # NaN stays
+    normal = jnp.where(p == 0, 0, p)  # subnormal exponents are 0, but not to `power`
+    out = jnp.where(zero, at_zero, jnp.power(jnp.where(zero, 1, x), normal))
+    return jnp.where(unreal, 0, out)
+
+
+def _power(x: Array, p: Array) -> Array:
+    _, x, p = enter(x, p)
+    return _real_power(x, p)
+
+
+def _is_lost(x: Array, y: Array) -> Array:
+    """Whether x is 0 and the logarithm of y not finite."""
+    bound = limits(jnp, x)
+    zero = jnp.abs(x) < bound.smallest_nonzero
+    return zero & ((y < bound.smallest_normal) | (y == math.inf))
+
+
+def _along_factor(_: Function, x: Array, y: Array, dot: Array) -> Array:
+    bad = _is_lost(x, y)
+    return jnp.where(bad, 0, dot) * jnp.log(jnp.where(bad, 1, y))
+
+
+def _along_logarithm(_: Function, x: Array, y: Array, dot: Array) -> Array:
+    bad = _is_lost(x, y)
+    return divide(jnp.where(bad, 0, x), jnp.where(bad, 1, y)) * jnp.where(bad, 0, dot)
+
+
+@_with_rule(_along_factor, _along_logarithm)
+def _log_product(x: Array, y: Array) -> Array:
+    bad = _is_lost(x, y)
+    return jnp.where(bad, 0, x) * jnp.log(jnp.where(bad, 1, y))
+
+
+def _times_log(x: Array, y: Array) -> Array:
+    _, x, y = enter(x, y)
+    return _log_product(x, y)
+
+
+KERNELS: dict[str, Function] = {
+    "safe_div": _divide,
+    "safe_sqrt": _root,
+    "safe_pow": _power,
+    "xlogy": _times_log,
+}
