@@ -4,8 +4,8 @@ import math
 from functools import partial
 from typing import Any
 
-from safeops._backends import enter, kernel_first, limits
-from safeops._typing import Array, Namespace
+from safeops._backends import backend_of, enter, kernel_first, limits
+from safeops._typing import Array, Function, Namespace
 from safeops._where import double_where, stop_gradient
 
 
@@ -137,24 +137,29 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     zero = xp.abs(x) < bound
     fractional = xp.floor(p) < p  # NaN is not: it passes on
     unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
-
-    def power(x: Array, p: Array) -> Array:
-        return double_where(xp, zero, (x, p), partial(_power_at_zero, xp), partial(_power, xp))
-
-    return double_where(xp, unreal, (x, p), 0.0, power)
+    edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(zero, x, 0.0), stop_gradient(p)))
+    return double_where(xp, xp.logical_or(zero, unreal), (x, p), edge, partial(_power, xp))
 
 
 def _power(xp: Namespace, x: Array, p: Array) -> Array:
     """Power of a base that is not zero, by its size, so that the slope for p never meets log(x)."""
     negative = x < 0
-    base, p = xp.abs(x), xp.where(negative, stop_gradient(p), p)
-    # PyTorch's slope for x is a constant 0 at p == 0, without its derivative 1 / x for p (2.13).
-    neutral = xp.logical_and(p == 0, base < math.inf)
-    size = double_where(xp, neutral, (base, p), lambda base, p: xp.exp(p * xp.log(base)), xp.pow)
-    odd = xp.floor(p / 2) < p / 2
+    p = xp.where(negative, stop_gradient(p), p)
+    size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(xp.abs(x), p)
     lost = xp.logical_and(negative, xp.isnan(p))
     size = size + xp.where(lost, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
+    odd = xp.floor(p / 2) < p / 2
     return xp.where(xp.logical_and(negative, odd), -size, size)
+
+
+def _power_with_exponent(xp: Namespace) -> Function:
+    """Return the power of a positive base, whose slope for x depends on p at ``p == 0`` too."""
+
+    def power(x: Array, p: Array) -> Array:
+        neutral = xp.logical_and(p == 0, x < math.inf)
+        return double_where(xp, neutral, (x, p), lambda x, p: xp.exp(p * xp.log(x)), xp.pow)
+
+    return power
 
 
 def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:

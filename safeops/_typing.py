@@ -25,6 +25,7 @@ class Backend(Protocol):
     name: str
     xp: Namespace  # functions by their names in the array API standard
     kernels: Mapping[str, Function]  # its own ways to functions of the house, by their names
+    keeps_exponent: bool  # whether the slope of x**p for x depends on p at p == 0, as it does
 
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this framework."""

@@ -544,7 +544,11 @@ def _present(x: Array) -> Array:
 
 
 class _Nansum(Selection):
-    """`torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN."""
+    """
+    `torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN.
+
+    It keeps a byte an entry for its backward pass, and not the entries.
+    """
 
     @staticmethod
     def value(x: Array, axis: Axis) -> Array:
@@ -552,13 +556,13 @@ class _Nansum(Selection):
 
     @staticmethod
     def forward(ctx: Any, x: Array, axis: Axis) -> Array:
-        ctx.save_for_backward(x)
+        ctx.save_for_backward(_present(x).to(torch.int8))
         return _Nansum.value(x, axis)
 
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
-        (x,) = ctx.saved_tensors
-        return _zero_below(cotangent.expand(x.shape), _present(x), 0.5), None
+        (kept,) = ctx.saved_tensors
+        return _zero_below(cotangent.expand(kept.shape), kept.to(cotangent.dtype), 0.5), None
 
 
 class _Nanextreme(Selection):

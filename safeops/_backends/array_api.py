@@ -17,6 +17,7 @@ class ArrayAPI:
     """A framework known by its namespace alone."""
 
     kernels: Mapping[str, Function] = {}
+    keeps_exponent = True
 
     def __init__(self, xp: Namespace) -> None:
         self.xp = xp

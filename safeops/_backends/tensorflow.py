@@ -21,12 +21,14 @@ import tensorflow as tf
 from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, Axis, DType, Function
 
-SIGNED = (tf.int8, tf.int16, tf.int32, tf.int64)
-UNSIGNED = (tf.uint8, tf.uint16, tf.uint32, tf.uint64)
-REAL = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
-COMPLEX = (tf.complex64, tf.complex128)
-INEXACT = frozenset(REAL + COMPLEX)
-NUMERIC = SIGNED + UNSIGNED + REAL + COMPLEX
+# By hash: dtypes compare in Python, which takes a fifth of an operation for each.
+SIGNED = frozenset((tf.int8, tf.int16, tf.int32, tf.int64))
+UNSIGNED = frozenset((tf.uint8, tf.uint16, tf.uint32, tf.uint64))
+REAL = frozenset((tf.float16, tf.bfloat16, tf.float32, tf.float64))
+COMPLEX = frozenset((tf.complex64, tf.complex128))
+INEXACT = REAL | COMPLEX
+NUMERIC = SIGNED | UNSIGNED | INEXACT
+_WEAK = (tf.Tensor, bool, int, float)  # and what changes no dtype of floating point
 MAX_DOUBLINGS = 31  # of a length that is not known: int32 indexes the longest axis
 
 xp = SimpleNamespace(__name__="tensorflow")
@@ -61,7 +63,7 @@ def promote(a: DType, b: DType) -> DType:
     bfloat16 is float32, uint64 with a signed integer is float64, as in NumPy.
     """
     wider = a if a.size >= b.size else b
-    for kinds in ({tf.bool}, {*SIGNED, *UNSIGNED}):
+    for kinds in ({tf.bool}, SIGNED | UNSIGNED):
         if (a in kinds) != (b in kinds):
             return b if a in kinds else a
     if a in COMPLEX or b in COMPLEX:
@@ -81,6 +83,9 @@ def result_type(*args: Any) -> DType:
     A scalar changes the dtype only if that cannot hold its kind: an integer tensor with a float
     becomes what `tf.truediv` makes of it, a boolean one with an int becomes int64.
     """
+    found = {x.dtype for x in args if isinstance(x, tf.Tensor)}
+    if len(found) == 1 and found <= REAL and all(isinstance(x, _WEAK) for x in args):
+        return found.pop()  # the usual case, in a tenth of the time
     scalars = [x for x in args if isinstance(x, SCALARS)]
     dtypes = [tf.as_dtype(getattr(x, "dtype", x)) for x in args if not isinstance(x, SCALARS)]
     if not dtypes:
@@ -110,6 +115,8 @@ def iinfo(x: Any, /) -> Any:
 @standard
 def asarray(x: Any, /, *, dtype: DType = None) -> Array:
     """Return `x` as a tensor of `dtype`; Python floats default to float32."""
+    if isinstance(x, tf.Tensor) and x.dtype is dtype:
+        return x
     if isinstance(x, SCALARS):
         # tf.constant takes no True for a number.
         return tf.constant(int(x) if isinstance(x, bool) and dtype in NUMERIC else x, dtype)
@@ -143,8 +150,6 @@ def together(*args: Any) -> list[Array]:
     """Return all arguments as tensors of one dtype."""
     # TensorFlow raises on mixed dtypes, and in graph mode on a scalar first: where(c, 1.0, half).
     mixed = [x if isinstance(x, SCALARS) else tensor(x) for x in args]
-    if len({getattr(x, "dtype", None) for x in mixed}) == 1:
-        return [tensor(x) for x in mixed]
     dtype = result_type(*mixed)
     return [asarray(x, dtype=dtype) for x in mixed]
 
@@ -159,18 +164,28 @@ _KERNELS: dict[str, Function] = {
     "exp expm1 log log1p sqrt sin cos asin acos acosh atanh": lambda x: (inexact(x),),
     "real imag": lambda x: (tensor(x),),
     "multiply logical_and logical_or": together,
-    "atan2 truediv": lambda x, y: map(inexact, together(x, y)),
+    "atan2": lambda x, y: map(inexact, together(x, y)),
 }
 for _names, _convert in _KERNELS.items():
     for _name in _names.split():
-        _kernel = _converting(getattr(tf.math, _name), _convert)
-        setattr(xp, _name.replace("truediv", "divide"), _kernel)
+        setattr(xp, _name, _converting(getattr(tf.math, _name), _convert))
+
+
+# `tf.where`, `tf.truediv` and `tf.abs` convert once more, which takes as long as the operation.
 
 
 @standard
 def where(cond: Array, x: Any, y: Any, /) -> Array:
     """`x` where `cond`, else `y`; its gradient is the same selection, from zeros."""
-    return tf.where(tensor(cond), *together(x, y))
+    x, y = together(x, y)
+    return tf.raw_ops.SelectV2(condition=tensor(cond), t=x, e=y)
+
+
+@standard
+def divide(x: Any, y: Any, /) -> Array:
+    """Quotient; integers divide in floating point."""
+    x, y = map(inexact, together(x, y))
+    return tf.raw_ops.RealDiv(x=x, y=y)
 
 
 @standard
@@ -199,6 +214,8 @@ def pow_(x: Any, y: Any, /) -> Array:
 def abs_(x: Array, /) -> Array:
     """Absolute value."""
     x = tensor(x)
+    if x.dtype in REAL:
+        return tf.raw_ops.Abs(x=x)
     return x if x.dtype == tf.bool or x.dtype in UNSIGNED else tf.abs(x)
 
 
@@ -366,7 +383,7 @@ def _extreme(function: Function, x: Array, *axes: Any) -> Array:
     # makes value and gradient NaN again; selecting a NaN would leave the gradient at 0. It sees no
     # inf, which ForwardAccumulator would multiply by 0, the tangent of the factor.
     found = function(x, *axes)
-    if x.dtype not in REAL:
+    if x.dtype not in REAL or (tf.executing_eagerly() and "CPU" in x.device):
         return found
     nan, one = tf.constant(math.nan, x.dtype), tf.constant(1.0, x.dtype)
     lost = tf.reduce_any(tf.math.is_nan(x), *axes)
@@ -537,6 +554,8 @@ class TensorFlow(ArrayAPI):
 
     def check(self, x: Array) -> None:
         """Refuse ragged and sparse tensors, whose empty entries have no place in a `where`."""
+        if isinstance(x, tf.Tensor):
+            return
         kind = type(x).__name__
         for refused, way_out in (
             (tf.RaggedTensor, "pass x.to_tensor(), and where= for its padding"),

@@ -18,6 +18,7 @@ class Torch(ArrayAPI):
 
     name = "torch"
     kernels: Mapping[str, Function] = KERNELS
+    keeps_exponent = False  # a constant 0 (2.13)
 
     def owns(self, x: object) -> bool:
         """Whether `x` is a tensor."""
