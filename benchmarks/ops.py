@@ -17,6 +17,7 @@ import warnings
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -113,6 +114,15 @@ def double_nanmean(xp, x):
     return xp.sum(xp.where(absent, 0.0, x), -1) / xp.sum(xp.where(absent, 0.0, 1.0 + 0.0 * x), -1)
 
 
+def double_nanstd(xp, x):
+    """Take the standard deviation of what is not NaN, without a gradient if that is 0."""
+    there = xp.logical_not(xp.isnan(x))
+    number = xp.sum(xp.where(there, 1.0 + 0.0 * x, 0.0), -1)[:, None]
+    mean = xp.sum(xp.where(there, x, 0.0), -1)[:, None] / number
+    away = xp.where(there, xp.where(there, x, 0.0) - mean, 0.0)
+    return double_sqrt(xp, xp.sum(away * away, -1) / number[:, 0])
+
+
 def double_nanmax(xp, x):
     """Take the largest of what is not NaN."""
     return xp.max(xp.where(xp.isnan(x), -math.inf, x), -1)
@@ -185,11 +195,11 @@ def torch_softmax(x, keep):
     return torch._safe_softmax(x.masked_fill(~keep, -math.inf), -1)  # noqa: SLF001
 
 
-def torch_masked(x, *, name):
+def torch_masked(x, *, name, **options):
     """Reduce by `torch.masked`."""
     import torch
 
-    return getattr(torch.masked, name)(x, -1, mask=~x.isnan())
+    return getattr(torch.masked, name)(x, -1, mask=~x.isnan(), **options)
 
 
 def named(path, **options):
@@ -279,6 +289,20 @@ OPERATIONS = {
             "jax": {"jnp.nanmean": named("jax.numpy.nanmean", axis=-1)},
         },
     ),
+    "nanstd": Operation(
+        partial(so.nanstd, axis=-1),
+        lambda xp, x: xp.std(x, -1),
+        double_nanstd,
+        rows(np.nan),
+        {
+            "numpy": {
+                "np.nanstd": partial(np.nanstd, axis=-1),
+                "bottleneck": named("bottleneck.nanstd", axis=-1),
+            },
+            "torch": {"torch.masked.std": partial(torch_masked, name="std", unbiased=False)},
+            "jax": {"jnp.nanstd": named("jax.numpy.nanstd", axis=-1)},
+        },
+    ),
     "nanmax": Operation(
         partial(so.nanmax, axis=-1),
         lambda xp, x: xp.max(x, -1),
@@ -324,14 +348,18 @@ def in_torch():
     torch.set_num_threads(1)
     xp = SimpleNamespace(**vars(torch))
     xp.softmax, xp.max = partial(torch.softmax, dim=-1), torch.amax
-    xp.any = keepdims_any(torch.any, keepdim=True)
+    xp.any, xp.std = keepdims_any(torch.any, keepdim=True), partial(torch.std, correction=0)
 
     def gradient(f, args, n):
         leaves = [x.requires_grad_() if i < n else x for i, x in enumerate(args)]
         seed = torch.ones_like(f(*leaves))
         return lambda: torch.autograd.grad(f(*leaves), leaves[:n], seed)
 
-    return xp, torch.tensor, {"eager": lambda f: f, "compile": torch.compile}, gradient
+    def compiled(f):
+        torch._dynamo.reset()  # noqa: SLF001  (or it stops at eight programs of one function)
+        return torch.compile(f)
+
+    return xp, torch.tensor, {"eager": lambda f: f, "compile": compiled}, gradient
 
 
 def in_jax():
@@ -361,8 +389,9 @@ def in_tensorflow():
     import tensorflow as tf
 
     names = {"sum": "reduce_sum", "max": "reduce_max", "mean": "reduce_mean"}
+    names["std"] = "math.reduce_std"
     xp = SimpleNamespace(where=tf.where, exp=tf.exp, sqrt=tf.sqrt, log=tf.math.log)
-    vars(xp).update({name: getattr(tf, other) for name, other in names.items()})
+    vars(xp).update({name: attrgetter(other)(tf) for name, other in names.items()})
     xp.isnan, xp.softmax, xp.logical_or = tf.math.is_nan, tf.nn.softmax, tf.logical_or
     xp.logical_not, xp.any = tf.logical_not, keepdims_any(tf.reduce_any, keepdims=True)
 
@@ -412,9 +441,10 @@ def cases(options):
             slow = mode in ("compile", "function") and not options.mode  # to compile
             if mode not in MODES[framework] or (options.quick and slow):
                 continue
+            one = mode == "compile"  # case of each: Inductor takes 10 s for a function
             for operation in options.operation or OPERATIONS:
-                for size in sizes:
-                    for bad in shares if size > 10 else shares[-1:]:  # noqa: PLR2004
+                for size in sizes[-1:] if one else sizes:
+                    for bad in (0.01,) if one else shares if size > 10 else shares[-1:]:  # noqa: PLR2004
                         for gradient in (False, True):
                             if framework != "numpy" or not gradient:
                                 yield Case(operation, framework, mode, size, bad, gradient)

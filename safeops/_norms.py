@@ -6,7 +6,7 @@ from typing import Any
 from safeops._backends import COMPLEX, dtype_name, is_complex, kernel_first, limits
 from safeops._division import safe_div
 from safeops._powers import safe_pow, safe_sqrt
-from safeops._slices import count, drop_axes, enter_slices, largest
+from safeops._slices import count, drop_axes, enter_slices, is_empty, scale_of
 from safeops._typing import Array, Axis, DType, Namespace
 from safeops._where import stop_gradient
 
@@ -375,10 +375,10 @@ def _scaled(xp: Namespace, x: Array, axis: Axis) -> tuple[Array, Array]:
     scale is needed, at any order.
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
-    peak = stop_gradient(largest(xp, size, axis, of_none=0.0))
+    peak = scale_of(xp, size, axis, of_none=0.0)
     special = xp.logical_or(peak < limits(xp, size).smallest_normal, xp.isinf(peak))
-    scale = xp.where(special, 1.0, peak)
-    return x / xp.astype(scale, x.dtype), scale
+    divisor = xp.where(special, 1.0, peak)
+    return x / xp.astype(divisor, x.dtype), divisor
 
 
 def _length(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)
@@ -398,7 +398,9 @@ def _length(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: 
 
 def _evenly_largest(xp: Namespace, x: Array, axis: Axis) -> Array:
     """Return the maximum, whose gradient ties share evenly."""
-    peak = stop_gradient(largest(xp, x, axis, of_none=0.0))
+    if is_empty(x):  # frameworks raise
+        return xp.sum(x, axis=axis, keepdims=True)
+    peak = stop_gradient(xp.max(x, axis=axis, keepdims=True))
     tie = x == peak
     shares = xp.sum(xp.where(tie, xp.ones_like(x), 0.0), axis=axis, keepdims=True)
     # x - peak is exactly 0 at a tie: the value is peak, the slopes are 1 / shares.

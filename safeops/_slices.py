@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from safeops._backends import dtype_name, enter, enter_mask
+from safeops._backends import backend_of, dtype_name, enter, enter_mask
 from safeops._typing import Array, Axis, DType, Namespace
 
 NARROW = ("float16", "bfloat16")
@@ -25,11 +25,16 @@ def enter_slices(
     return xp, dtype, keep, arrays
 
 
-def largest(xp: Namespace, x: Array, axis: Axis, *, of_none: float) -> Array:
-    """Return the maximum with its axes kept, `of_none` for slices without an entry."""
+def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float) -> Array:
+    """
+    Return the largest number of each slice as a constant, `of_none` for slices without an entry.
+
+    It may pass over a NaN, which is in what is divided or subtracted too.
+    """
+    backend = backend_of(x)
     if is_empty(x):  # frameworks raise
         return xp.sum(x, axis=axis, keepdims=True) + of_none
-    return xp.max(x, axis=axis, keepdims=True)
+    return backend.stop_gradient(backend.peak(x, axis))
 
 
 def is_empty(x: Array) -> bool:

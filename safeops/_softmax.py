@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 from safeops._backends import INTEGER, backend_of, dtype_name, kernel_first, limits, refuse_none
 from safeops._powers import safe_exp
-from safeops._slices import count, drop_axes, enter_slices, largest
+from safeops._slices import count, drop_axes, enter_slices, scale_of
 from safeops._typing import Array, Axis, DType, Namespace
-from safeops._where import double_where, stop_gradient
+from safeops._where import double_where
 
 
 class _Rows(NamedTuple):
@@ -302,7 +302,7 @@ def _rows(
     """Return the slices, and factors or labels in their dtype. A factor of 0 sets no peak."""
     others = [y for y in (factors, labels) if y is not None]
     xp, dtype, keep, (x, *others) = enter_slices(x, *others, where=where)
-    zero = xp.logical_and(xp.isinf(x), x < 0)
+    zero = x == -math.inf
     if keep is None:
         absent = zero
     else:
@@ -310,9 +310,9 @@ def _rows(
         zero = xp.logical_and(zero, keep)
     mute = absent if factors is None else xp.logical_or(absent, others[0] == 0)
     least = -limits(xp, x).max  # not -inf, which NaN detectors report
-    peak = largest(xp, xp.where(mute, least, x), axis, of_none=least)
+    peak = scale_of(xp, xp.where(mute, least, x), axis, of_none=least)
     empty = xp.all(mute, axis=axis, keepdims=True)
-    peak = stop_gradient(xp.where(empty, 0.0, peak))
+    peak = xp.where(empty, 0.0, peak)
     rows = _Rows(xp, dtype, x, keep, zero, absent, empty, peak)
     return rows, others[0] if others else None
 

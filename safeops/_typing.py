@@ -45,6 +45,9 @@ class Backend(Protocol):
     def indices(self, x: Array) -> Array:
         """Return whole numbers as integers that index."""
 
+    def peak(self, x: Array, axis: Axis) -> Array:
+        """Return the largest entry of each slice, axes kept; it may pass over NaN."""
+
     def running(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
 

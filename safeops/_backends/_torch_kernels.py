@@ -13,7 +13,7 @@ torch.compile traces, `torch.func` transforms or forward mode sees.
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -314,7 +314,7 @@ class _Power(Selection):
     @staticmethod
     def value(x: Array, p: Array) -> Array:
         out = x.pow(p)
-        if not p.numel() or p.amin().item() >= 0:
+        if not p.numel() or _least(p.detach()) >= 0:
             return out
         # Negative where x is 0 and p negative, and there only.
         real = torch.maximum(x.sign().sub_(0.5), p.sign())
@@ -365,6 +365,23 @@ def _power(x: Array, p: Any) -> Array | None:
     return _Power.of(x, p)
 
 
+def _unseen(ask: Function) -> Function:
+    """Ask about numbers without the modes, to which masked autodiff would have to say something."""
+
+    @wraps(ask)
+    def question(*args: Any) -> Any:
+        with torch._C._DisableTorchDispatch():  # noqa: SLF001  (there is no public name)
+            return ask(*args)
+
+    return question
+
+
+@_unseen
+def _least(x: Array) -> float:
+    return float(x.amin().item())
+
+
+@_unseen
 def _are_equal(x: Array, y: Array) -> bool:
     """Whether these finite numbers are equal, of many in a third of the time of `torch.equal`."""
     if x.numel() <= _FEW:
@@ -373,6 +390,7 @@ def _are_equal(x: Array, y: Array) -> bool:
     return difference.amin().item() == 0 == difference.amax().item()
 
 
+@_unseen
 def _are_finite(*args: Array) -> bool:
     """Whether all is finite, as far as a sum that does not overflow tells."""
     return all(math.isfinite(x.detach().sum().item()) for x in args)
@@ -449,6 +467,7 @@ def _norm(
     return _dropped(out, axis, keepdims=keepdims)
 
 
+@_unseen
 def _is_in_range(x: Array, norm: Array, axis: Axis) -> bool:
     """Whether no square was lost: what is small is a slice of zeros."""
     bound = _LIMITS[x.dtype]
@@ -503,6 +522,7 @@ class _Softmax(Selection):
         return slope, None, None
 
 
+@_unseen
 def _has_nan(rows: Array, axis: int) -> bool:
     """Whether there is a NaN in rows that are NaN as a whole, or not at all."""
     return math.isnan(rows.detach().select(axis, 0).sum().item())
@@ -543,6 +563,13 @@ def _present(x: Array) -> Array:
     return _ones_where(x, x.detach())
 
 
+def _extreme_number(x: Array, axis: Axis, sign: int) -> Array:
+    """Return the largest entry of each slice that is not NaN, or the smallest."""
+    extreme = torch.amax if sign > 0 else torch.amin
+    numbers = x.nan_to_num(-sign * math.inf, math.inf, -math.inf)
+    return extreme(numbers, () if axis is None else axis, keepdim=True)
+
+
 class _Nansum(Selection):
     """
     `torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN.
@@ -565,14 +592,37 @@ class _Nansum(Selection):
         return _zero_below(cotangent.expand(kept.shape), kept.to(cotangent.dtype), 0.5), None
 
 
+class _Centred(Selection):
+    """Distances from the mean of a slice, 0 where absent; a projection, and so its own adjoint."""
+
+    @staticmethod
+    def value(x: Array, axis: Axis, number: Array) -> Array:
+        # From the largest entry first: that of a constant slice is exactly 0.
+        away = x - _extreme_number(x, axis, 1)
+        away -= torch.nansum(away, axis, keepdim=True) / number
+        return _zero_below(away, _present(x), 0.5, away)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, axis: Axis, number: Array) -> Array:
+        ctx.save_for_backward(_present(x).to(torch.int8), number)
+        ctx.axis = axis
+        return _Centred.value(x, axis, number)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
+        kept, number = ctx.saved_tensors
+        kept = kept.to(cotangent.dtype)
+        mean = _zero_below(cotangent, kept, 0.5).sum(ctx.axis, keepdim=True) / number
+        slope = cotangent - mean
+        return _zero_below(slope, kept, 0.5, slope), None, None
+
+
 class _Nanextreme(Selection):
     """Largest or smallest entry, whose ties share evenly."""
 
     @staticmethod
     def value(x: Array, axis: Axis, sign: int) -> Array:
-        f = torch.amax if sign > 0 else torch.amin
-        inf = math.inf
-        return f(x.nan_to_num(-sign * inf, inf, -inf), () if axis is None else axis, keepdim=True)
+        return _extreme_number(x, axis, sign)
 
     @staticmethod
     def forward(ctx: Any, x: Array, axis: Axis, sign: int) -> Array:
@@ -625,6 +675,61 @@ def nanmean(
     return _dropped(_Nansum.of(x, axis) / number, axis, keepdims=keepdims)
 
 
+def _centred(
+    x: Array, axis: Axis, where: Any, correction: Any, fill_value: Any
+) -> tuple[Array, Array] | None:
+    """Return distances from the means, and the degrees of freedom, if each slice has some."""
+    if not _is_reduced(x, axis, where) or type(fill_value) is not float:
+        return None
+    if type(correction) not in (int, float):
+        return None
+    number = _present(x).sum(axis, keepdim=True)
+    if not _least(number) > max(correction, 0) or not _are_finite(x.detach().nansum()):
+        return None
+    return _Centred.of(x, axis, number), number - correction
+
+
+def nanvar(
+    x: Array,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    fill_value: Any = math.nan,
+) -> Array | None:
+    """Mean of the squared distances."""
+    found = _centred(x, axis, where, correction, fill_value)
+    if found is None:
+        return None
+    away, freedom = found
+    return _dropped((away * away).sum(axis, keepdim=True) / freedom, axis, keepdims=keepdims)
+
+
+def nanstd(
+    x: Array,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    fill_value: Any = math.nan,
+) -> Array | None:
+    """Norm of the distances over a root, where no square is lost."""
+    found = _centred(x, axis, where, correction, fill_value)
+    if found is None:
+        return None
+    away, freedom = found
+    norm = _norm(away, axis=axis, keepdims=True)
+    return None if norm is None else _dropped(norm / freedom.sqrt(), axis, keepdims=keepdims)
+
+
+@_unseen
+def _is_infinite(extreme: Array, sign: int) -> bool:
+    """Whether a slice has infinite entries alone, of the other sign."""
+    return math.isinf((extreme.amin() if sign > 0 else extreme.amax()).item())
+
+
 def _extreme(
     sign: int,
     x: Array,
@@ -639,8 +744,7 @@ def _extreme(
     if not _is_reduced(x, axis, where, initial, fill_value):
         return None
     out = _Nanextreme.of(x, axis, sign)
-    least = out.detach().amin() if sign > 0 else out.detach().amax()
-    if math.isinf(least.item()):
+    if _is_infinite(out.detach(), sign):
         return None
     return _dropped(out, axis, keepdims=keepdims)
 
@@ -656,6 +760,8 @@ KERNELS: dict[str, Function] = {
     "safe_softmax": _softmax,
     "nansum": nansum,
     "nanmean": nanmean,
+    "nanvar": nanvar,
+    "nanstd": nanstd,
     "nanmax": partial(_extreme, 1),
     "nanmin": partial(_extreme, -1),
 }

@@ -69,6 +69,10 @@ class ArrayAPI:
         """Return whole numbers as integers that index."""
         return self.xp.astype(x, self.xp.int64)
 
+    def peak(self, x: Array, axis: Axis) -> Array:
+        """Return the largest entry of each slice, axes kept."""
+        return self.xp.max(x, axis=axis, keepdims=True)
+
     def running(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
         return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)

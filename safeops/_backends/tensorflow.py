@@ -583,6 +583,10 @@ class TensorFlow(ArrayAPI):
         shape = tf.shape(x)
         return tf.reshape(x, tf.concat([shape[:start], [tf.reduce_prod(shape[start:])]], 0))
 
+    def peak(self, x: Array, axis: Axis) -> Array:
+        """Return the largest entry of each slice, axes kept; XLA passes over NaN."""
+        return tf.reduce_max(x, axis, keepdims=True)
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""
         return tf.stop_gradient(tensor(x))
