@@ -5,9 +5,10 @@ Prints a Markdown table: for each operation, framework, mode, size, share of bad
 the time over that of the plain unsafe operation, with quartiles; over that of the double where as
 one writes it by hand; and over that of the fastest peer, named. All take turns in one process, on
 one thread, in float32. The column A/A holds the plain operation against itself and says what the
-machine adds. Then, for PyTorch, the bytes that a backward pass keeps and the peak of memory.
+machine adds. Then, for PyTorch, the bytes that a backward pass keeps and the peak of memory, and
+last the bars, which `bars.py` has.
 
-`--framework`, `--operation`, `--mode` and `--size` select; `--out FILE` appends the table.
+`--framework`, `--operation`, `--mode` and `--size` select; `--out FILE` writes all tables.
 """
 
 import argparse
@@ -23,6 +24,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import timing  # first: it sets the number of threads
+import bars
 import numpy as np
 
 import safeops as so
@@ -496,14 +498,13 @@ def measure(case, world, pairs):
         "A/A": timing.ratio(again, plain),
         "double": timing.ratio(ours, double),
         "peer": None if best is None else (peers[best], timing.ratio(ours, others[best])),
-        "microseconds": float(np.median(ours)) * 1e6,
     }
 
 
 HEAD = """
 | operation | framework | mode | size | bad | pass | over plain | quartiles | A/A | over double \
-where | over best peer | time, us |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+where | over best peer |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
 
 
 def line(row):
@@ -519,7 +520,6 @@ def line(row):
         row["A/A"],
         f"{row['double'].ratio:.2f}",
         peer or "",
-        f"{row['microseconds']:.0f}",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -602,6 +602,8 @@ def main():
         if "torch" in worlds:
             lines += memory(options.operation or OPERATIONS)
             print("\n".join(lines[-len(options.operation or OPERATIONS) - 2 :]))
+    lines = [*bars.lines(found), "", *lines]
+    print("\n".join(["", *lines[: lines.index("")]]))
     if options.out:
         options.out.write_text("\n".join(lines) + "\n")
     if options.json:

@@ -1,0 +1,145 @@
+"""
+Whether the bars hold: ``python benchmarks/bars.py FILE``, of a file that ``ops.py --json`` wrote.
+
+A bar is the most that an operation may take, as a ratio. Prints a Markdown table of them, what was
+measured, largest first, and what is above the bar in bold.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+CHEAP = ("safe_div", "safe_log", "safe_sqrt", "safe_exp", "safe_norm")
+ELEMENTWISE = ("safe_div", "safe_log", "safe_sqrt")
+FEW, MANY = 10, 10**6
+
+
+class Bar(NamedTuple):
+    """What is compared, and the most that it may be."""
+
+    words: str
+    most: float
+    framework: str
+    modes: tuple[str, ...]
+    size: int = MANY
+    over: str = "plain"  # "double" for the double where, or the name of a peer
+    gradient: bool = True
+    operations: tuple[str, ...] = ()  # all
+
+
+BARS = (
+    Bar("JAX under `jit`, over the unsafe operation", 1.05, "jax", ("jit",)),
+    Bar("TensorFlow under XLA, over the unsafe operation", 1.05, "tensorflow", ("xla",)),
+    Bar("PyTorch compiled, over the unsafe operation", 1.05, "torch", ("compile",)),
+    Bar(
+        "PyTorch eager, over the unsafe operation",
+        1.5,
+        "torch",
+        ("eager",),
+        operations=CHEAP,
+    ),
+    Bar("the same", 2.0, "torch", ("eager",), operations=("safe_pow",)),
+    Bar("PyTorch eager, over the double where", 1.0, "torch", ("eager",), over="double"),
+    Bar(
+        "PyTorch eager, over its own masked softmax",
+        0.8,
+        "torch",
+        ("eager",),
+        over="torch._safe_softmax",
+        operations=("safe_softmax",),
+    ),
+    Bar(
+        "NumPy, over the unsafe operation",
+        3.3,
+        "numpy",
+        ("eager",),
+        gradient=False,
+        operations=("safe_div",),
+    ),
+    Bar(
+        "the same",
+        2.0,
+        "numpy",
+        ("eager",),
+        gradient=False,
+        operations=("safe_log", "safe_sqrt"),
+    ),
+    *(
+        Bar(
+            f"NumPy, {size:,} entries, over the double where",
+            1.0,
+            "numpy",
+            ("eager",),
+            size,
+            "double",
+            gradient=False,
+            operations=ELEMENTWISE,
+        )
+        for size in (MANY, 10**4, FEW)
+    ),
+    *(
+        Bar(
+            f"{name} eager, 10 entries, forward, over the double where",
+            most,
+            name.lower(),
+            ("eager",),
+            FEW,
+            "double",
+            gradient=False,
+        )
+        for name, most in (("PyTorch", 1.5), ("TensorFlow", 1.5), ("JAX", 1.0))
+    ),
+)
+
+
+def of(bar, found):
+    """Return the ratios that a bar is about, by operation."""
+    ratios = {}
+    for row in found:
+        place = (row["framework"], row["size"], row["gradient"])
+        if place != (bar.framework, bar.size, bar.gradient) or row["mode"] not in bar.modes:
+            continue
+        if row["bad"] not in (0.01, 0.5 if bar.size == FEW else 0.01):
+            continue
+        if bar.operations and row["operation"] not in bar.operations:
+            continue
+        ratio = row[bar.over] if bar.over in ("plain", "double") else row["peer"][1]
+        ratios[row["operation"]] = ratio[0]
+    return dict(sorted(ratios.items(), key=lambda pair: -pair[1]))
+
+
+def imports():
+    """Return the time that `import safeops` takes over that of `import numpy`."""
+
+    def seconds(name):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", f"import {name}"], check=True)  # noqa: S603  (ours)
+        return time.perf_counter() - start
+
+    return median(seconds("safeops") / seconds("numpy") for _ in range(21))
+
+
+def cell(name, ratio, most):
+    """Return a ratio with its operation, bold if it is above the bar."""
+    words = f"`{name}` {ratio:.2f}"
+    return f"**{words}**" if round(ratio, 2) > most else words
+
+
+def lines(found):
+    """Return the table."""
+    yield "| bar | at most | measured |"
+    yield "| --- | --- | --- |"
+    for bar in BARS:
+        ratios = of(bar, found)
+        if ratios:
+            cells = (cell(name, ratio, bar.most) for name, ratio in ratios.items())
+            yield f"| {bar.words} | {bar.most} | {', '.join(cells)} |"
+    yield f"| `import safeops`, over `import numpy` | 1.1 | {imports():.2f} |"
+
+
+if __name__ == "__main__":
+    print("\n".join(lines(json.loads(Path(sys.argv[1]).read_text()))))
