@@ -354,7 +354,7 @@ def _norm(
     ord: float,  # noqa: A002  (the name in NumPy and the standard)
     min_norm: float,
 ) -> Array:
-    scaled, scale = _scaled(xp, x, axis)
+    scaled, scale = _scaled(xp, x, axis, ord)
     norm = scale * _length(xp, scaled, axis, ord)
     if min_norm:
         norm = xp.where(norm <= min_norm, min_norm, norm)  # NaN is no floor
@@ -362,12 +362,12 @@ def _norm(
 
 
 def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002  (as above)
-    scaled, _ = _scaled(xp, x, axis)
+    scaled, _ = _scaled(xp, x, axis, ord)
     length = xp.astype(_length(xp, scaled, axis, ord), scaled.dtype)  # of complex vectors too
     return safe_div(scaled, length, fill_value=fill_value)
 
 
-def _scaled(xp: Namespace, x: Array, axis: Axis) -> tuple[Array, Array]:
+def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float = 2) -> tuple[Array, Array]:  # noqa: A002  (as above)
     """
     Return `x` over a scale that brings its largest entry near 1, and the scale.
 
@@ -375,7 +375,7 @@ def _scaled(xp: Namespace, x: Array, axis: Axis) -> tuple[Array, Array]:
     scale is needed, at any order.
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
-    peak = scale_of(xp, size, axis, of_none=0.0)
+    peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
     special = xp.logical_or(peak < limits(xp, size).smallest_normal, xp.isinf(peak))
     divisor = xp.where(special, 1.0, peak)
     return x / xp.astype(divisor, x.dtype), divisor

@@ -25,16 +25,17 @@ def enter_slices(
     return xp, dtype, keep, arrays
 
 
-def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float) -> Array:
+def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: bool) -> Array:
     """
     Return the largest number of each slice as a constant, `of_none` for slices without an entry.
 
-    It may pass over a NaN, which is in what is divided or subtracted too.
+    With `of_sum` it may pass over a NaN: what is scaled is summed, and so is the NaN.
     """
     backend = backend_of(x)
     if is_empty(x):  # frameworks raise
         return xp.sum(x, axis=axis, keepdims=True) + of_none
-    return backend.stop_gradient(backend.peak(x, axis))
+    peak = backend.peak(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
+    return backend.stop_gradient(peak)
 
 
 def is_empty(x: Array) -> bool:

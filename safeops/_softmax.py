@@ -310,7 +310,8 @@ def _rows(
         zero = xp.logical_and(zero, keep)
     mute = absent if factors is None else xp.logical_or(absent, others[0] == 0)
     least = -limits(xp, x).max  # not -inf, which NaN detectors report
-    peak = scale_of(xp, xp.where(mute, least, x), axis, of_none=least)
+    heard = xp.where(mute, least, x)
+    peak = scale_of(xp, heard, axis, of_none=least, of_sum=factors is None)
     empty = xp.all(mute, axis=axis, keepdims=True)
     peak = xp.where(empty, 0.0, peak)
     rows = _Rows(xp, dtype, x, keep, zero, absent, empty, peak)

@@ -297,3 +297,41 @@ def test_a_constant_has_no_part():
     assert jax.jvp(lambda x: so.safe_div(x, two), (inf,), (one,))[1] == 0.5
     assert jax.jvp(lambda y: so.xlogy(two, y), (inf,), (one,))[1] == 0
     assert jax.jvp(lambda x: so.safe_pow(x, 1.0), (inf,), (one,))[1] == 1
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_what_comes_to_a_base_of_zero(bad):
+    """At 0 only the powers 1 and 2 have a slope for the base, with which an infinite one is NaN."""
+    import jax
+
+    zero, p = asarray("jax", np.zeros(6)), asarray("jax", [0.0, 0.5, 3.0, -1.0, 1.0, 2.0])
+    comes = asarray("jax", np.full(6, bad))
+
+    def slopes():
+        pulled = jax.vjp(so.safe_pow, zero, p)[1](comes)
+        return *pulled, jax.jvp(lambda x: so.safe_pow(x, p), (zero,), (comes,))[1]
+
+    for a, b in zip(slopes(), generic(slopes), strict=True):
+        assert to_numpy(a)[:4].tolist() == [0] * 4
+        np.testing.assert_array_equal(to_numpy(a), to_numpy(b))
+
+
+def test_the_power_of_an_unreal_base_is_not_computed():
+    """No NaN is made on the way, which step by step a detector sees."""
+    import jax
+
+    x = asarray("jax", [-1.0, 0.0, 4.0])
+    with jax.disable_jit(), jax.debug_nans(True):
+        value, slope = jax.value_and_grad(lambda x: so.safe_pow(x, 0.5).sum())(x)
+
+    assert value == 2
+    assert slope.tolist() == [0, 0, 0.25]
+
+
+@pytest.mark.parametrize("name", ["safe_div", "safe_sqrt"])
+def test_no_fill_is_refused(name):
+    """None is no value to fill with, and the message says what is."""
+    x = asarray("jax", [1.0])
+
+    with pytest.raises(TypeError, match="expected a number or an array as fill_value, got None"):
+        getattr(so, name)(*[x] * OPTIONS.get(name, (None, 1))[1], fill_value=None)

@@ -1480,3 +1480,26 @@ def test_import_changes_no_flag():
 def test_a_changed_flag_is_seen():
     """NumPy behaviour switched on makes the comparison fail."""
     assert run_state("tf.experimental.numpy.experimental_enable_numpy_behavior()") == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"ord": 1}, {"ord": 3}, {"ord": np.inf}, {"b": [1, 0, 2]}])
+@pytest.mark.parametrize("values", [[0, 1, np.nan], [0, np.inf, np.nan], [np.nan, -np.inf, 1]])
+def test_a_nan_reaches_the_same_slopes_in_xla(options, values):
+    """XLA passes over NaN in a maximum, and loses none by that."""
+    import tensorflow as tf
+
+    if "b" in options:
+        options = {"b": tf.constant(options["b"], tf.float32)}
+    f = safeops.safe_logsumexp if "b" in options else safeops.safe_norm
+
+    def slopes(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x, **options)
+        return y, tape.gradient(y, x)
+
+    x = tf.constant(values, tf.float32)
+    got = tf.function(slopes, jit_compile=True, autograph=False)(x)
+
+    for a, b in zip(got, slopes(x), strict=True):
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))

@@ -507,3 +507,43 @@ def test_a_checkpoint_runs_again_under_masks(name):
 
     for ours, exact in zip(got, masked.grad(generic(f)(*leaves).sum(), leaves), strict=True):
         assert_close(ours, exact, 1e-12, name, 1e-12)
+
+
+@pytest.mark.parametrize("name", ["safe_norm", "nanstd"])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_long_slices_keep_their_digits(name, axis):
+    """A million squares are summed in float32 as exactly as by `torch.sum`."""
+    import torch
+
+    x = torch.rand((10**6, 2), generator=torch.Generator().manual_seed(0))
+    x = x.mT.contiguous() if axis == -1 else x
+
+    got = getattr(so, name)(x, axis=axis)
+
+    assert_close(got, getattr(so, name)(x.double(), axis=axis), 1e-6, name)
+    if axis != -1:  # what rows of a few hundred take is not good enough here
+        lost = torch.linalg.vector_norm(x, dim=axis) / x.double().norm(dim=axis) - 1
+        assert lost.abs().max() > 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # Dynamo looks at it
+@NAMES
+def test_compiled_autograd_takes_a_recorded_kernel(name):
+    """A backward pass that torch.compile traces has the gradient of the one that runs."""
+    import torch
+
+    f, _ = CALLS[name]
+    leaves = usual(arguments(name, "float64", 0))
+    wanted = torch.autograd.grad(f(*leaves).sum(), leaves)
+    whole = f(*leaves).sum()
+
+    @torch.compile(backend="eager")
+    def backward(whole):
+        whole.backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        backward(whole)
+    torch._dynamo.reset()
+
+    for x, slope in zip(leaves, wanted, strict=True):
+        assert_near(x.grad, slope, 1e-13, name)

@@ -89,7 +89,9 @@ def _quotient(x: Array, y: Array) -> Array:
     return jnp.where(bad, 0, x) / jnp.where(bad, 1, y)
 
 
-def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array:
+def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
+    if fill_value is None:
+        return None  # to say what is wrong with it
     _, x, y, fill = enter(x, y, also=(fill_value,), complex_too=True)
     return _filled(_quotient(x, y), _is_small(y), fill)
 
@@ -114,7 +116,9 @@ def _positive_root(x: Array) -> Array:
     return jnp.sqrt(jnp.where(_is_no_root(x), 0, x))
 
 
-def _root(x: Array, *, fill_value: Any = 0.0) -> Array:
+def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
+    if fill_value is None:
+        return None  # as above
     _, x, fill = enter(x, also=(fill_value,))
     return _filled(_positive_root(x), _is_no_root(x), fill)
 
@@ -135,8 +139,10 @@ def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
     fixed = jnp.where(dead, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
     slope = fixed * f(size, fixed - 1)
     slope = jnp.where(negative & (jnp.floor(p / 2) == p / 2), -slope, slope)
-    at_zero = jnp.where(p == 1, 1, jnp.where(p == 2, 2 * x, 0))  # noqa: PLR2004  (powers)
-    return jnp.where(unreal, 0, dot) * jnp.where(zero, at_zero, slope)
+    first, second = p == 1, p == 2  # noqa: PLR2004  (monomials, the powers with a slope at 0)
+    idle = unreal | (zero & ~first & ~second)
+    slope = jnp.where(zero, jnp.where(first, 1, 2 * x), slope)
+    return jnp.where(idle, 0, dot) * slope
 
 
 def _power_along_exponent(f: Function, x: Array, p: Array, dot: Array) -> Array:
@@ -150,7 +156,7 @@ def _real_power(x: Array, p: Array) -> Array:
     zero, unreal = _is_unreal(x, p)
     at_zero = jnp.where(p > 0, 0, jnp.where(p == 0, 1, p))  # NaN stays
     normal = jnp.where(p == 0, 0, p)  # subnormal exponents are 0, but not to `power`
-    out = jnp.where(zero, at_zero, jnp.power(jnp.where(zero, 1, x), normal))
+    out = jnp.where(zero, at_zero, jnp.power(jnp.where(zero | unreal, 1, x), normal))
     return jnp.where(unreal, 0, out)
 
 
