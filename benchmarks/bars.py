@@ -85,7 +85,7 @@ BARS = (
         Bar(
             f"{name} eager, 10 entries, forward, over the double where",
             most,
-            name.lower(),
+            {"PyTorch": "torch"}.get(name, name.lower()),
             ("eager",),
             FEW,
             "double",
@@ -117,7 +117,8 @@ def imports():
 
     def seconds(name):
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", f"import {name}"], check=True)  # noqa: S603  (ours)
+        call = [sys.executable, "-P", "-c", f"import {name}"]  # what is installed
+        subprocess.run(call, check=True)  # noqa: S603  (ours)
         return time.perf_counter() - start
 
     return median(seconds("safeops") / seconds("numpy") for _ in range(21))

@@ -122,11 +122,14 @@ def nothing_in(kept: Kept, axis: Axis) -> Array | None:
     return None
 
 
-def total(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
-    """Sum, which starts at `initial`."""
+def total(
+    kept: Kept, axis: Axis, *, initial: Any = None, fills: bool = True
+) -> tuple[Array, Array | None]:
+    """Sum, which starts at `initial`; where there was nothing only if something `fills` that."""
     value = kept.xp.sum(filled(kept, 0), axis=axis, keepdims=True)
     initial = enter_initial(kept, initial, value)
-    return value if initial is None else value + initial, nothing_in(kept, axis)
+    nothing = nothing_in(kept, axis) if fills else None
+    return value if initial is None else value + initial, nothing
 
 
 def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
@@ -337,7 +340,7 @@ def safe_sum(
     array([4., 0.])
     """
     kept = enter_entries(x, where, skip_nan=False)
-    rule = partial(total, initial=initial)
+    rule = partial(total, initial=initial, fills=fill_value is not None)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 

@@ -95,7 +95,7 @@ def nansum(
     array([1., 0.])
     """
     kept = enter_entries(x, where, skip_nan=True)
-    rule = partial(total, initial=initial)
+    rule = partial(total, initial=initial, fills=fill_value is not None)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 

@@ -373,6 +373,8 @@ def _unseen(ask: Function) -> Function:
 
     @wraps(ask)
     def question(*args: Any) -> Any:
+        if not _has_mode():
+            return ask(*args)
         with torch._C._DisableTorchDispatch():  # noqa: SLF001  (there is no public name)
             return ask(*args)
 
