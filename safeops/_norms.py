@@ -376,7 +376,7 @@ def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float = 2) -> tuple[Array,
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
-    special = xp.logical_or(peak < limits(xp, size).smallest_normal, xp.isinf(peak))
+    special = xp.logical_or(peak < limits(xp, size).smallest_normal, peak == math.inf)
     divisor = xp.where(special, 1.0, peak)
     return x / xp.astype(divisor, x.dtype), divisor
 
