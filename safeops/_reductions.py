@@ -206,7 +206,7 @@ def extreme(
 def _most(kept: Kept, cond: Array, axis: Axis) -> Array:
     """Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps others only, else 0."""
     xp = kept.xp
-    # One reduction, of a select of numbers: booleans take four times as long under XLA (jax 0.10.2),
+    # One reduction, of a select of numbers: booleans take four times as long in XLA (jax 0.10.2),
     # and small integers ten times as compiled by PyTorch (2.13).
     levels = xp.where(kept.keep, xp.astype(cond, kept.x.dtype) + 1, 0.0)
     if is_empty(cond):  # frameworks raise
