@@ -155,13 +155,9 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
 def _power_with_exponent(xp: Namespace) -> Function:
     """Return the power of a positive base, whose slope for x depends on p at ``p == 0`` too."""
 
-    def near_one(x: Array, p: Array) -> Array:
-        exponent = p * xp.log(x)  # of e: 0, so that the series has the first three derivatives
-        return 1 + exponent * (1 + exponent / 2 * (1 + exponent / 3))
-
     def power(x: Array, p: Array) -> Array:
         neutral = xp.logical_and(p == 0, x < math.inf)
-        return double_where(xp, neutral, (x, p), near_one, xp.pow)
+        return double_where(xp, neutral, (x, p), lambda x, p: xp.exp(p * xp.log(x)), xp.pow)
 
     return power
 
