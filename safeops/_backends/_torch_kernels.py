@@ -683,10 +683,17 @@ def nanmean(
     return _dropped(_Nansum.of(x, axis) / number, axis, keepdims=keepdims)
 
 
-def _centred(
-    x: Array, axis: Axis, where: Any, correction: Any, fill_value: Any
-) -> tuple[Array, Array] | None:
-    """Return distances from the means, and the degrees of freedom, if each slice has some."""
+def _spread(
+    of: Function,
+    x: Array,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    fill_value: Any = math.nan,
+) -> Array | None:
+    """Make a number of the distances from each mean, if each slice has degrees of freedom."""
     if not _is_reduced(x, axis, where) or type(fill_value) is not float:
         return None
     if type(correction) not in (int, float):
@@ -694,42 +701,18 @@ def _centred(
     number = _present(x).sum(axis, keepdim=True)
     if not _least(number) > max(correction, 0) or not _are_finite(x.detach().nansum()):
         return None
-    return _Centred.of(x, axis, number), number - correction
+    out = of(_Centred.of(x, axis, number), axis, number - correction)
+    return None if out is None else _dropped(out, axis, keepdims=keepdims)
 
 
-def nanvar(
-    x: Array,
-    *,
-    axis: Axis = None,
-    correction: float = 0,
-    keepdims: bool = False,
-    where: Any = None,
-    fill_value: Any = math.nan,
-) -> Array | None:
-    """Mean of the squared distances."""
-    found = _centred(x, axis, where, correction, fill_value)
-    if found is None:
-        return None
-    away, freedom = found
-    return _dropped((away * away).sum(axis, keepdim=True) / freedom, axis, keepdims=keepdims)
+def _variance(away: Array, axis: Axis, freedom: Array) -> Array:
+    return (away * away).sum(axis, keepdim=True) / freedom
 
 
-def nanstd(
-    x: Array,
-    *,
-    axis: Axis = None,
-    correction: float = 0,
-    keepdims: bool = False,
-    where: Any = None,
-    fill_value: Any = math.nan,
-) -> Array | None:
+def _deviation(away: Array, axis: Axis, freedom: Array) -> Array | None:
     """Norm of the distances over a root, where no square is lost."""
-    found = _centred(x, axis, where, correction, fill_value)
-    if found is None:
-        return None
-    away, freedom = found
     norm = _norm(away, axis=axis, keepdims=True)
-    return None if norm is None else _dropped(norm / freedom.sqrt(), axis, keepdims=keepdims)
+    return None if norm is None else norm / freedom.sqrt()
 
 
 @_unseen
@@ -768,8 +751,8 @@ KERNELS: dict[str, Function] = {
     "safe_softmax": _softmax,
     "nansum": nansum,
     "nanmean": nanmean,
-    "nanvar": nanvar,
-    "nanstd": nanstd,
+    "nanvar": partial(_spread, _variance),
+    "nanstd": partial(_spread, _deviation),
     "nanmax": partial(_extreme, 1),
     "nanmin": partial(_extreme, -1),
 }
