@@ -46,8 +46,31 @@ def add_session_of(framework: str) -> None:
 def tests_jax_older(session: nox.Session) -> None:
     """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
     install(session, "test", "older-jax")
-    files = ("tests/test_autodiff_jax.py", "tests/test_explain_jax.py")
-    session.run(*PYTEST, "--framework=jax", *files)
+    names = ("autodiff_jax", "autodiff_jax_rules", "explain_jax")
+    session.run(*PYTEST, "--framework=jax", *(f"tests/test_{name}.py" for name in names))
+
+
+# Of the oldest versions the operations are tested, and what goes in and comes out of them; masked
+# autodiff, which reads the frameworks' own programs, and compiled modes have the pinned ones.
+OPERATIONS = [
+    f"tests/test_{name}.py"
+    for name in ("entry", "guests", "errors", "where", "cases", "reductions", "properties")
+]
+
+
+@nox.session(name="tests-newest", default=False)
+def tests_newest(session: nox.Session) -> None:
+    """Test with the newest PyTorch, of which pip has a CUDA build of gigabytes."""
+    install(session, "test", "newest-torch")
+    session.run(*PYTEST, "--framework=torch", "-m", "not together", *session.posargs)
+
+
+@nox.session(name="tests-oldest", default=False)
+@nox.parametrize("framework", ["numpy", "torch", "jax", "tensorflow"])
+def tests_oldest(session: nox.Session, framework: str) -> None:
+    """Test the operations with the oldest versions that pyproject.toml allows."""
+    install(session, "test", f"oldest-{framework}")
+    session.run(*PYTEST, f"--framework={framework}", *OPERATIONS, *session.posargs)
 
 
 @nox.session(default=False)
@@ -57,6 +80,46 @@ def programs(session: nox.Session) -> None:
     session.env["SAFEOPS_PROGRAMS"] = "20000"
     command = ["pytest", "--installed", "--framework=jax", "tests/test_autodiff_jax.py"]
     session.run(*command, "-k", "random_programs")
+
+
+# A process each: frameworks, and backends of Keras, do not share one.
+FAMILIES = {
+    "transformers": "torch",
+    "timm": "torch",
+    "geometric": "torch",
+    "torch": "torch",
+    "jax": "jax",
+    "solvers": "jax",
+    "tfp": "tensorflow",
+    "keras-torch": "torch",
+    "keras-jax": "jax",
+    "keras-tensorflow": "tensorflow",
+}
+
+
+@nox.session(name="real-models", default=False)
+def real_models(session: nox.Session) -> None:
+    """
+    Hold masked autodiff to real models of transformers, timm, diffrax and others.
+
+    ``nox -s real-models -- --timed --rows tests/real_models/rows.json`` also measures times, and
+    writes the table of the documentation.
+    """
+    install(session, "test", "real-models", *(PREFIX + name for name in FRAMEWORKS))
+    alone = nox.project.dependency_groups(PYPROJECT, "real-models-alone")
+    session.install("--no-deps", *alone)
+    for family, framework in FAMILIES.items():
+        command = ["pytest", "--installed", "tests/real_models", f"--framework={framework}"]
+        session.run(*command, f"--family={family}", *session.posargs)
+
+
+@nox.session(default=False)
+def exhaustive(session: nox.Session) -> None:
+    """Run the sweeps over all exponents in every mode and dtype: ``nox -s exhaustive -- torch``."""
+    for framework in session.posargs or ("torch", "jax", "tensorflow"):
+        install(session, "test", PREFIX + framework)
+        session.env["SAFEOPS_EXHAUSTIVE"] = "1"
+        session.run("pytest", "--installed", f"--framework={framework}", "-k", "exponents", "tests")
 
 
 @nox.session(default=False)

@@ -3,6 +3,9 @@
 import inspect
 from pathlib import Path
 
+import masked_classes
+import real_table
+
 import cases
 import derivatives
 import reductions
@@ -58,6 +61,8 @@ def write(docs: Path) -> None:
     for module, (page, title) in FAMILIES.items():
         made[f"reference/{page}.md"] = family_page(module, title)
     made["reference/support.md"] = support_page()
+    made["reference/masked-classes.md"] = masked_classes.page()
+    made["reference/real-models.md"] = real_table.page()
     for name, text in made.items():
         file = docs / name
         file.parent.mkdir(exist_ok=True)

@@ -60,6 +60,7 @@ from safeops.nan_reductions import (
     nanmean,
     nanmedian,
     nanmin,
+    nanpercentile,
     nanprod,
     nanquantile,
     nanstd,
@@ -68,6 +69,7 @@ from safeops.nan_reductions import (
 )
 
 __version__ = "0.1.0"
+_MODULES = ("autodiff", "nan_reductions", "testing")
 
 __all__ = [
     "entr",
@@ -80,6 +82,7 @@ __all__ = [
     "nanmean",
     "nanmedian",
     "nanmin",
+    "nanpercentile",
     "nanprod",
     "nanquantile",
     "nanstd",
@@ -135,3 +138,8 @@ __all__ = [
     "xlog1py",
     "xlogy",
 ]
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return [*__all__, *(name for name in _MODULES if name in globals()), "__version__"]

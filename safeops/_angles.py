@@ -1,8 +1,10 @@
 """Angles and lengths of a plane, inverse trigonometric and hyperbolic functions, and sinc."""
 
 import math
+from functools import partial
 
 from safeops._backends import enter, kernel_first, limits
+from safeops._ranges import in_float32, with_slope_of
 from safeops._typing import Array, Function, Namespace
 from safeops._where import double_where, stop_gradient
 
@@ -43,7 +45,7 @@ def safe_asin(x: Array, /) -> Array:
     array([ 0.        ,  1.57079633, -1.57079633])
     """
     xp, x = enter(x)
-    return _clipped(xp, x, xp.asin, below=-math.pi / 2, above=math.pi / 2)
+    return _clipped(xp, x, partial(_arc_sine, xp), below=-math.pi / 2, above=math.pi / 2)
 
 
 @kernel_first
@@ -82,7 +84,7 @@ def safe_acos(x: Array, /) -> Array:
     array([0.        , 3.14159265])
     """
     xp, x = enter(x)
-    return _clipped(xp, x, xp.acos, below=math.pi, above=0.0)
+    return _clipped(xp, x, partial(_arc_cosine, xp), below=math.pi, above=0.0)
 
 
 @kernel_first
@@ -121,7 +123,7 @@ def safe_acosh(x: Array, /) -> Array:
     array([2., 0., 0.])
     """
     xp, x = enter(x)
-    return double_where(xp, x <= 1, (x,), 0.0, xp.acosh, dead=2.0)
+    return double_where(xp, x <= 1, (x,), 0.0, in_float32(xp, partial(_area_cosine, xp)), dead=2.0)
 
 
 @kernel_first
@@ -162,7 +164,7 @@ def safe_atanh(x: Array, /) -> Array:
     xp, x = enter(x)
     largest = 1 - limits(xp, x).eps / 2
     end = math.log((1 + largest) / (1 - largest)) / 2
-    return _clipped(xp, x, xp.atanh, below=-end, above=end)
+    return _clipped(xp, x, partial(_area_tangent, xp), below=-end, above=end)
 
 
 @kernel_first
@@ -190,8 +192,8 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
     Notes
     -----
     **Gradient.** ``x / (x**2 + y**2)`` for `y` and ``-y / (x**2 + y**2)`` for `x`; 0 and 0 at the
-    origin, at every order. The coordinates are scaled first, so that the squares neither
-    overflow nor vanish (frameworks: NaN at 1e-30 in float32).
+    origin, at every order. The coordinates are scaled first, so that no power of the radius
+    overflows or vanishes (frameworks: NaN at 1e-30 in float32).
 
     **Source.** JAX issue 1052, where the angle at the origin was asked for.
 
@@ -202,8 +204,7 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
     array([0.        , 1.57079633])
     """
     xp, y, x = enter(y, x)
-    origin, scale = _scale(xp, x, y)
-    return double_where(xp, origin, (y, x), 0.0, lambda y, x: xp.atan2(scale * y, scale * x))
+    return double_where(xp, _is_origin(xp, x, y), (y, x), 0.0, in_float32(xp, partial(_angle, xp)))
 
 
 @kernel_first
@@ -233,7 +234,8 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     **Gradient.** ``x / hypot(x, y)`` and ``y / hypot(x, y)``; 0 and 0 at the origin, the
     subgradient of minimum norm, at every order.
 
-    **Source.** Scaling by constants, as in J. L. Blue's norm (1978), today that of BLAS.
+    **Source.** `hypot` of C99, with the slopes of PyTorch's rule; JAX and TensorFlow have no such
+    rule, and get it here.
 
     Examples
     --------
@@ -242,16 +244,7 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     array([5., 0.])
     """
     xp, x, y = enter(x, y)
-    origin, scale = _scale(xp, x, y)
-    unit = stop_gradient(
-        1.0 / scale
-    )  # exact; TensorFlow takes the slope of a divisor, 1 / scale**2
-
-    def length(x: Array, y: Array) -> Array:
-        x, y = scale * x, scale * y
-        return unit * xp.sqrt(x * x + y * y)
-
-    return double_where(xp, origin, (x, y), 0.0, length)
+    return double_where(xp, _is_origin(xp, x, y), (x, y), 0.0, in_float32(xp, partial(_length, xp)))
 
 
 @kernel_first
@@ -290,12 +283,23 @@ def sinc(x: Array, /) -> Array:
     array([1.        , 0.63661977])
     """
     xp, x = enter(x)
+    return in_float32(xp, partial(_sinc, xp))(x)
+
+
+def _sinc(xp: Namespace, x: Array) -> Array:
+    near = xp.abs(x) < 1 / math.pi
+    return double_where(xp, near, (x,), _sinc_series, partial(_sine_over, xp))
+
+
+def _sine_over(xp: Namespace, x: Array) -> Array:
+    """Return the quotient; whole turns are taken off first, which rounds nothing."""
+    turns = stop_gradient(2.0 * xp.round(x / 2.0))
+    return xp.sin(math.pi * (x - turns)) / math.pi / x
+
+
+def _sinc_series(x: Array) -> Array:
+    """Return sin(t) / t, t = pi * x in [-1, 1], by Horner's rule; the next term is below 1e-19."""
     t = math.pi * x
-    return double_where(xp, xp.abs(t) < 1, (t,), _sinc_series, lambda t: xp.sin(t) / t)
-
-
-def _sinc_series(t: Array) -> Array:
-    """Return sin(t) / t for t in [-1, 1] by Horner's rule; the next term is below 1e-19."""
     square = t * t
     total = 1.0 - square / (18 * 19)
     for n in range(16, 0, -2):
@@ -303,28 +307,58 @@ def _sinc_series(t: Array) -> Array:
     return total
 
 
+def _arc_sine(xp: Namespace, x: Array) -> Array:
+    """Return the arc sine; the frameworks' slope has ``1 - x**2``, which cancels near the ends."""
+    return with_slope_of(xp.atan2(x, xp.sqrt((1.0 - x) * (1.0 + x))), xp.asin(x))
+
+
+def _arc_cosine(xp: Namespace, x: Array) -> Array:
+    return with_slope_of(xp.atan2(xp.sqrt((1.0 - x) * (1.0 + x)), x), xp.acos(x))
+
+
+def _area_tangent(xp: Namespace, x: Array) -> Array:
+    return 0.5 * (xp.log1p(x) - xp.log1p(-x))
+
+
+def _area_cosine(xp: Namespace, x: Array) -> Array:
+    """Return the inverse of cosh without ``x**2 - 1``, which overflows, and cancels near 1."""
+    return 2.0 * xp.asinh(xp.sqrt(0.5 * x - 0.5))
+
+
 def _clipped(xp: Namespace, x: Array, f: Function, *, below: float, above: float) -> Array:
     """Return `f` inside (-1, 1), the constants at and beyond the ends."""
     ends = xp.where(x > 0, above, xp.full_like(x, below))
-    return double_where(xp, xp.abs(x) >= 1, (x,), ends, f, dead=0.0)
+    return double_where(xp, xp.abs(x) >= 1, (x,), ends, in_float32(xp, f), dead=0.0)
 
 
-def _scale(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array]:
+def _is_origin(xp: Namespace, x: Array, y: Array) -> Array:
+    """Whether both coordinates count as 0; no NaN does."""
+    bound = limits(xp, x).smallest_nonzero
+    return xp.logical_and(xp.abs(x) < bound, xp.abs(y) < bound)
+
+
+def _angle(xp: Namespace, y: Array, x: Array) -> Array:
     """
-    Return where both coordinates are 0, and a scale with which their squares keep all digits.
+    Return the angle of a point that is not the origin.
 
-    The scale is 1 or a power of 2, which rounds nothing. It is a constant, as it cancels. Its own
-    square, of which second derivatives consist, is finite but at the very end of the range.
+    A factor, which cancels and so is a constant, makes a very small radius 1 / 8 and a very large
+    one almost 4: no power of it that derivatives are made of leaves the range. Each bound is one
+    for the factor: its own size times a radius of 1e-38, and the least normal number.
     """
-    x, y = stop_gradient(xp.abs(x)), stop_gradient(xp.abs(y))
     bound = limits(xp, x)
-    origin = xp.logical_and(x < bound.smallest_nonzero, y < bound.smallest_nonzero)  # no NaN is
-    larger = xp.where(origin, 1.0, xp.where(x > y, x, y))
-    bits = math.frexp(bound.max)[1] / 128  # 8, 1, 1/8: parts of the range of float32
+    far = bound.max**0.125
+    a, b = stop_gradient(xp.abs(x)), stop_gradient(xp.abs(y))
+    larger = xp.where(a > b, a, b)
+    usual = xp.logical_and(larger > 0, larger < math.inf)
+    larger = xp.where(usual, larger, 1.0)
+    radius = xp.where(larger < 1 / far, 0.125, larger)
+    radius = xp.where(larger > far, bound.smallest_normal * bound.max, radius)
+    scale = stop_gradient(xp.divide(radius, larger))
+    return xp.atan2(scale * y, scale * x)
 
-    def power(exponent: float) -> float:
-        return 2.0 ** math.floor(bits * exponent)
 
-    small = xp.where(larger < power(-102), power(96), xp.full_like(x, power(62)))
-    small = xp.where(larger < power(-40), small, 1.0)
-    return origin, xp.where(larger > power(48), power(-96), small)
+def _length(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return the length of a vector; beside NaN `xp.hypot` of inf is inf, as in C, and not here."""
+    lost = xp.logical_or(xp.isnan(x), xp.isnan(y))
+    nan = 0.5 * x + 0.5 * y
+    return xp.hypot(xp.where(lost, nan, x), xp.where(lost, nan, y))

@@ -1,9 +1,11 @@
 """Products and quotients that are defined at zero."""
 
+from functools import partial
 from typing import Any
 
-from safeops._backends import enter, kernel_first, limits
-from safeops._typing import Array
+from safeops._backends import backend_of, enter, kernel_first, limits
+from safeops._ranges import in_float32
+from safeops._typing import Array, Namespace
 from safeops._where import double_where
 
 
@@ -48,7 +50,8 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     xp, x, y, fill = enter(x, y, also=(fill_value,), complex_too=True)
     bad = xp.abs(y) < limits(xp, y).smallest_normal
-    return double_where(xp, bad, (x, y), fill, xp.divide)
+    divide = getattr(xp, "quotient", xp.divide)
+    return double_where(xp, bad, (x, y), fill, in_float32(xp, divide))
 
 
 @kernel_first
@@ -87,6 +90,7 @@ def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     >>> safe_reciprocal(np.asarray([4.0, 0.0]))
     array([0.25, 0.  ])
     """
+    backend_of(x, beside=(fill_value,))  # to say what was given, which is no quotient
     return safe_div(1.0, x, fill_value=fill_value)
 
 
@@ -172,4 +176,12 @@ def xdivy(x: Array, y: Array, /) -> Array:
     bound = limits(xp, x)
     x_zero = xp.abs(x) < bound.smallest_nonzero
     bad = xp.logical_and(x_zero, xp.abs(y) < bound.smallest_normal)
-    return double_where(xp, bad, (x, y), 0.0, xp.divide)
+    return double_where(xp, bad, (x, y), 0.0, in_float32(xp, partial(_divide, xp)))
+
+
+def _divide(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return the quotient, infinite by 0."""
+    if not hasattr(xp, "quotient"):
+        return xp.divide(x, y)
+    zero = xp.abs(y) < limits(xp, y).smallest_normal
+    return double_where(xp, zero, (x, y), xp.divide, xp.quotient)

@@ -1,11 +1,11 @@
 """Logarithms, and the functions of information theory that are limits of ``x * log(y)``."""
 
 import math
-from functools import partial
 from typing import Any
 
 from safeops._backends import enter, kernel_first, limits
-from safeops._typing import Array, Namespace
+from safeops._ranges import in_float32, with_slope_of
+from safeops._typing import Array, Function, Namespace
 from safeops._where import double_where, stop_gradient
 
 
@@ -180,7 +180,7 @@ def _logarithm(name: str, x: Array, fill_value: Any) -> Array:
     xp, x, fill = enter(x, also=(fill_value,))
     least = limits(xp, x).smallest_normal
     fill = getattr(math, name)(least) if fill is None else fill
-    return double_where(xp, x < least, (x,), fill, getattr(xp, name))
+    return double_where(xp, x < least, (x,), fill, in_float32(xp, getattr(xp, name)))
 
 
 @kernel_first
@@ -235,7 +235,7 @@ def safe_logit(x: Array, /) -> Array:
             dead=0.5,
         )
 
-    return double_where(xp, bad, (x,), ends, logit, dead=0.5)
+    return double_where(xp, bad, (x,), ends, in_float32(xp, logit), dead=0.5)
 
 
 @kernel_first
@@ -327,7 +327,8 @@ def _times_log(
     log = getattr(xp, name)
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     bad = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
-    return double_where(xp, bad, (x, y), 0.0, lambda x, y: x * log(y), dead=(1.0, dead))
+    formula = _formula(xp, f"{name}_product", lambda x, y: x * log(y))
+    return double_where(xp, bad, (x, y), 0.0, formula, dead=(1.0, dead))
 
 
 @kernel_first
@@ -368,7 +369,8 @@ def entr(p: Array, /) -> Array:
     xp, p = enter(p)
     least = limits(xp, p).smallest_normal
     outside = xp.where(p <= -least, -math.inf, xp.zeros_like(p))
-    return double_where(xp, p < least, (p,), outside, lambda p: -p * xp.log(p))
+    formula = _formula(xp, "entropy", lambda p: -p * xp.log(p))
+    return double_where(xp, p < least, (p,), outside, formula)
 
 
 @kernel_first
@@ -411,9 +413,10 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     least = limits(xp, p).smallest_normal
     nothing = xp.logical_and(xp.abs(p) < least, q > -least)
     bad = xp.logical_or(p < least, q < least)
-    bad = xp.logical_and(bad, xp.logical_not(xp.isnan(p + q)))
-    log_ratio = partial(_log_ratio, xp)
-    out = double_where(xp, bad, (p, q), 0.0, lambda p, q: p * log_ratio(p, q))
+    lost = xp.logical_or(xp.isnan(p), xp.isnan(q))
+    bad = xp.logical_and(bad, xp.logical_not(lost))
+    formula = _formula(xp, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
+    out = double_where(xp, bad, (p, q), 0.0, formula)
     return xp.where(xp.logical_and(bad, xp.logical_not(nothing)), math.inf, out)
 
 
@@ -461,7 +464,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
         larger, smaller = xp.where(first, x, y), xp.where(first, y, x)
         return larger + xp.log1p(xp.exp(smaller - larger))
 
-    return double_where(xp, bad, (x, y), stop_gradient(x), logaddexp, dead=0.0)
+    return double_where(xp, bad, (x, y), stop_gradient(x), in_float32(xp, logaddexp), dead=0.0)
 
 
 @kernel_first
@@ -512,22 +515,41 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
             dead=-1.0,
         )
 
-    return double_where(xp, x <= y, (x, y), -math.inf, logsubexp, dead=(1.0, 0.0))
+    bad = x <= y
+    distance = xp.where(bad, 1.0, x) - xp.where(bad, 0.0, y)
+    # A difference that counts as 0 has no logarithm.
+    bad = xp.logical_or(bad, distance < limits(xp, x).smallest_nonzero)
+    formula = in_float32(xp, logsubexp)
+    return double_where(xp, bad, (x, y), -math.inf, formula, dead=(1.0, 0.0))
+
+
+def _formula(xp: Namespace, name: str, formula: Function) -> Function:
+    """Return the formula, or that of the same name whose derivatives a backend has put right."""
+    return in_float32(xp, getattr(xp, name, formula))
 
 
 def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
     """
     Return ``log(p / q)`` of positive numbers.
 
-    Far from 1 by the difference of logarithms, because the quotient can over- or underflow; near 1
-    by the quotient, because the difference cancels.
+    Its slopes are those of the difference of two logarithms, in which no quotient is squared. The
+    difference cancels, and the quotient rounds to 1: the value is that of ``1 + (p - q) / q``.
     """
-    bound = math.log(limits(xp, p).max) / 2
-    far = xp.abs(xp.log(p) - xp.log(q)) > bound
-    return double_where(
-        xp,
-        far,
-        (p, q),
-        lambda p, q: xp.log(p) - xp.log(q),
-        lambda p, q: xp.log(xp.divide(p, q)),
+    subtract = getattr(xp, "log_difference", lambda p, q: xp.log(p) - xp.log(q))
+    difference = subtract(p, q)
+    infinite = xp.isinf(difference)
+    return with_slope_of(
+        xp.where(infinite, 0.0, difference),
+        xp.where(infinite, difference, _log_ratio_value(xp, stop_gradient(p), stop_gradient(q))),
     )
+
+
+def _log_ratio_value(xp: Namespace, p: Array, q: Array) -> Array:
+    difference = xp.log(p) - xp.log(q)
+    far = xp.abs(difference) > math.log(limits(xp, p).max) / 2  # where the quotient may overflow
+    first = p > q
+    # By a power of 2 that rounds nothing, so that the difference is not flushed.
+    scale = xp.where(q < 1, 2.0**64, xp.ones_like(q))
+    p, q = xp.where(far, 1.0, scale * p), xp.where(far, 1.0, scale * q)
+    near = xp.log1p(xp.divide(xp.abs(p - q), xp.where(first, q, p)))
+    return xp.where(far, difference, xp.where(first, near, -near))

@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-from safeops._backends import COMPLEX, dtype_name, is_complex, kernel_first, limits
+from safeops._backends import COMPLEX, backend_of, dtype_name, is_complex, kernel_first, limits
 from safeops._division import safe_div
 from safeops._powers import safe_pow, safe_sqrt
-from safeops._slices import count, drop_axes, enter_slices, is_empty, scale_of
+from safeops._slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of
 from safeops._typing import Array, Axis, DType, Namespace
-from safeops._where import stop_gradient
 
 
 @kernel_first
@@ -51,9 +50,10 @@ def safe_norm(
     Raises
     ------
     TypeError
-        If `x` is not a floating or integer array of a supported framework, or `where` not boolean.
+        If `x` is not a floating or integer array of a supported framework, `where` not boolean, or
+        `ord` or `min_norm` no number.
     ValueError
-        If `ord` is less than 1.
+        If `ord` is less than 1, or `min_norm` negative or not finite.
 
     Notes
     -----
@@ -62,7 +62,8 @@ def safe_norm(
     `squared_norm`. ``ord=inf``: ties split evenly.
 
     **Source.** `optax.safe_norm` for `min_norm`; scaling by the largest entry as in LAPACK, without
-    which 1e30 and 1e-30 over- and underflow in float32.
+    which 1e30 and 1e-30 over- and underflow in float32. Entries whose squares are in range are not
+    scaled.
 
     Examples
     --------
@@ -115,7 +116,7 @@ def squared_norm(
     --------
     >>> import numpy as np
     >>> squared_norm(np.asarray([3.0, 4.0]))
-    array(25.)
+    np.float64(25.0)
     """
     xp, dtype, keep, (x,) = enter_slices(x, where=where, complex_too=True)
     total = xp.sum(_squares(xp, _kept(xp, keep, x)), axis=axis, keepdims=True)
@@ -174,7 +175,7 @@ def safe_normalize(
            [0. , 0. ]])
     """
     xp, dtype, _, (x,) = enter_slices(x, where=None, complex_too=True)
-    return xp.astype(_direction(xp, x, axis, ord, fill_value), dtype)
+    return xp.astype(_direction(xp, x, axis, enter_order(ord), fill_value), dtype)
 
 
 @kernel_first
@@ -217,9 +218,10 @@ def safe_distance(
     Raises
     ------
     TypeError
-        If the arguments are not floating or integer arrays of one supported framework.
+        If the arguments are not floating or integer arrays of one supported framework, or `ord` or
+        `min_norm` no number.
     ValueError
-        If `ord` is less than 1.
+        If `ord` is less than 1, or `min_norm` negative or not finite.
 
     Notes
     -----
@@ -329,7 +331,7 @@ def safe_rms(
     -----
     **Gradient.** ``x / (n * rms)`` with n entries kept; 0 at a zero slice, at every order.
 
-    **Source.** `safe_norm` divided by the root of n.
+    **Source.** The root of the mean of squares, scaled as in `safe_norm`.
 
     Examples
     --------
@@ -338,11 +340,10 @@ def safe_rms(
     array([5., 0.])
     """
     xp, dtype, keep, (x,) = enter_slices(x, where=where, complex_too=True)
-    scaled, scale = _scaled(xp, _kept(xp, keep, x), axis)
-    squares = _squares(xp, scaled)
-    total = xp.sum(squares, axis=axis, keepdims=True)
-    mean = safe_div(total, count(xp, squares, keep, axis))
-    return _finish(xp, scale * safe_sqrt(mean), dtype, axis, keepdims)
+    number = count(xp, xp.real(x) if is_complex(x) else x, keep, axis)
+    number = xp.where(number == 0, 1.0, number)
+    root = _root_mean_square(_kept(xp, keep, x), number, axis=axis)
+    return _finish(xp, root, dtype, axis, keepdims)
 
 
 def _norm(
@@ -354,58 +355,116 @@ def _norm(
     ord: float,  # noqa: A002  (the name in NumPy and the standard)
     min_norm: float,
 ) -> Array:
-    scaled, scale = _scaled(xp, x, axis, ord)
-    norm = scale * _length(xp, scaled, axis, ord)
-    if min_norm:
+    norm = _length(x, axis=axis, ord=enter_order(ord))
+    if enter_least(min_norm):
         norm = xp.where(norm <= min_norm, min_norm, norm)  # NaN is no floor
     return _finish(xp, norm, dtype, axis, keepdims)
 
 
+def enter_order(ord: Any) -> float:  # noqa: A002  (as above)
+    """Return the order of a norm; TypeError for what is no number, ValueError for less than 1."""
+    wanted = "expected an order of at least 1 (math.inf for the maximum norm) as ord"
+    if isinstance(ord, str):
+        wanted = f"{wanted}; the Frobenius norm of matrices is that of order 2 with axis=(-2, -1)"
+    order = enter_number(wanted, ord)
+    if not order >= 1:
+        msg = f"{wanted}, got {ord}"
+        raise ValueError(msg)
+    return order
+
+
+def enter_least(min_norm: Any) -> float:
+    """Return the floor of a norm; TypeError for what is no number, ValueError below 0."""
+    wanted = "expected a finite number of at least 0 as min_norm"
+    least = enter_number(wanted, min_norm)
+    if not 0 <= least < math.inf:
+        msg = f"{wanted}, got {min_norm}"
+        raise ValueError(msg)
+    return least
+
+
 def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002  (as above)
     scaled, _ = _scaled(xp, x, axis, ord)
-    length = xp.astype(_length(xp, scaled, axis, ord), scaled.dtype)  # of complex vectors too
+    length = xp.astype(_length_of_scaled(xp, scaled, axis, ord), scaled.dtype)  # complex ones too
     return safe_div(scaled, length, fill_value=fill_value)
 
 
-def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float = 2) -> tuple[Array, Array]:  # noqa: A002  (as above)
+@kernel_first
+def _length(x: Array, /, *, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)
+    """Return the norm of each slice, axes kept."""
+    xp = backend_of(x).xp
+    if ord in {1, math.inf} and not is_complex(x):  # there is no power to leave the range
+        return _length_of_scaled(xp, x, axis, ord)
+    scaled, scale = _scaled(xp, x, axis, ord)
+    return scale * _length_of_scaled(xp, scaled, axis, ord)
+
+
+@kernel_first
+def _root_mean_square(x: Array, number: Array, /, *, axis: Axis) -> Array:
+    """Return the root of the sum of squares over a positive number, axes kept."""
+    xp = backend_of(x).xp
+    scaled, scale = _scaled(xp, x, axis, 2)
+    total = xp.sum(_squares(xp, scaled), axis=axis, keepdims=True)
+    return scale * (safe_sqrt(total) / xp.sqrt(number))
+
+
+def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> tuple[Array, Array]:  # noqa: A002  (as above)
     """
-    Return `x` over a scale that brings its largest entry near 1, and the scale.
+    Return `x` over a scale, with which no power of its largest entry is out of range; and that.
 
     ``scale * norm(x / scale)`` is the norm for each constant scale, so that no derivative of the
     scale is needed, at any order.
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
-    special = xp.logical_or(peak < limits(xp, size).smallest_normal, peak == math.inf)
-    divisor = xp.where(special, 1.0, peak)
-    return x / xp.astype(divisor, x.dtype), divisor
+    scale = _scale(xp, peak, max(ord, 2) if is_complex(x) else ord)
+    if not is_complex(x):
+        # A quotient has a derivative for the scale too, which is beyond the range: forward mode of
+        # TensorFlow (2.21) multiplies it with 0.
+        return x * (1.0 / scale), scale
+    infinite = peak == math.inf  # of which a complex quotient would be NaN
+    finite = xp.where(infinite, xp.zeros_like(x), x) / xp.astype(scale, x.dtype)
+    return xp.where(infinite, x, finite), scale
 
 
-def _length(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)
-    """Return the norm of scaled slices, axes kept."""
+def _scale(xp: Namespace, peak: Array, order: float) -> Array:
+    """
+    Return what brings a largest entry into the range of powers, 1 for most.
+
+    A backward pass multiplies a cotangent with the scale s first and divides by it last, and has
+    divided by ``peak / s`` in between: of squares that is ``peak ** (2 / 3)``, with which neither
+    goes far. Roots of other orders lose a unit in the last place for each factor of 8 from 1.
+    """
+    bound, square = limits(xp, peak), order == 2  # noqa: PLR2004  (the order)
+    # Powers of these have all digits, and 1 / eps of them are no more than the largest number.
+    least, most = (
+        end ** (1 / order) for end in (bound.smallest_normal / bound.eps, bound.max * bound.eps)
+    )
+    near = min(bound.max ** (1 / 6) if square else 256.0, most, 1 / least)
+    least, most = (least, most) if square else (1 / near, near)
+    inside = xp.pow(peak, 2 / 3) if square else peak
+    inside = xp.where(inside < least, least, xp.where(inside > most, most, inside))
+    usual = xp.logical_and(peak <= near, peak >= 1 / near)
+    for special in (peak < bound.smallest_normal, peak == math.inf):
+        usual = xp.logical_or(usual, special)
+    return xp.where(usual, 1.0, peak / inside)
+
+
+def _length_of_scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)
+    """Return the norm of slices whose powers are in range, axes kept."""
     if ord == 2:  # noqa: PLR2004  (the order)
         return safe_sqrt(xp.sum(_squares(xp, x), axis=axis, keepdims=True))
     size = safe_sqrt(_squares(xp, x)) if is_complex(x) else xp.abs(x)
     if ord == math.inf:
-        return _evenly_largest(xp, size, axis)
+        empty = is_empty(x)  # frameworks raise
+        return (
+            xp.sum(size, axis=axis, keepdims=True)
+            if empty
+            else backend_of(x).extreme(size, axis, 1)
+        )
     if ord == 1:
         return xp.sum(size, axis=axis, keepdims=True)
-    if not ord > 1:
-        msg = f"expected an order of at least 1 (math.inf for the maximum norm), got {ord}"
-        raise ValueError(msg)
     return safe_pow(xp.sum(safe_pow(size, ord), axis=axis, keepdims=True), 1 / ord)
-
-
-def _evenly_largest(xp: Namespace, x: Array, axis: Axis) -> Array:
-    """Return the maximum, whose gradient ties share evenly."""
-    if is_empty(x):  # frameworks raise
-        return xp.sum(x, axis=axis, keepdims=True)
-    peak = stop_gradient(xp.max(x, axis=axis, keepdims=True))
-    tie = x == peak
-    shares = xp.sum(xp.where(tie, xp.ones_like(x), 0.0), axis=axis, keepdims=True)
-    # x - peak is exactly 0 at a tie: the value is peak, the slopes are 1 / shares.
-    slopes = xp.sum(xp.where(tie, x - peak, 0.0), axis=axis, keepdims=True)
-    return peak + safe_div(slopes, shares)
 
 
 def _squares(xp: Namespace, x: Array) -> Array:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from safeops._backends import backend_of, enter, kernel_first, limits
+from safeops._ranges import in_float32, with_slope_of
 from safeops._typing import Array, Function, Namespace
 from safeops._where import double_where, stop_gradient
 
@@ -138,7 +139,8 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     fractional = xp.floor(p) < p  # NaN is not: it passes on
     unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
     edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(zero, x, 0.0), stop_gradient(p)))
-    return double_where(xp, xp.logical_or(zero, unreal), (x, p), edge, partial(_power, xp))
+    formula = in_float32(xp, partial(_power, xp))
+    return double_where(xp, xp.logical_or(zero, unreal), (x, p), edge, formula)
 
 
 def _power(xp: Namespace, x: Array, p: Array) -> Array:
@@ -153,13 +155,26 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
 
 
 def _power_with_exponent(xp: Namespace) -> Function:
-    """Return the power of a positive base, whose slope for x depends on p at ``p == 0`` too."""
+    """
+    Return the power of a positive base.
+
+    Its slope for x is ``p * x**(p - 1)``. Where ``p - 1`` loses digits of p, and the power of it
+    can overflow while the slope does not, it is ``p * x**p / x``; at ``p == 0`` this one depends on
+    p, as it should.
+    """
 
     def power(x: Array, p: Array) -> Array:
-        neutral = xp.logical_and(p == 0, x < math.inf)
-        return double_where(xp, neutral, (x, p), lambda x, p: xp.exp(p * xp.log(x)), xp.pow)
+        low = xp.logical_and(xp.abs(p) < 1, x < math.inf)
+        return double_where(xp, low, (x, p), partial(_low_power, xp), xp.pow)
 
     return power
+
+
+def _low_power(xp: Namespace, x: Array, p: Array) -> Array:
+    """Return the power by a factor of 1, ``exp(p * log(x))`` over itself, which has its slopes."""
+    # No factor of 0, which would make NaN of an infinite cotangent.
+    exponent = p * getattr(xp, "log_by_quotient", xp.log)(x)
+    return stop_gradient(xp.pow(x, p)) * xp.exp(exponent - stop_gradient(exponent))
 
 
 def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
@@ -243,4 +258,10 @@ def safe_expm1(x: Array, /) -> Array:
     """
     xp, x = enter(x)
     bound = limits(xp, x)
-    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, xp.expm1, dead=0.0)
+    formula = partial(_expm1, xp)
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, formula, dead=0.0)
+
+
+def _expm1(xp: Namespace, x: Array) -> Array:
+    """PyTorch 2.13 and JAX 0.10.2 take ``expm1(x) + 1`` for the slope: 0 below -17 in float32."""
+    return with_slope_of(xp.exp(x), xp.expm1(x))

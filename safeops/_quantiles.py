@@ -1,10 +1,10 @@
-"""Quantiles of the entries kept: where they are among the ordered ones, by NumPy's methods."""
+"""Quantiles of the entries kept, by NumPy's methods."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from safeops._backends import backend_of, limits, refuse_none
+from safeops._backends._methods import METHODS, Rule
 from safeops._backends.array_api import SCALARS
 from safeops._reductions import Kept, filled
 from safeops._slices import count, is_empty
@@ -12,20 +12,38 @@ from safeops._typing import Array, Axis, Function, Namespace
 from safeops._where import stop_gradient
 
 
+def part_of(q: Any, whole: int) -> Any:
+    """Return `q`, of which `whole` is all, as parts of 1; a list as a tuple, which JAX can keep."""
+    refuse_none((q,))
+    if isinstance(q, (list, tuple)):
+        return tuple(part_of(one, whole) for one in q)
+    if isinstance(q, SCALARS) and (isinstance(q, complex) or not 0 <= q <= whole):
+        kind = "quantile" if whole == 1 else "percentile"
+        msg = f"expected a {kind} from 0 to {whole}, got {q}"
+        raise ValueError(msg)
+    return q if whole == 1 else q / whole
+
+
 def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
     """Return `q` as a number or an array, and whether it is one of many."""
-    if not isinstance(q, SCALARS):
-        refuse_none((q,))
-        backend_of(kept.x, q)
-        q = kept.backend.cast(q, kept.x.dtype, kept.x)
-        if len(q.shape) > 1:
-            msg = f"expected a number or at most one dimension as q, got {len(q.shape)}"
-            raise ValueError(msg)
-        return q, len(q.shape) == 1
-    if isinstance(q, complex) or not 0 <= q <= 1:
-        msg = f"expected a quantile from 0 to 1, got {q}"
+    if isinstance(q, (int, float)):
+        return float(q), False
+    if isinstance(q, tuple):
+        return _array_of(kept, q), True
+    backend_of(kept.x, q)
+    q = kept.backend.cast(q, kept.x.dtype, kept.x)
+    if len(q.shape) > 1:
+        msg = f"expected a number or at most one dimension as q, got {len(q.shape)}"
         raise ValueError(msg)
-    return float(q), False
+    return q, len(q.shape) == 1
+
+
+def _array_of(kept: Kept, numbers: tuple[Any, ...]) -> Array:
+    if not numbers or not all(isinstance(one, SCALARS) for one in numbers):
+        msg = f"expected a list of numbers as q, got {list(numbers)}"
+        raise ValueError(msg)
+    entries = (kept.backend.cast(float(q), kept.x.dtype, kept.x) for q in numbers)
+    return kept.xp.concat([kept.xp.reshape(q, (1,)) for q in entries])
 
 
 def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) -> Array:
@@ -52,7 +70,7 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
     number = count(xp, x, keep, -1)
     nothing = number == 0
     if is_empty(x):  # TensorFlow does not differentiate the sort of nothing
-        return number * q, nothing
+        return number * q + xp.sum(x, axis=-1, keepdims=True), nothing  # for the graph of PyTorch
     finite = xp.where(nothing, 1.0, number - count(xp, x, above, -1))
     ordered, last = xp.sort(x, axis=-1), number - 1.0
     low, part = rule(xp, number, q)
@@ -63,85 +81,30 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
         found = xp.take_along_axis(ordered, kept.backend.indices(index), axis=-1)
         return xp.where(index < finite, found, math.inf)
 
-    return _between(xp, entry(low), entry(low + 1.0), part), nothing
+    sloped = not isinstance(q, SCALARS)
+    return _between(xp, entry(low), entry(low + 1.0), part, sloped=sloped), nothing
 
 
-def _between(xp: Namespace, low: Array, high: Array, part: Any) -> Array:
-    """Return ``(1 - part) * low + part * high``; `low`, infinite too, if there is no way to go."""
-    still = xp.logical_or(low == high, part == 0)
-    far = xp.logical_and(still, xp.logical_or(xp.isinf(low), xp.isinf(high)))
-    start, end = xp.where(far, 0.0, low), xp.where(far, 0.0, high)
+def _between(xp: Namespace, low: Array, high: Array, part: Any, *, sloped: bool) -> Array:
+    """Return ``(1 - part) * low + part * high``; `low` alone if there is no way to go."""
+    level = low == high
+    still = xp.logical_or(part == 0, xp.logical_and(level, xp.isinf(low)))
+    start, end = xp.where(still, 0.0, low), xp.where(still, 0.0, high)
     # start + part * (end - start) would overflow, and end at NaN where start is -inf.
-    value, level = (1.0 - part) * start + part * end, start == end
+    value = (1.0 - part) * start + part * end
     rounding = xp.where(level, value, 0.0) - xp.where(level, start, 0.0)
-    return xp.where(far, low, value - stop_gradient(rounding))
+    value = xp.where(still, low, value - stop_gradient(rounding))
+    return value + _along_part(xp, still, low, high, part) if sloped else value
 
 
-def _split(xp: Namespace, index: Array) -> tuple[Array, Array]:
-    low = xp.floor(index)
-    return low, index - low
+def _along_part(xp: Namespace, still: Array, low: Array, high: Array, part: Array) -> Array:
+    """Return 0, with the slope from `low` to `high` where nothing else has it."""
+    ends = (stop_gradient(xp.where(xp.isfinite(x), x, 0.0)) for x in (high, low))
+    steps = (part * xp.where(still, x, 0.0) for x in ends)
+    return next(steps) - next(steps)
 
 
-def _exactly(xp: Namespace, index: Array) -> tuple[Array, Array]:
-    return index, xp.zeros_like(index)
-
-
-def _is_odd(xp: Namespace, x: Array) -> Array:
-    return x - 2.0 * xp.floor(x / 2.0) == 1
-
-
-def _inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
-    return _exactly(xp, -xp.floor(1.0 - n * q))
-
-
-def _averaged_inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
-    low, part = _split(xp, n * q - 1.0)
-    return low, xp.where(part == 0, 0.5, xp.ones_like(part))
-
-
-def _closest_observation(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
-    low, part = _split(xp, n * q - 1.5)
-    return _exactly(xp, xp.where(xp.logical_and(part == 0, _is_odd(xp, low)), low, low + 1.0))
-
-
-def _nearest(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
-    low, part = _split(xp, (n - 1.0) * q)
-    up = xp.logical_or(part > 0.5, xp.logical_and(part == 0.5, _is_odd(xp, low)))  # noqa: PLR2004  (half)
-    return _exactly(xp, xp.where(up, low + 1.0, low))
-
-
-def _midpoint(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
-    low, part = _split(xp, (n - 1.0) * q)
-    return low, xp.where(part == 0, 0.0, xp.full_like(part, 0.5))
-
-
-def _continuous(alpha: float, beta: float) -> Callable[..., tuple[Array, Array]]:
-    def rule(xp: Namespace, n: Array, q: Any) -> tuple[Array, Array]:
-        return _split(xp, n * q + (alpha + q * (1.0 - alpha - beta)) - 1.0)
-
-    return rule
-
-
-# From the number of entries to an index, counted from 0, and the part of the way to the next one.
-# Hyndman and Fan (1996), and the last four of NumPy's own.
-METHODS: dict[str, Callable[..., tuple[Array, Array]]] = {
-    "inverted_cdf": _inverted_cdf,
-    "averaged_inverted_cdf": _averaged_inverted_cdf,
-    "closest_observation": _closest_observation,
-    "interpolated_inverted_cdf": _continuous(0.0, 1.0),
-    "hazen": _continuous(0.5, 0.5),
-    "weibull": _continuous(0.0, 0.0),
-    "linear": lambda xp, n, q: _split(xp, (n - 1.0) * q),
-    "median_unbiased": _continuous(1 / 3, 1 / 3),
-    "normal_unbiased": _continuous(3 / 8, 3 / 8),
-    "lower": lambda xp, n, q: _exactly(xp, xp.floor((n - 1.0) * q)),
-    "higher": lambda xp, n, q: _exactly(xp, -xp.floor((1.0 - n) * q)),
-    "midpoint": _midpoint,
-    "nearest": _nearest,
-}
-
-
-def rule_of(method: str) -> Callable[..., tuple[Array, Array]]:
+def rule_of(method: str) -> Rule:
     """Return the rule of a method; ValueError for one unknown."""
     if method not in METHODS:
         msg = f"expected a method out of ({', '.join(METHODS)}), got {method!r}"

@@ -21,12 +21,20 @@ from safeops._backends import (
     is_complex,
     kernel_first,
     limits,
-    python_scalar,
     require,
 )
 from safeops._backends.array_api import SCALARS
-from safeops._norms import safe_norm, squared_norm
-from safeops._slices import NARROW, count, drop_axes, is_empty, same_shape
+from safeops._norms import _root_mean_square, squared_norm
+from safeops._slices import (
+    NARROW,
+    count,
+    drop_axes,
+    enter_number,
+    is_empty,
+    length,
+    require_fit,
+    same_shape,
+)
 from safeops._typing import Array, Axis, Backend, DType, Namespace
 from safeops._where import stop_gradient
 
@@ -58,6 +66,7 @@ def enter_entries(
         require(dtype, REAL + of)  # the standard does not divide integers
     xp, x = backend.xp, backend.cast(x, dtype, x)
     keep = enter_mask(where, x)
+    require_fit(keep, x)
     if keep is not None and not same_shape(keep, x):
         keep, x = xp.broadcast_arrays(keep, x)
     if skip_nan and dtype_name(dtype) not in INTEGER:
@@ -87,7 +96,6 @@ def fill_empty(kept: Kept, value: Array, nothing: Array | None, fill_value: Any)
 def enter_option(backend: Backend, option: Any, like: Array) -> Any:
     """Return `initial` or `fill_value`: a Python scalar as it is, an array in a floating dtype."""
     backend_of(like, option)
-    option = python_scalar(backend, option)
     if option is None or isinstance(option, SCALARS):
         return option
     backend.check(option)
@@ -97,7 +105,8 @@ def enter_option(backend: Backend, option: Any, like: Array) -> Any:
 def enter_initial(kept: Kept, initial: Any, like: Array) -> Any:
     """Return `initial`, one for all slices."""
     initial = enter_option(kept.backend, initial, like)
-    if getattr(initial, "shape", ()) not in {(), (1,)}:
+    # Numbers first: torch.compile cannot ask a symbolic one for its shape (2.13).
+    if not isinstance(initial, SCALARS) and getattr(initial, "shape", ()) not in {(), (1,)}:
         msg = f"expected one number as initial, got an array of shape {tuple(initial.shape)}"
         raise ValueError(msg)
     return initial
@@ -134,7 +143,7 @@ def total(
 
 def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
     """Product, which starts at `initial`."""
-    value = kept.xp.prod(filled(kept, 1), axis=axis, keepdims=True)
+    value = kept.backend.product(filled(kept, 1), axis)
     initial = enter_initial(kept, initial, value)
     return value if initial is None else value * initial, nothing_in(kept, axis)
 
@@ -155,9 +164,9 @@ def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array
 
 
 def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
-    """Root of the variance, by the norm, which does not overflow and has slope 0 at 0."""
+    """Root of the variance, which does not overflow on the way and has slope 0 at 0."""
     away, freedom, nothing = _deviations(kept, axis, correction)
-    return safe_norm(away, axis=axis, keepdims=True) / kept.xp.sqrt(freedom), nothing
+    return _root_mean_square(away, freedom, axis=axis), nothing
 
 
 def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
@@ -165,9 +174,13 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     Return the deviations from the mean, the degrees of freedom, and where there are none.
 
     The largest entry is subtracted first: deviations of a constant slice are exactly 0 then, and
-    those far from the origin keep their digits.
+    those far from the origin keep their digits. A slice without freedom is filled, and so none of
+    its entries is kept: an inf would have deviations of NaN.
     """
     xp, number = kept.xp, _number(kept, axis)
+    correction = _enter_correction(correction)
+    nothing = number <= correction
+    kept = kept if _is_free(kept, axis, correction) else _left_out(kept, nothing)
     parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
     origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
     if imaginary:
@@ -177,8 +190,30 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     away = (kept.x if kept.keep is None else xp.where(kept.keep, kept.x, origin)) - origin
     number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
     away = away - xp.sum(away, axis=axis, keepdims=True) / number_
-    nothing = number <= correction
     return filled(kept._replace(x=away), 0), xp.where(nothing, 1.0, number - correction), nothing
+
+
+def _enter_correction(correction: Any) -> float:
+    """Return what is subtracted from the number of entries; a bool is 0 or 1."""
+    wanted = "expected a number as correction (0, or 1 for the unbiased estimate)"
+    number = enter_number(wanted, int(correction) if isinstance(correction, bool) else correction)
+    if not number >= -math.inf:  # NaN; torch.compile cannot ask a symbolic number with isnan
+        msg = f"{wanted}, got {correction}"
+        raise ValueError(msg)
+    return number
+
+
+def _is_free(kept: Kept, axis: Axis, correction: float) -> bool:
+    """Whether each slice is known to keep more entries than `correction`."""
+    return kept.keep is None and (length(kept.x, axis) or 0) > correction
+
+
+def _left_out(kept: Kept, slices: Array) -> Kept:
+    """Return the entries without those of these slices."""
+    others = kept.xp.logical_not(slices)
+    if kept.keep is None:
+        return kept._replace(keep=kept.xp.broadcast_arrays(others, kept.x)[0])
+    return kept._replace(keep=kept.xp.logical_and(kept.keep, others))
 
 
 def extreme(
@@ -221,7 +256,7 @@ def _peak(kept: Kept, axis: Axis, sign: int) -> Array:
     if is_empty(x):  # frameworks raise
         zero = kept.xp.sum(x, axis=axis, keepdims=True)
         return kept.xp.astype(zero, x.dtype)
-    return (kept.xp.max if sign == 1 else kept.xp.min)(x, axis=axis, keepdims=True)
+    return kept.backend.extreme(x, axis, sign)
 
 
 def _least(kept: Kept, sign: int) -> Any:
@@ -502,7 +537,8 @@ def safe_var(
     Raises
     ------
     TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
+        If `x` is not such an array of a supported framework, `where` not boolean, or `correction`
+        no number.
 
     Notes
     -----
@@ -563,7 +599,8 @@ def safe_std(
     Raises
     ------
     TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
+        If `x` is not such an array of a supported framework, `where` not boolean, or `correction`
+        no number.
 
     Notes
     -----

@@ -1,6 +1,10 @@
 """What norms, softmax and reductions do with slices: masks, empty slices, dropped axes."""
 
+import math
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from safeops._backends import backend_of, dtype_name, enter, enter_mask
 from safeops._typing import Array, Axis, DType, Namespace
@@ -20,9 +24,34 @@ def enter_slices(
     xp, *arrays = enter(*args, complex_too=complex_too)
     dtype = arrays[0].dtype
     keep = enter_mask(where, arrays[0])
+    require_fit(keep, arrays[0])
     if dtype_name(dtype) in NARROW:
         arrays = [xp.astype(x, xp.float32) for x in arrays]
     return xp, dtype, keep, arrays
+
+
+def enter_number(wanted: str, option: Any) -> float:
+    """Return an option as a Python float; TypeError for what is no real number."""
+    # A number first: torch.compile cannot ask a symbolic one for its shape (2.13).
+    number = isinstance(option, (float, Integral, np.floating)) and not isinstance(option, bool)
+    other = not number and not isinstance(option, np.generic)
+    if not (number or (other and getattr(option, "shape", None) == ())):
+        msg = f"{wanted}, got {option!r}"
+        raise TypeError(msg)
+    return float(option)
+
+
+def require_fit(keep: Array | None, x: Array) -> None:
+    """Raise ValueError if the shape of `where` does not broadcast against that of the entries."""
+    if keep is None or any(getattr(y.shape, "rank", 0) is None for y in (keep, x)):
+        return
+    pairs = zip(reversed(tuple(keep.shape)), reversed(tuple(x.shape)), strict=False)
+    if not all(None in {a, b} or a == b or 1 in {a, b} for a, b in pairs):
+        msg = (
+            f"expected where of a shape that broadcasts against {tuple(x.shape)}, "
+            f"got {tuple(keep.shape)}"
+        )
+        raise ValueError(msg)
 
 
 def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: bool) -> Array:
@@ -42,6 +71,15 @@ def is_empty(x: Array) -> bool:
     """Whether `x` is known to have no entry; False where the shape is unknown."""
     shape = x.shape
     return getattr(shape, "rank", 0) is not None and 0 in tuple(shape)
+
+
+def length(x: Array, axis: Axis) -> int | None:
+    """Return how many entries a slice has; None where that is unknown."""
+    if getattr(x.shape, "rank", 0) is None:
+        return None
+    axes = range(len(x.shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    sizes = [x.shape[a] for a in axes]
+    return None if None in sizes else math.prod(sizes)
 
 
 def same_shape(x: Array, y: Array) -> bool:

@@ -3,10 +3,18 @@
 import math
 from typing import Any, NamedTuple
 
-from safeops._backends import INTEGER, backend_of, dtype_name, kernel_first, limits, refuse_none
+from safeops._backends import (
+    INTEGER,
+    backend_of,
+    dtype_name,
+    enter_mask,
+    kernel_first,
+    limits,
+    refuse_none,
+)
 from safeops._powers import safe_exp
 from safeops._slices import count, drop_axes, enter_slices, scale_of
-from safeops._typing import Array, Axis, DType, Namespace
+from safeops._typing import Array, Axis, Backend, DType, Namespace
 from safeops._where import double_where
 
 
@@ -221,7 +229,7 @@ def safe_logmeanexp(
     --------
     >>> import numpy as np
     >>> safe_logmeanexp(np.asarray([0.0, 0.0, 7.0]), where=np.asarray([True, True, False]))
-    array(0.)
+    np.float64(0.0)
     """
     rows, _ = _rows(x, axis, where)
     number = count(rows.xp, rows.x, rows.keep, axis)
@@ -243,9 +251,9 @@ def safe_cross_entropy(
     ----------
     logits : array, shape (..., n), real floating
         NaN stays NaN; inf gives NaN. Entries at -inf have probability 0.
-    labels : array, shape (..., n), real floating; or shape (...), integer
+    labels : array, shape (..., n), real floating; or shape (...) or (), integer
         Probabilities of the n classes; or the class, where a negative one marks a slice to leave
-        out (value 0) and one of n or more gives NaN.
+        out (value 0), whatever its logits hold, and one of n or more gives NaN.
     axis : int, default: -1
         Axis of the classes in `logits`.
     where : array, boolean, shape (..., n), optional
@@ -260,13 +268,16 @@ def safe_cross_entropy(
     Raises
     ------
     TypeError
-        If the arguments are not arrays of one supported framework, `logits` not real, or `where`
-        not boolean.
+        If the arguments are not arrays of one supported framework, `logits` not real, `where`
+        not boolean, or `axis` not an int.
+    ValueError
+        If integer labels have another number of dimensions than `logits` without its classes.
 
     Notes
     -----
     **Gradient.** ``softmax(logits) * sum(labels) - labels`` for `logits`, ``-log_softmax(logits)``
-    for `labels`; 0 at absent entries and in empty slices, at every order.
+    for `labels`; 0 at absent entries, in empty slices and in those left out, at every order; NaN
+    for a class of n or more.
 
     **Source.** `torch.nn.functional.cross_entropy` for the two kinds of labels.
 
@@ -279,9 +290,14 @@ def safe_cross_entropy(
     """
     backend = backend_of(logits, labels)
     refuse_none((logits, labels))
-    if hasattr(labels, "dtype") and dtype_name(labels.dtype) in INTEGER:
-        rows, _ = _rows(logits, axis, where)
-        weights, known = _one_hot(rows, backend.cast(labels, labels.dtype, labels), axis)
+    if not isinstance(axis, int):
+        msg = f"expected an int as axis of the classes, got {axis}"
+        raise TypeError(msg)
+    if _are_classes(labels):
+        classes, left_out = _enter_classes(backend, logits, labels, axis)
+        rows, _ = _rows(logits, axis, _without(backend, logits, where, left_out))
+        weights, known = _one_hot(backend, rows, classes, axis)
+        known = known if left_out is None else rows.xp.logical_or(known, left_out)
     else:
         rows, weights = _rows(logits, axis, where, labels=labels)
         known = None
@@ -291,8 +307,8 @@ def safe_cross_entropy(
     total = xp.sum(terms, axis=axis, keepdims=True)
     impossible = xp.any(xp.logical_and(rows.zero, weights > 0), axis=axis, keepdims=True)
     total = total + xp.where(impossible, math.inf, xp.zeros_like(total))
-    if known is not None:
-        total = xp.where(known, total, math.nan)
+    if known is not None:  # a product, of which the slope is NaN too
+        total = total * xp.where(known, xp.ones_like(total), math.nan)
     return _finish(rows, xp.where(rows.empty, 0.0, total), axis, keepdims=False)
 
 
@@ -313,6 +329,8 @@ def _rows(
     heard = xp.where(mute, least, x)
     peak = scale_of(xp, heard, axis, of_none=least, of_sum=factors is None)
     empty = xp.all(mute, axis=axis, keepdims=True)
+    if factors is not None:  # an entry may hold inf or NaN beside its factor of 0
+        absent = xp.logical_or(absent, empty)
     peak = xp.where(empty, 0.0, peak)
     rows = _Rows(xp, dtype, x, keep, zero, absent, empty, peak)
     return rows, others[0] if others else None
@@ -345,16 +363,56 @@ def _log_parts(rows: _Rows, axis: Axis) -> Array:
     return rows.xp.where(rows.absent, rows.peak, rows.x) - rows.peak - rows.xp.log(total)
 
 
-def _one_hot(rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
-    """Return the labels of classes as probabilities, and where a class is known or left out."""
+def _are_classes(labels: Any) -> bool:
+    return isinstance(labels, int) or (
+        hasattr(labels, "dtype") and dtype_name(labels.dtype) in INTEGER
+    )
+
+
+def _enter_classes(
+    backend: Backend, logits: Array, labels: Any, axis: int
+) -> tuple[Array, Array | None]:
+    """Return classes beside the logits, as numbers of an index, and which slices they leave out."""
+    if isinstance(labels, int):  # within int32 as beyond it
+        labels = backend.cast(max(-1, min(labels, 2**31 - 1)), backend.xp.int32, logits)
+    labels = backend.cast(labels, labels.dtype, labels)
+    _require_classes(logits, labels)
+    if getattr(labels.shape, "rank", 0) is None or len(labels.shape):
+        labels = backend.xp.expand_dims(labels, axis=axis)
+    # uint64 wraps: what has no index as a number has none below 0 either.
+    classes = backend.indices(labels)
+    return classes, classes < 0 if dtype_name(labels.dtype).startswith("int") else None
+
+
+def _require_classes(logits: Array, labels: Array) -> None:
+    """Raise ValueError for the one-hot vectors of classes, and other shapes that are not theirs."""
+    if any(getattr(x.shape, "rank", 0) is None for x in (logits, labels)):
+        return
+    if len(labels.shape) not in {0, len(logits.shape) - 1}:
+        msg = (
+            f"expected a class for each slice as integer labels, of {len(logits.shape) - 1} "
+            f"dimensions beside logits of shape {tuple(logits.shape)}, got shape "
+            f"{tuple(labels.shape)}; one-hot vectors are probabilities: pass them as floating ones"
+        )
+        raise ValueError(msg)
+
+
+def _without(backend: Backend, logits: Array, where: Any, left_out: Array | None) -> Any:
+    """Return `where`, False in the slices left out."""
+    if left_out is None:
+        return where
+    kept, keep = backend.xp.logical_not(left_out), enter_mask(where, logits)
+    return kept if keep is None else backend.xp.logical_and(keep, kept)
+
+
+def _one_hot(backend: Backend, rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
+    """Return the labels of classes as probabilities, and where a class is known."""
     xp = rows.xp
     ones = xp.astype(xp.ones_like(rows.x), xp.int32)
-    # An arange that needs no shape. Some frameworks sum int32 to int64.
-    index = xp.astype(xp.cumulative_sum(ones, axis=axis) - 1, xp.int32)
-    classes = xp.expand_dims(xp.astype(classes, xp.int32), axis=axis)
+    # An arange that needs no shape.
+    index = backend.indices(backend.running(ones, axis, product=False) - 1)
     chosen = index == classes
-    known = xp.logical_or(xp.any(chosen, axis=axis, keepdims=True), classes < 0)
-    return xp.where(chosen, xp.ones_like(rows.x), 0.0), known
+    return xp.where(chosen, xp.ones_like(rows.x), 0.0), xp.any(chosen, axis=axis, keepdims=True)
 
 
 def _finish(rows: _Rows, x: Array, axis: Axis, *, keepdims: bool) -> Array:

@@ -30,6 +30,15 @@ class Backend(Protocol):
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this framework."""
 
+    def refuse(self, x: Array) -> None:
+        """Raise TypeError for types of arrays that safeops cannot serve; asked once a type."""
+
+    def takes(self, x: Any) -> bool:
+        """Whether an array or scalar of NumPy may stand beside arrays of this framework."""
+
+    def constant(self, x: Any, like: Array) -> Any:
+        """Return what NumPy owns as a constant beside `like`."""
+
     def check(self, x: Array) -> None:
         """Raise TypeError for arrays that the framework has and safeops cannot serve."""
 
@@ -47,6 +56,16 @@ class Backend(Protocol):
 
     def peak(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
+
+    def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
+        """
+        Return the largest entry of each slice for sign 1, the smallest for -1, axes kept.
+
+        Ties share the slope; an entry that loses has 0 whatever the cotangent is.
+        """
+
+    def product(self, x: Array, axis: Axis) -> Array:
+        """Return the product of each slice, axes kept, with all its derivatives at zeros."""
 
     def running(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""

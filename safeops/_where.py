@@ -13,18 +13,21 @@ where using where".
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import update_wrapper
 from typing import Any
 
 from safeops._backends import (
     COMPLEX,
     INTEGER,
+    as_result,
     backend_of,
     dtype_name,
     enter,
     enter_mask,
-    python_scalar,
+    hosted,
     refuse_none,
 )
+from safeops._backends._speech import speak, speaking
 from safeops._backends.array_api import SCALARS
 from safeops._typing import Array, Backend, Function, Namespace
 
@@ -66,6 +69,7 @@ def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> A
     return x if alone else xp.where(cond, if_true, if_false)
 
 
+@speaking
 def stop_gradient(x: Array, /) -> Array:
     """
     The value of `x`, as a constant: every derivative through it is 0.
@@ -105,6 +109,7 @@ def stop_gradient(x: Array, /) -> Array:
     return backend.stop_gradient(x)
 
 
+@speaking
 def safe_where(
     cond: Array,
     args: Array | tuple[Array, ...],
@@ -171,13 +176,14 @@ def safe_where(
     _require_function("f1", f1)
     _require_function("f2", f2)
     operands = args if isinstance(args, tuple) else (args,)
-    backend, cond, operands = _enter_branches(cond, operands, (fill_value,))
+    backend, cond, operands, (fill,) = _enter_branches(cond, operands, (fill_value,))
     dead = _placeholders(backend, operands, placeholder)
-    other = _materialise(backend, fill_value, cond) if f2 is None else f2
+    other = _materialise(backend, fill, cond) if f2 is None else f2
     with _quiet(backend, placeholder):
-        return double_where(backend.xp, cond, operands, f1, other, dead)
+        return double_where(backend.xp, cond, operands, _one_array(f1), _one_array(other), dead)
 
 
+@speaking
 def vectorized_cond(
     pred: Array,
     true_fun: Function,
@@ -234,7 +240,7 @@ def vectorized_cond(
     """
     _require_function("true_fun", true_fun)
     _require_function("false_fun", false_fun)
-    backend, cond, operands = _enter_branches(pred, operands, ())
+    backend, cond, operands, _ = _enter_branches(pred, operands, ())
     xp = backend.xp
     in_true, in_false = _pair(placeholder)
     with _quiet(backend, in_true, in_false):
@@ -245,6 +251,7 @@ def vectorized_cond(
         return _map_leaves(lambda a, b: xp.where(cond, a, b), taken, other)
 
 
+@speaking
 def make_safe(
     f: Function, domain: Function, /, *, placeholder: Any, fill_value: Any
 ) -> Callable[..., Array]:
@@ -291,32 +298,54 @@ def make_safe(
     """
     _require_function("f", f)
     _require_function("domain", domain)
+    return _Safe(f, domain, placeholder, fill_value)
 
-    def safe(*args: Array) -> Array:
-        xp, *rest = enter(*args, also=(fill_value,), complex_too=True)
+
+class _Safe:
+    """A function made safe: an object, which can be pickled if what it is made of can."""
+
+    def __init__(self, f: Function, domain: Function, placeholder: Any, fill_value: Any) -> None:
+        self.f, self.domain = f, domain
+        self.placeholder, self.fill_value = placeholder, fill_value
+        update_wrapper(self, f)
+
+    def __call__(self, *args: Array) -> Array:
+        """Return `f` inside the domain and where an argument is NaN, else the fill."""
+        try:
+            return as_result(self._value(*args))
+        except (TypeError, ValueError) as error:
+            speak(error, self, args, {})
+            raise
+
+    def _value(self, *args: Array) -> Array:
+        args, also = hosted(args, {"fill_value": self.fill_value})
+        xp, *rest = enter(*args, also=tuple(also.values()), complex_too=True)
         *arrays, fill = rest
-        kept = enter_mask(domain(*arrays), arrays[0])
+        kept = enter_mask(self.domain(*arrays), arrays[0])
         for x in arrays:
             kept = xp.logical_or(kept, xp.isnan(x))
         backend = backend_of(*arrays)
-        dead = _placeholders(backend, arrays, placeholder)
-        with _quiet(backend, placeholder):
-            return double_where(xp, kept, arrays, f, fill, dead)
+        dead = _placeholders(backend, arrays, self.placeholder)
+        with _quiet(backend, self.placeholder):
+            return double_where(xp, kept, arrays, self.f, fill, dead)
 
-    return safe
+    def __repr__(self) -> str:
+        return f"make_safe({getattr(self, '__name__', self.f)})"
 
 
 def _enter_branches(
     cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
-) -> tuple[Backend, Array, tuple[Any, ...]]:
+) -> tuple[Backend, Array, tuple[Any, ...], tuple[Any, ...]]:
     """
-    Return the backend, and the condition and operands as its arrays, in their own dtypes.
+    Return the backend, then the condition, the operands and what else there is as its arrays.
 
-    The condition in the shape of all: what a branch gets has it too, and so has the result, also
-    if the branch drops an operand.
+    Each in its own dtype, and the condition in the shape of all: what a branch gets has it too, and
+    so has the result, also if the branch drops an operand.
     """
     backend = backend_of(cond, *operands, *also)
     refuse_none(operands)
+    (cond, *rest), _ = hosted((cond, *operands, *also), {})
+    operands, also = tuple(rest[: len(operands)]), tuple(rest[len(operands) :])
     # Without an array there is an np.float64, a Python float too, beside whose owner all is alike.
     like = next((x for x in (cond, *operands, *also) if _is_array(x)), cond)
     cond = enter_mask(cond, like)
@@ -326,11 +355,10 @@ def _enter_branches(
     for x in operands:
         if _is_array(x):
             backend.check(x)
-    operands = tuple(python_scalar(backend, x) for x in operands)
     owned = ((x, _is_array(x) or backend.owns(x)) for x in operands)  # np.float64 too, by NumPy
     operands = tuple(backend.cast(x, x.dtype, x) if own else x for x, own in owned)
     arrays = (x for x in operands if _is_array(x))
-    return backend, backend.xp.broadcast_arrays(cond, *arrays)[0], operands
+    return backend, backend.xp.broadcast_arrays(cond, *arrays)[0], operands, also
 
 
 def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
@@ -349,6 +377,7 @@ def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
     if dead is None:
         return backend.stop_gradient(x)
     backend_of(dead, x)
+    dead = hosted((dead, x), {})[0][0]
     if _is_array(dead):
         backend.check(dead)
     if _width(dead) > _width(x):
@@ -372,7 +401,7 @@ def _width(x: Any) -> int:
 def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
     """Return a fill value as `where` takes it: Python scalars stay weak."""
     if isinstance(fill_value, SCALARS):
-        return python_scalar(backend, fill_value)
+        return fill_value
     backend.check(fill_value)
     return backend.cast(fill_value, fill_value.dtype, like)
 
@@ -388,6 +417,22 @@ def _require_function(name: str, f: Any) -> None:
             "that makes it"
         )
         raise TypeError(msg)
+
+
+def _one_array(branch: Any) -> Any:
+    """Let a branch return one array only; what is no function is the value itself."""
+    if not callable(branch):
+        return branch
+
+    def checked(*args: Array) -> Array:
+        value = branch(*args)
+        if isinstance(value, (tuple, list, dict, type(None))):
+            kind = type(value).__name__
+            msg = f"expected a branch that returns one array, got {kind}; use vectorized_cond"
+            raise TypeError(msg)
+        return value
+
+    return checked
 
 
 def _pair(placeholder: Any) -> tuple[Any, Any]:

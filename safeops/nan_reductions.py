@@ -5,8 +5,9 @@ from functools import partial
 from typing import Any
 
 from safeops._backends import kernel_first
+from safeops._backends._speech import speaking
 from safeops._backends.array_api import SCALARS
-from safeops._quantiles import enter_quantile, quantile, rule_of, shaped
+from safeops._quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._reductions import (
     deviation,
     enter_entries,
@@ -21,7 +22,7 @@ from safeops._reductions import (
     total,
     variance,
 )
-from safeops._typing import Array, Axis, Function
+from safeops._typing import Array, Axis
 
 __all__ = [
     "nanargmax",
@@ -32,6 +33,7 @@ __all__ = [
     "nanmean",
     "nanmedian",
     "nanmin",
+    "nanpercentile",
     "nanprod",
     "nanquantile",
     "nanstd",
@@ -252,7 +254,8 @@ def nanvar(
     Raises
     ------
     TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
+        If `x` is not such an array of a supported framework, `where` not boolean, or `correction`
+        no number.
 
     Notes
     -----
@@ -312,7 +315,8 @@ def nanstd(
     Raises
     ------
     TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
+        If `x` is not such an array of a supported framework, `where` not boolean, or `correction`
+        no number.
 
     Notes
     -----
@@ -656,6 +660,7 @@ def nancumprod(
     return running(kept, axis, product=True)
 
 
+@speaking
 def nanmedian(
     x: Array,
     /,
@@ -710,6 +715,7 @@ def nanmedian(
     return nanquantile(x, 0.5, axis=axis, keepdims=keepdims, where=where, fill_value=fill_value)
 
 
+@speaking
 def nanquantile(
     x: Array,
     q: Any,
@@ -730,8 +736,8 @@ def nanquantile(
     ----------
     x : array, shape (...), real floating, integer or boolean
         Any value. NaN is absent.
-    q : float or array, shape () or (m,), real floating
-        Which quantiles, from 0 to 1. Outside: ValueError for a number, NaN for an array.
+    q : float, list or array, shape () or (m,), real floating
+        Which quantiles, from 0 to 1. Outside: ValueError for numbers, NaN for an array.
     axis : int or tuple of ints, optional
         Axes of a slice. Default: all.
     keepdims : bool, default: False
@@ -767,10 +773,75 @@ def nanquantile(
     --------
     >>> import numpy as np
     >>> nanquantile(np.asarray([1.0, np.nan, 2.0, 3.0]), 0.25)
-    array(1.5)
+    np.float64(1.5)
     """
+    part = part_of(q, 1)
     return _quantile(
-        x, q, rule_of(method), axis=axis, keepdims=keepdims, where=where, fill_value=fill_value
+        x, part, method, axis=axis, keepdims=keepdims, where=where, fill_value=fill_value
+    )
+
+
+@speaking
+def nanpercentile(
+    x: Array,
+    q: Any,
+    /,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Array | None = None,
+    method: str = "linear",
+    fill_value: Any = math.nan,
+) -> Array:
+    """
+    Percentile of the entries that are not NaN; NaN, with gradient 0, for none.
+
+    Same as ``nanquantile(x, q / 100)``.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating, integer or boolean
+        Any value. NaN is absent.
+    q : float, list or array, shape () or (m,), real floating
+        Which percentiles, from 0 to 100. Outside: ValueError for numbers, NaN for an array.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Entries left out count for nothing, whatever they hold.
+    method : str, default: "linear"
+        What is between two entries: one of NumPy's methods.
+    fill_value : scalar or array, default: NaN
+        Value of a slice in which no entry is kept.
+
+    Returns
+    -------
+    array, shape (...) or (m, ...)
+        Framework and device of `x`; its dtype, integers divided.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, or `where` not boolean.
+    ValueError
+        If `method` is unknown, or a number `q` outside [0, 100].
+
+    Notes
+    -----
+    **Gradient.** As for `nanquantile`.
+
+    **Source.** `numpy.nanpercentile` for the values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> nanpercentile(np.asarray([1.0, np.nan, 2.0, 3.0]), [25, 50])
+    array([1.5, 2. ])
+    """
+    part = part_of(q, 100)
+    return _quantile(
+        x, part, method, axis=axis, keepdims=keepdims, where=where, fill_value=fill_value
     )
 
 
@@ -778,7 +849,7 @@ def nanquantile(
 def _quantile(
     x: Array,
     q: Any,
-    rule: Function,
+    method: str,
     /,
     *,
     axis: Axis,
@@ -788,7 +859,7 @@ def _quantile(
 ) -> Array:
     kept = enter_entries(x, where, skip_nan=True, divides=True, of=())
     q, many = enter_quantile(kept, q)
-    value, nothing = quantile(kept, q, axis, rule)
+    value, nothing = quantile(kept, q, axis, rule_of(method))
     if not isinstance(q, SCALARS):
         inside = kept.xp.logical_and(q >= 0, q <= 1)
         value = kept.xp.where(inside, value, math.nan)

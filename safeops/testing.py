@@ -5,9 +5,10 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from safeops._backends import REAL, backend_of, limits, require
 from safeops._backends.array_api import SCALARS
+from safeops._neighbours import neighbours as moves
 from safeops._typing import Array, Backend, Function
 
 __all__ = ["Finding", "Place", "Report", "check_gradients"]
@@ -28,6 +30,7 @@ KINDS = {
     "singular": "is far steeper than the slopes",
 }
 SINGULAR = list(KINDS).index("singular")
+THIRD = ("rev-rev-rev", "fwd-rev-rev", "fwd-fwd-rev")
 COMPOSITIONS = ("rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd")  # the outer mode comes first
 PROBES = (-0.7, 0.3, 2.5)  # what a point is set to, to see which entries of the value change
 SHOWN = 12  # places that a report writes out
@@ -113,6 +116,7 @@ def check_gradients(
     *,
     order: int = 2,
     forward: bool = True,
+    neighbours: bool = True,
     expected: Any = None,
     finite_differences: bool = True,
     nan_detector: bool = True,
@@ -134,10 +138,12 @@ def check_gradients(
     points : array or tuple of arrays, shape (...), real floating
         The arguments of `f`, of one dtype, with all points at once: those where it may break, and
         neighbours. float64 makes the finest differences; nothing is cast. `f` gets copies.
-    order : {1, 2}, default: 2
-        1 leaves second derivatives out.
+    order : {1, 2, 3}, default: 2
+        1 leaves second derivatives out; 3 adds third ones.
     forward : bool, default: True
         False leaves out what needs forward mode, which a `jax.custom_vjp` does not have.
+    neighbours : bool, default: True
+        Whether to go on, where nothing was found, beside the points and with constants: see Notes.
     expected : array or tuple of arrays, optional
         Gradient of ``sum(f(*points))`` from mathematics, one for each argument: the derivatives at
         the points, if `f` is elementwise.
@@ -163,7 +169,7 @@ def check_gradients(
         If `f` is not a function, it or `points` has anything but real floating arrays of one
         framework, `points` has two dtypes, or the framework has no automatic differentiation.
     ValueError
-        If there are no points or no values, `order` is neither 1 nor 2, or `expected` does not fit.
+        If there are no points or no values, `order` is not 1, 2 or 3, or `expected` does not fit.
 
     Notes
     -----
@@ -180,6 +186,15 @@ def check_gradients(
     any may be chosen, but not one ``eps**-0.25`` times steeper than the differences. Second
     derivatives are held against differences of reverse mode, so that a fault which all four
     compositions share is found. In float16 and bfloat16 there are no differences.
+
+    Third derivatives are summed over two of their places, and compared in three compositions, with
+    no differences.
+
+    Neighbours: the next number on either side of each point; for a zero also -0.0, the smallest
+    normal number and its negative, and half of it. There reverse mode may be infinite, which a
+    slope beside a singular point can be, but NaN only where the value is; and forward mode along
+    one vector agrees.
+    Then each subset of the arguments is constant in turn: the others keep their gradients.
 
     The detector runs value and reverse mode, but not at points that are NaN, nor where a point or
     a value is inf if it takes that for a fault (TensorFlow's does). PyTorch's sees backward
@@ -200,6 +215,7 @@ def check_gradients(
     finite differences of order 1: 1 smooth, 0 kink, 1 singular
     finite differences of order 2: 1 smooth, 0 kink, 3 singular
     NaN detector: silent
+    neighbours: next above, next below, -0.0, smallest normal, subnormal, minus smallest normal
     >>> naive = lambda x: torch.where(x > 0, torch.log(x), 0)
     >>> print(check_gradients(naive, x, order=1, nan_detector=False, raises=False))
     check_gradients: 2 findings
@@ -213,8 +229,8 @@ def check_gradients(
       finite differences, left              0
       finite differences, right  -2.63216e+07
     """
-    if order not in {1, 2}:
-        msg = f"expected order 1 or 2, got {order!r}"
+    if order not in {1, 2, 3}:
+        msg = f"expected order 1, 2 or 3, got {order!r}"
         raise ValueError(msg)
     check = _Check(f, points if isinstance(points, tuple) else (points,))
     check.rtol = check.rtol if rtol is None else rtol
@@ -227,8 +243,13 @@ def check_gradients(
         check.against(expected if isinstance(expected, tuple) else (expected,))
     if order > 1:
         check.second_order(forward=forward, differences=differences)
+    if order > 2:  # noqa: PLR2004  (the order)
+        check.third_order(forward=forward)
     if nan_detector:
         check.report.detector = check.detector()
+    if neighbours and check.report.ok:
+        check.beside(forward=forward)
+        check.with_constants()
     if raises and not check.report.ok:
         raise AssertionError(str(check.report))
     return check.report
@@ -289,8 +310,12 @@ class _Check:
 
     def gradient(self, *args: Array) -> Array:
         """Return the gradient of that by reverse mode, as one array."""
+        return self.joined(self.backend.grad(self.scalar)(*args))
+
+    def joined(self, arrays: Sequence[Array]) -> Array:
+        """Return all entries as one array."""
         xp = self.backend.xp
-        return xp.concat([xp.reshape(g, (-1,)) for g in self.backend.grad(self.scalar)(*args)])
+        return xp.concat([xp.reshape(x, (-1,)) for x in arrays])
 
     def forward(self, vector: tuple[Array, ...]) -> Numbers:
         """Return the slopes of the values along a vector by forward mode."""
@@ -312,6 +337,22 @@ class _Check:
             return _flat(grad(lambda *args: jvp(self.scalar)(args, vector))(*points))
         slope = jvp(lambda *args: jvp(self.f)(args, vector))
         return self.weighted(np.stack([_flat([slope(points, e)]) for e in self.basis]))
+
+    def thrice(self, name: str, vector: tuple[Array, ...]) -> Numbers:
+        """Return the third derivatives, along a vector twice."""
+        xp, grad, jvp, points = self.backend.xp, self.backend.grad, self.backend.jvp, self.points
+
+        def along(gradient: Function, *args: Array) -> Array:
+            return sum(xp.sum(v * g) for v, g in zip(vector, gradient(*args), strict=True))
+
+        first = partial(along, grad(self.scalar))
+        second = partial(along, grad(first))
+        if name == "rev-rev-rev":
+            return _flat(grad(second)(*points))
+        if name == "fwd-rev-rev":
+            return _flat([jvp(lambda *args: self.joined(grad(first)(*args)))(points, vector)])
+        slope = jvp(self.gradient)
+        return _flat([jvp(lambda *args: slope(args, vector))(points, vector)])
 
     def weighted(self, columns: Numbers) -> Numbers:
         """Return the derivatives of the weighted sum from those of the values."""
@@ -358,6 +399,85 @@ class _Check:
         elif differences:
             slopes = _Slopes._make(x.T for x in self.slopes(self.gradient, together))
             self.judge(keys, rows["rev-rev"], slopes.freed(self.singular | self.singular[:, None]))
+
+    def third_order(self, *, forward: bool) -> None:
+        """Hold the compositions of third order against rev-rev-rev."""
+        keys = [(place,) * 3 for place in self.places]
+        ones = self.arrays(np.ones(self.flat.size))
+        ways = THIRD if forward else THIRD[:1]
+        found = {name: self.attempt(name, partial(self.thrice, name), [ones]) for name in ways}
+        reference = found["rev-rev-rev"]
+        if reference is not None:
+            for name, numbers in found.items():
+                if numbers is not None:
+                    self.record(name, keys, numbers, reference)
+
+    def beside(self, *, forward: bool) -> None:
+        """Look for NaN in the gradient at the neighbours, and hold forward mode against it."""
+        bound = max((limits(self.backend.xp, x) for x in self.points), key=lambda x: x.eps)
+        found = moves(self.flat, bound)
+        self.report.remarks.append(f"neighbours: {', '.join(found)}")
+        for name, flat in found.items():
+            self.at(flat).neighbour(name, forward=forward)
+
+    def at(self, flat: Numbers) -> "_Check":
+        """Return this check at other points, with the same report."""
+        other = copy(self)
+        other.flat, other.points = flat, self.arrays(flat)
+        moved = zip(self.places, flat, strict=True)
+        other.places = [Place(x.argument, x.entry, float(point)) for x, point in moved]
+        return other
+
+    def neighbour(self, name: str, *, forward: bool) -> None:
+        """Check the first order at these points, by one vector in forward mode."""
+        reverse = _flat([self.gradient(*self.points)])
+        lost = np.isnan(_flat([self.f(*self.points)])) @ self.reach.T
+        for place, got, undefined in zip(self.places, reverse / self.unit, lost, strict=True):
+            if np.isnan(got) and not (np.isnan(place.point) or undefined):
+                self.report.derivatives[place,] = {name: float(got)}
+                self.find(name, (place,), got, np.nan, "is NaN")
+        if not forward or not np.isfinite(reverse).all():
+            return
+        vector = _irregular(self.flat.size)
+        tangent = self.attempt(name, self.forward, [self.arrays(vector)])
+        if tangent is None:
+            return
+        size = np.abs(reverse) @ vector
+        wanted, got = float(reverse @ vector), float(tangent[0] @ self.weights)
+        if not np.isclose(got, wanted, self.rtol, self.atol + self.rtol * size):
+            self.find(name, (), got, wanted, f"forward is {got:g} and reverse {wanted:g}")
+
+    def with_constants(self) -> None:
+        """Hold the gradients to some arguments against those to all, the others being constant."""
+        count = len(self.points)
+        parts = np.split(np.arange(self.flat.size), np.cumsum([*map(np.prod, self.shapes)])[:-1])
+        whole = _flat([self.gradient(*self.points)])
+        for size in range(1, count):
+            for free in combinations(range(count), size):
+                rest = [k for k in range(count) if k not in free]
+                name = f"constant {' and '.join(f'args[{k}]' for k in rest)}"
+                self.with_free(name, free, np.concatenate([parts[k] for k in free]), whole)
+
+    def with_free(
+        self, name: str, free: tuple[int, ...], at: NDArray[np.intp], whole: Numbers
+    ) -> None:
+        """Hold the gradient to the free arguments against those entries of the whole one."""
+
+        def some(*args: Array) -> Array:
+            given = iter(args)
+            return self.scalar(*(next(given) if k in free else x for k, x in fixed))
+
+        fixed = list(enumerate(self.points))
+        points = [self.points[k] for k in free]
+        found = self.attempt(name, lambda _: _flat(self.backend.grad(some)(*points)), [None])
+        if found is None:
+            return
+        for j, got, wanted in zip(
+            at, found[0] / self.unit[at], (whole / self.unit)[at], strict=True
+        ):
+            if not self.equal(got, wanted):
+                self.report.derivatives[self.places[j],][name] = float(got)
+                self.find(name, (self.places[j],), got, wanted, "differs from reverse")
 
     def against(self, expected: tuple[Any, ...]) -> None:
         """Hold the gradient of the plain sum against the expected one."""
@@ -421,9 +541,11 @@ class _Check:
             self.report.derivatives.setdefault(places, {})[check] = float(got)
             allowed = any(np.isnan(x.point) for x in places)
             if not self.equal(got, wanted):
-                rival = "rev-rev" if "-" in check else "reverse"
+                rival = ("reverse", "rev-rev", "rev-rev-rev")[check.count("-")]
                 self.find(check, places, got, wanted, f"differs from {rival}")
-            elif check in {"reverse", "rev-rev"} and not (np.isfinite(got) or allowed):
+            elif check in {"reverse", "rev-rev", "rev-rev-rev"} and not (
+                np.isfinite(got) or allowed
+            ):
                 self.find(check, places, got, np.nan, "not finite")
 
     def slopes(self, g: Function, reach: NDArray[np.bool_]) -> "_Slopes":

@@ -149,6 +149,7 @@ ROWS = (
             two((-2.0, -1.0), -0.5, (-0.25, 0), (-0.25, 0, 0)),
             two((-2.0, 0.5), 0, *FLAT),
         ),
+        unsupported=CONSTANT,
     ),
     Row(
         "safe_exp",

@@ -1,5 +1,7 @@
 """All derivatives of a function, in every mode of every framework."""
 
+from functools import partial
+
 import numpy as np
 
 from safeops._backends import backend_of, load
@@ -110,20 +112,26 @@ def in_jax(mode):
 
 
 def in_torch(mode):
-    """Return the transformations of a PyTorch mode; aot_eager traces all and compiles no kernel."""
+    """
+    Return the transformations of a PyTorch mode; aot_eager traces all and compiles no kernel.
+
+    The function alone is traced with sizes, and numbers such as a fill, that are not known.
+    """
     import torch
 
     torch.compiler.reset()
+    # What is traced with unknown sizes gives away its buffers, and create_graph wants them (2.13).
+    torch._functorch.config.donated_buffer = False
 
-    def traced(f):
-        return torch.compile(f, fullgraph=True, backend="aot_eager")
+    def traced(f, dynamic=None):
+        return torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=dynamic)
 
     return {
         "autograd": (unchanged, unchanged),
         "func": (unchanged, unchanged),
         "vmap": (unchanged, torch.func.vmap),
         "compile": (traced, unchanged),
-        "compiled-then-autograd": (unchanged, traced),
+        "compiled-then-autograd": (unchanged, partial(traced, dynamic=True)),
     }[mode]
 
 

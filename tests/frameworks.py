@@ -1,5 +1,6 @@
 """The frameworks; arrays of each from NumPy, and back."""
 
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,6 +15,18 @@ FRAMEWORKS = tuple(
         for file in BACKENDS.glob("[!_]*.py")
     )
 )
+
+
+class Lazy:
+    """A module that is imported when it is used: a file is collected without it too."""
+
+    def __init__(self, name):
+        """Keep the name."""
+        self._name = name
+
+    def __getattr__(self, name):
+        """Import the module."""
+        return getattr(import_module(self._name), name)
 
 
 def module_of(framework):
@@ -32,6 +45,11 @@ def to_numpy(x):
         return to_numpy_from_torch(x)
     value = np.asarray(x)
     return value.astype("float32") if value.dtype.name == "bfloat16" else value
+
+
+def stacked(x):
+    """Return an array, or a tuple of arrays as one."""
+    return np.stack([to_numpy(a) for a in x]) if isinstance(x, (tuple, list)) else to_numpy(x)
 
 
 def to_numpy_from_torch(x):

@@ -163,6 +163,14 @@ QUANTILES = (
         SPARSE,
         unsupported=CONSTANT,
     ),
+    Row(
+        "nanpercentile",
+        lambda x, _: so.nanpercentile(x, 75, axis=-1),
+        plain_quantile,
+        lambda x: quantile(x, 0.75),
+        SPARSE,
+        unsupported=CONSTANT,
+    ),
 )
 
 

@@ -46,10 +46,12 @@ def is_leaf(x):
 
 @dataclass
 class Case:
-    """An operation at one of its samples."""
+    """An operation at one of its samples, between two changes of layout."""
 
     op: object
     sample: object
+    before: object = lambda x, _: x
+    after: object = lambda y: y
     selections: list = field(default_factory=list)
     cotangents: list = field(default_factory=list)
 
@@ -63,7 +65,7 @@ class Case:
             if not x.requires_grad:
                 return x.detach().clone()
             inputs.append(changed(len(inputs), x.detach().clone()).requires_grad_())
-            return inputs[-1]
+            return self.before(inputs[-1], x.detach())
 
         sample = self.sample
         args, kwargs = tree_map(fresh, ((sample.input, *sample.args), sample.kwargs))
@@ -71,7 +73,7 @@ class Case:
         out = self.op(*args, **kwargs)
         if sample.output_process_fn_grad:
             out = sample.output_process_fn_grad(out)
-        return inputs, [y for y in tree_leaves(out) if is_leaf(y) and is_dense(y)]
+        return inputs, [self.after(y) for y in tree_leaves(out) if is_leaf(y) and is_dense(y)]
 
     def choose(self, outputs):
         """Choose half of the outputs, and weights."""
@@ -117,11 +119,22 @@ def compare_one(found, wanted):
     if torch.equal(found.isnan(), wanted.isnan()) and torch.equal(numbers(found), numbers(wanted)):
         return "equal"
     good, ok = found.isfinite(), wanted.isfinite()
-    if not torch.allclose(found[good & ok], wanted[good & ok], rtol=1e-9, atol=1e-11):
+    if not is_close(found[good & ok], wanted[good & ok]):
         return "different"
     if (ok & ~good).any():
         return "not finite"
     return "mended" if (good & ~ok).any() else "rounding"
+
+
+def is_close(found, wanted):
+    """Whether numbers are equal but for rounding; in low precision that is one of the largest."""
+    if wanted.dtype is torch.bfloat16:
+        largest = wanted.abs().max() if wanted.numel() else 0.0
+        return bool(((found - wanted).abs() <= LOW * largest + 1e-6).all())
+    return torch.allclose(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+LOW = 2.0**-4  # of bfloat16, which has 8 bits
 
 
 def numbers(x):
@@ -217,11 +230,13 @@ def sweep_planted(case, inputs, outputs, wanted):
     return {name: "right" if w in ("equal", "rounding") else w for name, w in words.items()}
 
 
-def operations(names=()):
+def operations(names=(), dtype=torch.float64):
     """Return the differentiable operations, all of them if there are no names."""
     from torch.testing._internal.common_methods_invocations import op_db
 
-    able = [op for op in op_db if torch.float64 in op.dtypes and op.supports_autograd]
+    able = [op for op in op_db if dtype in op.dtypes and op.supports_autograd]
+    if dtype is not torch.float64:
+        able = [op for op in able if dtype in op.supported_backward_dtypes("cpu")]
     return [op for op in able if not names or op.full_name in names]
 
 

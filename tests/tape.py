@@ -187,14 +187,18 @@ BINARY = ("add", "mul", "sub", "div", "where", "maximum", "matmul", "mix")
 POINTS = (0.0, 0.0, 1.0, 1.0, 2.0, 4.0, -1.0, 0.25, math.inf, math.nan)
 
 
-def random_program(numbers, length=5):
-    """Return a program of the array language: instructions on a growing list of arrays."""
+def random_program(numbers, length=5, more=()):
+    """
+    Return a program of the array language: instructions on a growing list of arrays.
+
+    More instructions of one array are given by their names.
+    """
     steps = []
     for i in range(length):
         kind = numbers.choice(
             ["unary", "binary", "zero", "take", "largest"], p=[0.4, 0.4, 0.1, 0.05, 0.05]
         )
-        name = {"unary": UNARY, "binary": BINARY}.get(kind, (kind,))
+        name = {"unary": (*UNARY, *more), "binary": BINARY}.get(kind, (kind,))
         latest = int(numbers.integers(max(0, i - 1), i + 1))
         other = int(numbers.integers(0, i + 1))
         index = tuple(int(k) for k in numbers.integers(0, N, N))

@@ -2,29 +2,19 @@
 
 import inspect
 import math
-from importlib import import_module
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 import tape
 from assertions import assert_close, assert_examples_run
+from frameworks import Lazy
 
 pytestmark = pytest.mark.only("torch")
 
 NAN, INF = math.nan, math.inf
-
-
-class Lazy:
-    """A module that is imported when it is used: this file is collected without PyTorch too."""
-
-    def __init__(self, name):
-        """Keep the name."""
-        self._name = name
-
-    def __getattr__(self, name):
-        """Import the module."""
-        return getattr(import_module(self._name), name)
 
 
 torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
@@ -474,6 +464,8 @@ REPORTED = {
         [0.0, 4.0],
     ),
 }
+if find_spec("torch") and tuple(map(int, version("torch").split(".")[:2])) >= (2, 14):
+    del REPORTED["fmax"]  # PyTorch counts a NaN there as used: test_facts.py
 
 
 @pytest.mark.parametrize("name", REPORTED)
@@ -1499,7 +1491,7 @@ def test_every_operation_of_the_table_exists():
 
 def test_every_selection_exists():
     """No name in the list of selections is misspelt: PyTorch has a node of that name."""
-    from safeops.autodiff._torch_rules import OURS, SELECTIONS
+    from safeops.autodiff._torch_nodes import OURS, SELECTIONS
 
     nodes = {name.rpartition("Backward")[0] for name in dir(torch._C._functions)}
 

@@ -14,7 +14,7 @@ import safeops as so
 import slices
 from assertions import assert_close, differs
 from derivatives import MODES, SECOND, derivatives_in, directions
-from frameworks import asarray, to_numpy
+from frameworks import asarray, stacked, to_numpy
 from safeops._backends import backend_of, dtype_name, load
 
 # float64 arithmetic of a few operations; where terms cancel, relative to their size of about 1.
@@ -39,11 +39,6 @@ def pytest_generate_tests(metafunc):
 def repeated(items, n):
     """Return the items, over and over, up to a number."""
     return [items[i % len(items)] for i in range(n)]
-
-
-def stacked(x):
-    """Return an array, or a tuple of arrays as one."""
-    return np.stack([to_numpy(a) for a in x]) if isinstance(x, (tuple, list)) else to_numpy(x)
 
 
 def products(gradient, hessian, v, u):

@@ -3,7 +3,7 @@
 import doctest
 import inspect
 import linecache
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops import _demo
 from safeops._backends import load
-from safeops.autodiff import Finding, explain
+from safeops.autodiff import Finding, explain, grad
 from safeops.autodiff._locations import is_library, location
 from safeops.autodiff._report import make_report
 
@@ -340,6 +340,47 @@ def test_numpy_has_no_gradient_to_explain():
     """For arrays of NumPy a TypeError says what has one."""
     with pytest.raises(TypeError, match="arrays of jax, torch or tensorflow, got numpy"):
         explain(np.sum, np.ones(2))
+
+
+@dataclass
+class Box:
+    """A structure of the user."""
+
+    x: object
+
+
+@pytest.mark.parametrize("wrap", [lambda x: {"weights": [x]}, lambda x: (1.0, x), Box])
+def test_arrays_in_structures(autodiff_framework, wrap):
+    """A dict, a list, a tuple or a dataclass of arrays belongs to the framework of its arrays."""
+    x = asarray(autodiff_framework, [0.0, 4.0])
+
+    def f(x, _, power):
+        return load(autodiff_framework).xp.sum(x**power * 0.5)
+
+    report = explain(f, x, wrap(x), 0.5)
+
+    assert [finding.kind for finding in report.findings] == ["GENUINE"]
+
+
+@pytest.mark.parametrize("neutral", [explain, lambda f, *args: grad(f)(*args)])
+def test_a_dict_of_parameters(autodiff_framework, neutral):
+    """What is differentiated may be a dict."""
+    parameters = {"a": asarray(autodiff_framework, [1.0, 4.0])}
+
+    def f(p):
+        return load(autodiff_framework).xp.sum(p["a"] ** 2)
+
+    found = neutral(f, parameters)
+
+    assert found.ok if neutral is explain else to_numpy(found["a"]).tolist() == [2.0, 8.0]
+
+
+@pytest.mark.parametrize("args", [(0.5,), ({},), (None, "x"), ()])
+def test_arguments_without_an_array(args):
+    """Without an array nobody knows the framework, and a TypeError says what to do."""
+    for neutral in (explain, lambda f, *args: grad(f)(*args)):
+        with pytest.raises(TypeError, match="an array of jax, torch or tensorflow in the arg"):
+            neutral(lambda *_: 0.0, *args)
 
 
 def test_a_cell_of_a_notebook_has_no_name():

@@ -12,7 +12,7 @@ import test_autodiff_tensorflow as reported  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 
 total = tf.reduce_sum
-X = np.array([0.0, 4.0])
+X, NAN = np.array([0.0, 4.0]), np.nan
 PROGRAMS_RUN = reported.PROGRAMS_RUN // 10
 
 
@@ -287,12 +287,45 @@ def test_unknown_operations():
     """One without a rule is named, and what is below it is not judged."""
 
     def f(x):
-        matrix = tf.linalg.diag(tf.sqrt(x) + 1)
-        return tf.linalg.solve(matrix, x[:, None])[1, 0]
+        sums = tf.math.cumulative_logsumexp(tf.sqrt(x), reverse=True)
+        return sums[1]
 
     (found,) = masked.explain(f, tf.constant(X)).findings
 
-    assert (found.kind, found.where.line) == ("UNKNOWN", line_of(f, "solve"))
+    assert (found.kind, found.where.line) == ("UNKNOWN", line_of(f, "sums ="))
+
+
+def test_two_causes_on_one_line():
+    """Both are in one report, and in one edit."""
+
+    def f(x):
+        y = tf.math.log(x) / x
+        return total(tf.where(x > 0, y, 0.0))
+
+    report = masked.explain(f, tf.constant(X))
+
+    assert {finding.operation for finding in report.findings} == {"log", "div"}
+    edits = {finding.repair.edit.new.strip() for finding in report.findings}
+    assert edits == {"y = safe_div(safe_log(x), x)"}
+
+
+def test_an_operation_that_drops_entries_itself():
+    """What an operation without a rule leaves out may be unused: never GENUINE."""
+
+    def f(x):
+        weights = x * tf.constant([1.0, NAN], x.dtype)
+        kept = leave_out_the_last(weights)
+        return total(kept)
+
+    (found,) = masked.explain(f, tf.constant([1.0, 2.0])).findings
+
+    line = line_of(leave_out_the_last, "tf.py_function")
+    assert (found.kind, found.where.line) == ("UNKNOWN", line)
+
+
+def leave_out_the_last(x):
+    """Call Python, whose gradient nobody can look into."""
+    return tf.py_function(lambda x: x[:-1], [x], x.dtype)
 
 
 def test_several_arguments_and_structures():

@@ -40,6 +40,59 @@ def test_compiled_functions_have_one_backward_pass():
 
 
 @pytest.mark.only("torch")
+@pytest.mark.parametrize("norm", ["instance_norm", "batch_norm"])
+def test_norms_of_one_batch_have_a_wrong_slope_for_permuted_cotangents(norm):
+    """
+    A batch norm of one image reads a cotangent of permuted strides in a wrong order (2.13).
+
+    An instance norm is one of all images as channels. Finite differences decide.
+    """
+    import torch
+    from torch.nn import functional
+
+    numbers = np.random.default_rng(0)
+    x = torch.tensor(numbers.normal(size=(1, 4, 3, 3)), requires_grad=True)
+    weights = torch.tensor(numbers.normal(size=(3, 3, 1, 4)))
+
+    def loss(x):
+        if norm == "instance_norm":
+            return (functional.instance_norm(x).permute(2, 3, 0, 1) * weights).sum()
+        mean, variance = torch.zeros(2, 4, dtype=x.dtype)
+        y = functional.batch_norm(x, mean, variance, training=True)
+        return (y.permute(2, 3, 0, 1) * weights).sum()
+
+    step = torch.zeros_like(x)
+    step[0, 0, 0, 0] = 1e-6
+    slope = (loss(x + step) - loss(x - step)) / 2e-6
+    (found,) = torch.autograd.grad(loss(x), x)
+
+    assert torch.autograd.gradcheck(lambda x: functional.instance_norm(x).contiguous(), x)
+    assert abs(found[0, 0, 0, 0] - slope) > 1e-2
+
+
+@pytest.mark.only("torch")
+def test_a_dispatch_mode_forgets_conjugates():
+    """Below a dispatch mode kernels that know no lazy conjugate take numbers as they are (2.13)."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Where(TorchDispatchMode):
+        """A mode that selects all entries of what is copied."""
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            """Run one operation."""
+            if func is torch.ops.aten.mm.default:
+                return torch.where(torch.tensor(True), args[0], 0)
+            return func(*args, **(kwargs or {}))
+
+    x = torch.tensor([[1j]]).conj()
+    with Where():
+        found = x @ x
+
+    assert found.item() == 1j  # and not -1j
+
+
+@pytest.mark.only("torch")
 def test_torch_compile_traces_no_jvp_of_a_jvp_of_a_product_with_a_constant():
     """It fails in its fake tensors, whatever makes the constant (2.13)."""
     import torch
@@ -53,6 +106,18 @@ def test_torch_compile_traces_no_jvp_of_a_jvp_of_a_product_with_a_constant():
     assert (second(torch.ones(3)) == 1).all()
     with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="fake tensor"):
         torch.compile(second, fullgraph=True, backend="aot_eager")(torch.ones(3))
+
+
+@pytest.mark.only("torch")
+def test_the_slope_of_fmax_at_a_nan():
+    """From 2.14 on PyTorch sends it to the NaN that fmax passes over, too; before it did not."""
+    import torch
+
+    x, y = (torch.tensor(a, requires_grad=True) for a in (np.nan, 0.0))
+
+    slopes = torch.autograd.grad(torch.fmax(x, y), (x, y))
+
+    assert [float(s) for s in slopes] == [float(torch.__version__ >= (2, 14)), 1.0]
 
 
 @pytest.mark.only("torch")

@@ -26,7 +26,8 @@ FLOORS = (
     ("_typing",),
     ("_backends",),
     ("_where",),
-    ("_angles", "_division", "_logs", "_powers", "_slices"),
+    ("_ranges",),
+    ("_angles", "_division", "_logs", "_neighbours", "_powers", "_slices"),
     ("_norms", "_softmax"),  # made of elementwise operations
     ("_reductions",),  # a deviation is a norm
     ("_quantiles",),

@@ -21,7 +21,7 @@ RUNNING = ["nancumprod", "nancumsum"]
 SLOPED = [name for name in FAMILIES if name not in INDICES]
 REDUCED = [name for name in SLOPED if name not in RUNNING]
 EXTREMES = ["nanmax", "nanmin", "safe_max", "safe_min"]
-DIVIDED = ("mean", "var", "std", "median", "quantile")
+DIVIDED = ("mean", "var", "std", "median", "quantile", "percentile")
 LESS_THAN_FLOAT64 = ("float32", "float16", "bfloat16")
 RTOL = 1e-14
 
@@ -34,7 +34,8 @@ def named(names):
 def call(name, x, **options):
     """Return a reduction along the last axis; the quantile is the third of seven eighths."""
     op, options = getattr(so, name), {"axis": -1} | options
-    return op(x, 0.375, **options) if name == "nanquantile" else op(x, **options)
+    q = {"nanquantile": (0.375,), "nanpercentile": (37.5,)}.get(name, ())
+    return op(x, *q, **options)
 
 
 def derivatives(f, x, direction):
@@ -469,7 +470,7 @@ def test_huge_entries_do_not_overflow(name, autodiff_framework):
     assert_close(gradient, [0.25, -0.25, 0.25, -0.25], 1e-6)
 
 
-@named(["nanmedian", "nanquantile"])
+@named(["nanmedian", "nanpercentile", "nanquantile"])
 def test_entries_of_either_end_do_not_overflow(name, framework):
     """Between the largest number and its negative there is a finite one."""
     top = np.finfo(float).max
@@ -671,7 +672,10 @@ def test_quantiles_have_a_slope_in_q(autodiff_framework):
         (-0.1, ValueError, "a quantile from 0 to 1, got -0.1"),
         (nan, ValueError, "a quantile from 0 to 1, got nan"),
         (None, TypeError, "got NoneType"),
-        ([0.5], TypeError, "got list"),
+        ([0.5, 1.5], ValueError, "a quantile from 0 to 1, got 1.5"),
+        ([], ValueError, r"a list of numbers as q, got \[\]"),
+        ([[0.5]], ValueError, r"a list of numbers as q, got \[\(0.5,\)\]"),
+        ("0.5", TypeError, "got str"),
     ],
 )
 def test_what_is_no_quantile(q, error, words, framework):
@@ -687,6 +691,22 @@ def test_arrays_that_are_no_quantiles(framework):
     np.testing.assert_array_equal(to_numpy(so.nanquantile(x, q)), [1.5, nan, nan, nan])
     with pytest.raises(ValueError, match="at most one dimension as q, got 2"):
         so.nanquantile(x, q[None, :])
+
+
+def test_percentiles_are_quantiles_by_a_hundred(framework):
+    """Numbers, lists and arrays from 0 to 100 have NumPy's values; others are refused in words."""
+    x, qs = holed((3, 9)), [0, 12.5, 100]
+    array = asarray(framework, x)
+    wanted = np.nanpercentile(x, qs, axis=-1)
+
+    for q in (qs, tuple(qs), asarray(framework, qs)):
+        assert_close(to_numpy(so.nanpercentile(array, q, axis=-1)), wanted, 1e-12)
+    many = so.nanquantile(array, [0, 0.125, 1], axis=-1, keepdims=True)
+    assert_close(to_numpy(many), wanted[..., None], 1e-12)
+    for q, value in zip(qs, wanted, strict=True):
+        assert_close(to_numpy(so.nanpercentile(array, q, axis=-1)), value, 1e-12)
+    with pytest.raises(ValueError, match="nanpercentile: expected a percentile from 0 to 100, got"):
+        so.nanpercentile(array, 100.5)
 
 
 def test_an_unknown_method_is_refused(framework):
@@ -722,6 +742,8 @@ def of_numpy(name, x, axis):
     """Return NumPy's value, and -1 where it would raise."""
     if name == "nanquantile":
         return np.nanquantile(x, 0.375, axis=axis)
+    if name == "nanpercentile":
+        return np.nanpercentile(x, 37.5, axis=axis)
     if name in INDICES:
         none = np.isnan(x).all(axis=axis)
         filled = np.where(np.isnan(x), inf if name.endswith("min") else -inf, x)

@@ -12,14 +12,19 @@ from collections.abc import Sequence
 from functools import wraps
 from typing import Any, NamedTuple, TypeVar, cast
 
+import numpy as np
 from array_api_compat import array_namespace
 
+from safeops._backends._speech import kind_of, speak
 from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, Backend, DType, Function, Namespace
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 REAL = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
+# What NumPy owns: constants beside arrays of a framework that takes them.
+GUESTS = (np.ndarray, np.generic)
+ARRAY_OPTIONS = ("where", "fill_value", "initial", "b")
 INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 F = TypeVar("F", bound=Function)
@@ -72,9 +77,11 @@ def load(name: str) -> Backend:
     return tensorflow.backend
 
 
-def backend_of(*args: Any) -> Backend:
+def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
     """
     Return the backend of all arrays among `args`; Python scalars and None belong to any.
+
+    So it does of what stands `beside` them, of which an error does not speak.
 
     Raises
     ------
@@ -82,35 +89,77 @@ def backend_of(*args: Any) -> Backend:
         If there is no array, arrays of two frameworks, or something that is no array.
     """
     found = None
-    for x in args:
+    for x in (*args, *beside):
         kind = type(x)
         backend = _known[kind] if kind in _known else _recognise(x)
         if backend is None or backend is found:
             continue
         if found is not None:
-            return _of_mixed(args)
+            return _of_mixed((*args, *beside))
         found = backend
     if found is None:
-        msg = f"expected at least one array of {_accepted()}, got {_kinds(args)}"
+        given = [x for x in args if x is not None] or args
+        msg = f"expected at least one array of {_accepted()}, got {_kinds(given)}; make one of it"
         raise TypeError(msg)
     return found
 
 
 def kernel_first(generic: F) -> F:
-    """Ask the framework's own kernel of that name first, if there is one; None leaves it to us."""
+    """
+    Ask the framework's own kernel of that name first, if there is one; None leaves it to us.
+
+    Errors speak of this function, constants of NumPy belong to the framework beside them, and a
+    result of NumPy without dimensions is a scalar.
+    """
     name = generic.__name__
     GENERIC[name] = generic
 
     def function(x: Array, /, *args: Any, **options: Any) -> Array:
-        kind = type(x)
-        backend = _known[kind] if kind in _known else _recognise(x)
-        kernel = None if backend is None else backend.kernels.get(name)
-        value = None if kernel is None else kernel(x, *args, **options)
-        return generic(x, *args, **options) if value is None else value
+        try:
+            kind = type(x)
+            backend = _known[kind] if kind in _known else _recognise(x)
+            kernel = None if backend is None else backend.kernels.get(name)
+            value = None if kernel is None else kernel(x, *args, **options)
+            if value is None:
+                arrays, settings = hosted((x, *args), options)
+                value = generic(*arrays, **settings)
+            return as_result(value)
+        except (TypeError, ValueError) as error:
+            speak(error, generic, (x, *args), options)
+            raise
 
     # A code of its own: torch.compile counts the programs of each, and stops at 8 (2.13).
     function.__code__ = function.__code__.replace(co_name=name)
     return cast("F", wraps(generic)(function))
+
+
+def as_result(value: Array) -> Array:
+    """Return a value as NumPy does: what has no dimensions is a scalar there."""
+    return value[()] if type(value) is np.ndarray and not value.ndim else value
+
+
+def hosted(
+    args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments and options, what NumPy owns as constants of the framework beside it."""
+    arrays = {name: options[name] for name in ARRAY_OPTIONS if name in options}
+    values = (*args, *arrays.values())
+    guests = [x for x in values if isinstance(x, GUESTS)]
+    if not guests:
+        return args, options
+    hosts = [x for x in values if hasattr(x, "dtype") and not isinstance(x, GUESTS)]
+    if not hosts or any(backend_of(x) is not backend_of(hosts[0]) for x in hosts):
+        return args, options
+    backend = backend_of(hosts[0])
+    if not all(backend.takes(x) for x in guests):
+        return args, options
+
+    like = next((x for x in hosts if dtype_name(x.dtype) != "bool"), hosts[0])  # no condition
+
+    def settled(x: Any) -> Any:
+        return backend.constant(x, like) if isinstance(x, GUESTS) else x
+
+    return tuple(map(settled, args)), options | {name: settled(x) for name, x in arrays.items()}
 
 
 def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
@@ -120,9 +169,8 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     Arrays in `also` (fill values) take part and come back promoted too, a Python scalar or None
     among them as it is: `where` takes those, weakly.
     """
-    backend = backend_of(*args, *also)
     refuse_none(args)
-    args, also = (tuple(python_scalar(backend, x) for x in group) for group in (args, also))
+    backend = backend_of(*args, beside=also)
     values = [x for x in (*args, *also) if x is not None]
     # np.float64 is a Python float too, and an array where there is no other.
     arrays = [x for x in values if not isinstance(x, SCALARS)]
@@ -135,12 +183,6 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     promoted = (backend.cast(x, dtype, arrays[0]) for x in args)
     kept = (x if x is None or isinstance(x, SCALARS) else backend.cast(x, dtype, x) for x in also)
     return backend.xp, *promoted, *kept
-
-
-def python_scalar(backend: Backend, x: Any) -> Any:
-    """Return a np.float64, a Python float too, as that: only NumPy may ask for its dtype."""
-    numpys = isinstance(x, (float, complex)) and type(x) not in SCALARS
-    return x.item() if numpys and not backend.owns(x) else x
 
 
 def refuse_none(args: Sequence[Any]) -> None:
@@ -212,22 +254,27 @@ def _recognise(x: Any) -> Backend | None:
     try:
         xp = array_namespace(x)
     except TypeError:
-        msg = f"expected arrays of {_accepted()}, got {_kinds((x,))}"
-        raise TypeError(msg) from None
+        xp = None
+    # A Proxy of torch.fx has every attribute, and itself for a namespace.
+    if xp is None or isinstance(xp, type(x)):
+        msg = f"expected arrays of {_accepted()}, got {kind_of(x)}"
+        raise TypeError(msg)
     return _remember(x, _generic.setdefault(xp, ArrayAPI(xp)))
 
 
 def _remember(x: Any, backend: Backend) -> Backend:
+    backend.refuse(x)
     _known[type(x)] = backend
     return backend
 
 
 def _of_mixed(args: tuple[Any, ...]) -> Backend:
-    """Let NumPy scalars that are Python floats (np.float64) pass as such; raise for the rest."""
-    arrays = [x for x in args if x is not None and not isinstance(x, SCALARS)]
-    owners = {backend_of(x).name: x for x in arrays}
-    if len(owners) == 1:
-        return backend_of(*arrays)
+    """Return the one framework that takes what else there is, which is NumPy's; or raise."""
+    arrays = [x for x in args if x is not None and type(x) not in SCALARS]
+    owners = {backend.name: backend for backend in map(backend_of, arrays)}
+    hosts = [backend for name, backend in owners.items() if name != "numpy"]
+    if len(hosts) == 1 and all(hosts[0].takes(x) for x in arrays if isinstance(x, GUESTS)):
+        return hosts[0]
     msg = (
         f"expected arrays of one framework, got {' and '.join(owners)} ({_kinds(arrays)}); "
         f"convert them to one first"

@@ -14,7 +14,7 @@ leaves to the double where.
 
 import math
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from safeops._backends import enter, limits
-from safeops._typing import Array, Function
+from safeops._backends import GENERIC, enter, limits
+from safeops._typing import Array, Axis, Function
 
 
 def _sum(_: Function, total: Array, *args: Array) -> Array:
@@ -71,6 +71,98 @@ def divide(x: Array, y: Array) -> Array:
     ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30.
     """
     return jnp.divide(x, y)
+
+
+def _along_first(f: Function, x: Array, y: Array, dot: Array) -> Array:
+    return divide(x, f(x, y)) * dot
+
+
+def _along_second(f: Function, x: Array, y: Array, dot: Array) -> Array:
+    return divide(y, f(x, y)) * dot
+
+
+@_with_rule(_along_first, _along_second)
+def hypot(x: Array, y: Array) -> Array:
+    """Return ``sqrt(x**2 + y**2)``, whose slopes in JAX 0.10.2 overflow below 1e-19 in float32."""
+    x, y = jnp.abs(x), jnp.abs(y)
+    larger, smaller = jnp.maximum(x, y), jnp.minimum(x, y)
+    ratio = jnp.where(x == y, 1, smaller / larger)  # inf too
+    return larger * jnp.sqrt(1 + ratio * ratio)
+
+
+# The logarithms of JAX 0.10.2 have a slope whose own slope forms ``x ** -2``.
+
+
+@_with_rule(lambda _, x, dot: divide(dot, x))
+def log(x: Array) -> Array:
+    """Return the natural logarithm."""
+    return jnp.log(x)
+
+
+@_with_rule(lambda _, x, dot: divide(dot / math.log(2), x))
+def log2(x: Array) -> Array:
+    """Return the logarithm to base 2."""
+    return jnp.log2(x)
+
+
+@_with_rule(lambda _, x, dot: divide(dot / math.log(10), x))
+def log10(x: Array) -> Array:
+    """Return the logarithm to base 10."""
+    return jnp.log10(x)
+
+
+@_with_rule(lambda _, x, dot: divide(dot, 1 + x))
+def log1p(x: Array) -> Array:
+    """Return ``log(1 + x)``."""
+    return jnp.log1p(x)
+
+
+@_with_rule(lambda _, p, _q, dot: divide(dot, p), lambda _, _p, q, dot: -divide(dot, q))
+def _log_ratio(p: Array, q: Array) -> Array:
+    first = p > q
+    # By a power of 2 that rounds nothing, so that the difference is not flushed.
+    scale = jnp.where(jnp.minimum(p, q) < 1, 2.0**64, 1.0)  # weak, as p and q may be
+    excess = jnp.abs(scale * p - scale * q) / (scale * jnp.where(first, q, p))
+    near = jnp.log1p(excess)
+    far = jnp.log(p) - jnp.log(q)
+    return jnp.where(excess < math.inf, jnp.where(first, near, -near), far)
+
+
+@_with_rule(
+    lambda _, p, q, dot: (_log_ratio(p, q) + 1) * dot, lambda _, p, q, dot: -divide(p, q) * dot
+)
+def relative_entropy(p: Array, q: Array) -> Array:
+    """Return ``p * log(p / q)``; as a product it has a slope that is infinite at 1e-20."""
+    return p * _log_ratio(p, q)
+
+
+@_with_rule(lambda _, p, dot: -(log(p) + 1) * dot)
+def entropy(p: Array) -> Array:
+    """Return ``-p * log(p)``."""
+    return -p * jnp.log(p)
+
+
+@_with_rule(lambda _, _x, y, dot: log1p(y) * dot, lambda _, x, y, dot: divide(x, 1 + y) * dot)
+def log1p_product(x: Array, y: Array) -> Array:
+    """Return ``x * log(1 + y)``."""
+    return x * jnp.log1p(y)
+
+
+# What `jax.numpy` has under other names, or with other slopes.
+FORMULAS: dict[str, Function] = {
+    f.__name__: f
+    for f in (
+        divide,
+        hypot,
+        log,
+        log2,
+        log10,
+        log1p,
+        relative_entropy,
+        entropy,
+        log1p_product,
+    )
+}
 
 
 def _is_small(x: Array) -> Array:
@@ -137,7 +229,11 @@ def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
     # exponent is a constant, as x**p is not real beside an integer.
     size = jnp.where(dead, 1, jnp.abs(x))
     fixed = jnp.where(dead, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
-    slope = fixed * f(size, fixed - 1)
+    # Here p - 1 loses digits of p, and the power of it can overflow where the slope does not.
+    low = (jnp.abs(fixed) < 1) & (size < math.inf)
+    slope = fixed * f(size, jnp.where(low, fixed, fixed - 1))
+    quotient = divide(jnp.where(low, slope, 1), jnp.where(low, size, 1))
+    slope = jnp.where(low, quotient, slope)
     slope = jnp.where(negative & (jnp.floor(p / 2) == p / 2), -slope, slope)
     first, second = p == 1, p == 2  # noqa: PLR2004  (monomials, the powers with a slope at 0)
     idle = unreal | (zero & ~first & ~second)
@@ -147,7 +243,7 @@ def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
 
 def _power_along_exponent(f: Function, x: Array, p: Array, dot: Array) -> Array:
     flat = _is_unreal(x, p)[0] | (x < 0)
-    slope = jnp.where(flat, 0, f(x, p)) * jnp.log(jnp.where(flat, 1, x))
+    slope = jnp.where(flat, 0, f(x, p)) * log(jnp.where(flat, 1, x))
     return jnp.where(flat, 0, dot) * slope
 
 
@@ -174,7 +270,7 @@ def _is_lost(x: Array, y: Array) -> Array:
 
 def _along_factor(_: Function, x: Array, y: Array, dot: Array) -> Array:
     bad = _is_lost(x, y)
-    return jnp.where(bad, 0, dot) * jnp.log(jnp.where(bad, 1, y))
+    return jnp.where(bad, 0, dot) * log(jnp.where(bad, 1, y))
 
 
 def _along_logarithm(_: Function, x: Array, y: Array, dot: Array) -> Array:
@@ -193,7 +289,33 @@ def _times_log(x: Array, y: Array) -> Array:
     return _log_product(x, y)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _norm(x: Array, axis: Axis, order: float) -> Array:
+    return GENERIC["_length"](x, axis=axis, ord=order)
+
+
+@_norm.defjvp
+def _norm_jvp(axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
+    """Multiply with the direction: a scale would take small slopes and cotangents out of range."""
+    (x,), (dot,) = given
+    norm = _norm(x, axis, order)
+    zero = norm == 0
+    # XLA multiplies with the reciprocal, and flushes that of a norm near the largest number.
+    part = jax.lax.stop_gradient(jnp.where(norm > 1, 1 / 16, jnp.ones_like(norm)))
+    slope = divide(jnp.where(zero, 0, x) * part, jnp.where(zero, 1, norm) * part)
+    if order != 2:  # noqa: PLR2004  (the Euclidean norm)
+        slope = jnp.sign(x) * _power(jnp.abs(slope), order - 1)
+    return norm, jnp.sum(slope * jnp.where(zero, 0, dot), axis=axis, keepdims=True)
+
+
+def _length(x: Array, *, axis: Axis, ord: float) -> Array | None:  # noqa: A002  (as in `safe_norm`)
+    if ord in {1, math.inf} or jnp.iscomplexobj(x):
+        return None
+    return _norm(x, axis, ord)
+
+
 KERNELS: dict[str, Function] = {
+    "_length": _length,
     "safe_div": _divide,
     "safe_sqrt": _root,
     "safe_pow": _power,

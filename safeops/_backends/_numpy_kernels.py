@@ -16,13 +16,13 @@ variance of a million normal numbers around 1e4 by a factor of 17,000, and that 
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from safeops._backends._methods import METHODS, Rule
 from safeops._typing import Array, Axis, Function
 
 _BITS: dict[Any, type] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
@@ -35,7 +35,6 @@ _BLOCK = 2**19  # bytes: measured the same from 2**18 to 2**20; 2**16 and all at
 _FEW = 24  # entries of a slice that say where it lies
 _sum: Function = np.add.reduce
 _product: Function = np.multiply.reduce
-Rule = Callable[..., tuple[Any, Any]]  # from number and q to an index and a part of the next step
 
 
 def _entries(x: Array, where: Any = None) -> Array | None:
@@ -287,6 +286,8 @@ def nanvar(
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Variance, shifted."""
+    if type(correction) not in _NUMBERS:
+        return None
     found = _squares_of_entries(x, axis, where, fill_value)
     if found is None:
         return None
@@ -305,6 +306,8 @@ def nanstd(
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Root of the variance, where the squares are normal numbers or a slice is constant."""
+    if type(correction) not in _NUMBERS:
+        return None
     found = _squares_of_entries(x, axis, where, fill_value)
     if found is None:
         return None
@@ -396,7 +399,7 @@ def _running(
 def _quantile(
     x: Array,
     q: Any,
-    rule: Rule,
+    method: str,
     *,
     axis: Axis = None,
     keepdims: bool = False,
@@ -404,8 +407,8 @@ def _quantile(
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Sort the entries of each slice, NaN last, and go a part of the way from one to the next."""
-    y = _entries(x, where)
-    if y is None or type(q) not in _NUMBERS or not 0 <= q <= 1:
+    y, rule = _entries(x, where), METHODS.get(method)
+    if y is None or rule is None or type(q) not in _NUMBERS or not 0 <= q <= 1:
         return None
     if type(fill_value) not in _NUMBERS:
         return None

@@ -205,7 +205,8 @@ def _reciprocal(x: Array, *, fill_value: Any = 0.0) -> Array | None:
 
 
 def _is_zero(fill_value: Any) -> bool:
-    return type(fill_value) in (int, float) and fill_value == 0 and str(fill_value) != "-0.0"
+    # Not by its spelling, which torch.compile does not trace of a dynamic number (2.13).
+    return type(fill_value) in (int, float) and fill_value == 0 and math.copysign(1, fill_value) > 0
 
 
 class _Root(Selection):
@@ -454,7 +455,20 @@ class _Norm(Selection):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
         x, out = ctx.saved_tensors
-        return x * _zero_below(cotangent / _threshold(out, 0.0, 1.0), out, 0.0), None
+        length = _threshold(out, 0.0, 1.0)
+        if x.numel() > _FEW and _is_quotient_in_range(cotangent, length):
+            return x * _zero_below(cotangent / length, out, 0.0), None
+        slope = x / length
+        slope = torch.mul(slope, _zero_below(cotangent, out, 0.0), **_reused(slope, cotangent))
+        return slope, None
+
+
+@_unseen
+def _is_quotient_in_range(x: Array, y: Array) -> bool:
+    """Whether no quotient of these lost digits or its size; of many entries a norm saves a pass."""
+    size, bound = (x / y).detach().abs(), _LIMITS[y.dtype]
+    usual = (size >= bound.smallest_normal / bound.eps) & (size <= bound.max)
+    return bool((usual | (x == 0)).all())
 
 
 def _norm(
@@ -563,183 +577,6 @@ def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
     return None if _has_nan(out, axis) else out
 
 
-# Reductions. What is absent is a NaN, and 0 in ``eq(x, x)``.
-
-
-def _present(x: Array) -> Array:
-    """Return 1.0 where x is not NaN, else 0.0."""
-    return _ones_where(x, x.detach())
-
-
-def _extreme_number(x: Array, axis: Axis, sign: int) -> Array:
-    """Return the largest entry of each slice that is not NaN, or the smallest."""
-    extreme = torch.amax if sign > 0 else torch.amin
-    numbers = x.nan_to_num(-sign * math.inf, math.inf, -math.inf)
-    return extreme(numbers, () if axis is None else axis, keepdim=True)
-
-
-class _Nansum(Selection):
-    """
-    `torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN.
-
-    It keeps a byte an entry for its backward pass, and not the entries.
-    """
-
-    @staticmethod
-    def value(x: Array, axis: Axis) -> Array:
-        return torch.nansum(x, axis, keepdim=True)
-
-    @staticmethod
-    def forward(ctx: Any, x: Array, axis: Axis) -> Array:
-        ctx.save_for_backward(_present(x).to(torch.int8))
-        return _Nansum.value(x, axis)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
-        (kept,) = ctx.saved_tensors
-        return _zero_below(cotangent.expand(kept.shape), kept.to(cotangent.dtype), 0.5), None
-
-
-class _Centred(Selection):
-    """Distances from the mean of a slice, 0 where absent; a projection, and so its own adjoint."""
-
-    @staticmethod
-    def value(x: Array, axis: Axis, number: Array) -> Array:
-        # From the largest entry first: that of a constant slice is exactly 0.
-        away = x - _extreme_number(x, axis, 1)
-        away -= torch.nansum(away, axis, keepdim=True) / number
-        return _zero_below(away, _present(x), 0.5, away)
-
-    @staticmethod
-    def forward(ctx: Any, x: Array, axis: Axis, number: Array) -> Array:
-        ctx.save_for_backward(_present(x).to(torch.int8), number)
-        ctx.axis = axis
-        return _Centred.value(x, axis, number)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
-        kept, number = ctx.saved_tensors
-        kept = kept.to(cotangent.dtype)
-        mean = _zero_below(cotangent, kept, 0.5).sum(ctx.axis, keepdim=True) / number
-        slope = cotangent - mean
-        return _zero_below(slope, kept, 0.5, slope), None, None
-
-
-class _Nanextreme(Selection):
-    """Largest or smallest entry, whose ties share evenly."""
-
-    @staticmethod
-    def value(x: Array, axis: Axis, sign: int) -> Array:
-        return _extreme_number(x, axis, sign)
-
-    @staticmethod
-    def forward(ctx: Any, x: Array, axis: Axis, sign: int) -> Array:
-        out = _Nanextreme.value(x, axis, sign)
-        ctx.save_for_backward(x, out)
-        ctx.axis = axis
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
-        x, out = ctx.saved_tensors
-        ties = _ones_where(x, out.detach())
-        share = cotangent / ties.sum(ctx.axis, keepdim=True)
-        return _zero_below(share.expand(x.shape), ties, 0.5), None, None
-
-
-def _is_reduced(x: Array, axis: Axis, *rare: Any) -> bool:
-    return axis != () and all(option is None for option in rare) and x.numel() and _are_plain(x)
-
-
-def nansum(
-    x: Array,
-    *,
-    axis: Axis = None,
-    keepdims: bool = False,
-    where: Any = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array | None:
-    """Sum by `torch.nansum`."""
-    if not _is_reduced(x, axis, where, initial, fill_value):
-        return None
-    return _dropped(_Nansum.of(x, axis), axis, keepdims=keepdims)
-
-
-def nanmean(
-    x: Array,
-    *,
-    axis: Axis = None,
-    keepdims: bool = False,
-    where: Any = None,
-    fill_value: Any = math.nan,
-) -> Array | None:
-    """Sum over number; slices without an entry are left to the generic engine."""
-    if not _is_reduced(x, axis, where) or type(fill_value) is not float:
-        return None
-    number = _present(x).sum(axis, keepdim=True)
-    if not number.all():
-        return None
-    return _dropped(_Nansum.of(x, axis) / number, axis, keepdims=keepdims)
-
-
-def _spread(
-    of: Function,
-    x: Array,
-    *,
-    axis: Axis = None,
-    correction: float = 0,
-    keepdims: bool = False,
-    where: Any = None,
-    fill_value: Any = math.nan,
-) -> Array | None:
-    """Make a number of the distances from each mean, if each slice has degrees of freedom."""
-    if not _is_reduced(x, axis, where) or type(fill_value) is not float:
-        return None
-    if type(correction) not in (int, float):
-        return None
-    number = _present(x).sum(axis, keepdim=True)
-    if not _least(number) > max(correction, 0) or not _are_finite(x.detach().nansum()):
-        return None
-    out = of(_Centred.of(x, axis, number), axis, number - correction)
-    return None if out is None else _dropped(out, axis, keepdims=keepdims)
-
-
-def _variance(away: Array, axis: Axis, freedom: Array) -> Array:
-    return (away * away).sum(axis, keepdim=True) / freedom
-
-
-def _deviation(away: Array, axis: Axis, freedom: Array) -> Array | None:
-    """Norm of the distances over a root, where no square is lost."""
-    norm = _norm(away, axis=axis, keepdims=True)
-    return None if norm is None else norm / freedom.sqrt()
-
-
-@_unseen
-def _is_infinite(extreme: Array, sign: int) -> bool:
-    """Whether a slice has infinite entries alone, of the other sign."""
-    return math.isinf((extreme.amin() if sign > 0 else extreme.amax()).item())
-
-
-def _extreme(
-    sign: int,
-    x: Array,
-    *,
-    axis: Axis = None,
-    keepdims: bool = False,
-    where: Any = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array | None:
-    """Extreme entry; slices with none, or with infinite ones alone, are left to the engine."""
-    if not _is_reduced(x, axis, where, initial, fill_value):
-        return None
-    out = _Nanextreme.of(x, axis, sign)
-    if _is_infinite(out.detach(), sign):
-        return None
-    return _dropped(out, axis, keepdims=keepdims)
-
-
 KERNELS: dict[str, Function] = {
     "safe_div": _divide,
     "safe_reciprocal": _reciprocal,
@@ -749,11 +586,5 @@ KERNELS: dict[str, Function] = {
     "xlogy": _times_log,
     "safe_norm": _norm,
     "safe_softmax": _softmax,
-    "nansum": nansum,
-    "nanmean": nanmean,
-    "nanvar": partial(_spread, _variance),
-    "nanstd": partial(_spread, _deviation),
-    "nanmax": partial(_extreme, 1),
-    "nanmin": partial(_extreme, -1),
 }
 KERNELS |= {name: partial(_logarithm, kind) for name, kind in _LOGARITHMS.items()}

@@ -27,6 +27,18 @@ class ArrayAPI:
         """Whether `x` is an array of this namespace."""
         return getattr(x, "__array_namespace__", lambda: None)() is self.xp
 
+    def refuse(self, x: Array) -> None:
+        """Accept every type of array."""
+
+    def takes(self, x: Any) -> bool:
+        """Take a np.float64, which is a Python float too."""
+        return isinstance(x, SCALARS)
+
+    def constant(self, x: Any, like: Array) -> Any:
+        """Return a scalar of NumPy as a Python scalar, which is weak."""
+        del like
+        return x.item()
+
     def check(self, x: Array) -> None:
         """Accept every array."""
 
@@ -72,6 +84,14 @@ class ArrayAPI:
     def peak(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept."""
         return self.xp.max(x, axis=axis, keepdims=True)
+
+    def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest entry of each slice for sign 1, the smallest for -1, axes kept."""
+        return (self.xp.max if sign == 1 else self.xp.min)(x, axis=axis, keepdims=True)
+
+    def product(self, x: Array, axis: Axis) -> Array:
+        """Return the product of each slice, axes kept."""
+        return self.xp.prod(x, axis=axis, keepdims=True)
 
     def running(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""

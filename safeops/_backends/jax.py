@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends import GENERIC
-from safeops._backends._jax_kernels import KERNELS, divide
+from safeops._backends import ARRAY_OPTIONS, GENERIC, GUESTS
+from safeops._backends._jax_kernels import FORMULAS, KERNELS
 from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, Axis, DType, Function
 
@@ -17,7 +17,8 @@ from safeops._typing import Array, Axis, DType, Function
 class JaxNumpy:
     """`jax.numpy` with some rules put right."""
 
-    divide = staticmethod(divide)
+    def __init__(self) -> None:
+        vars(self).update(FORMULAS)
 
     @staticmethod
     def abs(x: Array) -> Array:
@@ -63,7 +64,8 @@ def _extreme_jvp(*given: Any) -> tuple[Array, Array]:
 _MOST = 64  # programs of one function, so that one called with ever new numbers is not compiled
 _CONSTANTS = (*SCALARS, str, type(None))
 _HOLE = object()
-_ARRAYS = {"where", "fill_value", "initial", "b"}  # options that may be traced
+_ARRAYS = frozenset(ARRAY_OPTIONS)  # options that may be traced
+_TRACED = (jax.Array, *GUESTS)
 
 
 class Jitted:
@@ -79,10 +81,10 @@ class Jitted:
 
     def __call__(self, *args: Any, **options: Any) -> Array | None:
         """Return the value; None for what is neither an array of JAX nor a constant."""
-        if any(isinstance(x, jax.Array) for name, x in options.items() if name not in _ARRAYS):
+        if any(isinstance(x, _TRACED) for name, x in options.items() if name not in _ARRAYS):
             return None  # an option that is asked for its value
         values = (*args, *options.values())
-        holes = [isinstance(x, jax.Array) for x in values]
+        holes = [isinstance(x, _TRACED) for x in values]
         constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]
         if not all(hole or _is_constant(x) for hole, x in zip(holes, values, strict=True)):
             return None
@@ -148,10 +150,33 @@ class Jax(ArrayAPI):
             dtype = jnp.float64 if dtype.itemsize == jnp.int64.dtype.itemsize else jnp.float32
         return jnp.result_type(dtype, *(x for x in args if isinstance(x, SCALARS)))
 
+    def takes(self, x: Any) -> bool:
+        """Take all of NumPy's, as JAX does."""
+        del x
+        return True
+
+    def constant(self, x: Any, like: Array) -> Array:
+        """Return an array of the same dtype, which counts, as in JAX."""
+        del like
+        return jnp.asarray(x)
+
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
-        """Array or Python scalar as an array of `dtype`; a scalar follows the other arguments."""
-        del like  # an uncommitted scalar moves to the device of what it meets
-        return jnp.asarray(x, dtype=dtype)
+        """
+        Array or Python scalar as an array of `dtype`; a scalar follows the other arguments.
+
+        What is weak stays so, as in JAX: a number that jit traces leaves bfloat16 as it is.
+        """
+        if isinstance(x, jax.Array):
+            if x.weak_type and jnp.issubdtype(dtype, jnp.inexact) and x.dtype.kind in "iu":
+                with jax.numpy_dtype_promotion("standard"):
+                    x = x * 1.0
+            return x if x.dtype == dtype else jnp.asarray(x, dtype=dtype)
+        if isinstance(x, SCALARS) and getattr(like, "weak_type", False):
+            same = like.dtype == dtype
+            weak = jnp.full_like(like, x, shape=()) if same else jnp.asarray(x * 1.0)
+            if weak.dtype == dtype:
+                return weak
+        return jnp.asarray(x, dtype=dtype)  # a scalar moves to the device of what it meets
 
     def indices(self, x: Array) -> Array:
         """Return whole numbers as integers, of 32 bits unless JAX has been told otherwise."""

@@ -22,7 +22,7 @@ class Numpy(ArrayAPI):
         """Whether `x` is an ndarray or a NumPy scalar."""
         return isinstance(x, (np.ndarray, np.generic))
 
-    def check(self, x: Array) -> None:
+    def refuse(self, x: Array) -> None:
         """Refuse masked arrays and matrices, whose meaning `np.where` drops."""
         if isinstance(x, np.ma.MaskedArray):
             msg = "expected a plain ndarray, got a MaskedArray; pass x.data, and where=~x.mask"

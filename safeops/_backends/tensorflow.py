@@ -203,6 +203,98 @@ def divide(x: Any, y: Any, /) -> Array:
 
 
 @standard
+def quotient(x: Any, y: Any, /) -> Array:
+    """
+    Quotient by what is not 0.
+
+    XLA makes ``x / (y * y)`` of the slope of `tf.divide`, NaN at 0 / 1e-25; not of this one, which
+    has a select between the two divisions.
+    """
+    x, y = map(inexact, pair(x, y))
+    return tf.raw_ops.DivNoNan(x=x, y=y)
+
+
+@standard
+def hypot(x: Any, y: Any, /) -> Array:
+    """
+    Length of the vector (x, y), whose slopes are right over the whole range; at the origin NaN.
+
+    For a constant unit vector (c, s) along the given one, ``along = c * x + s * y`` is the length
+    and ``across = c * y - s * x`` is 0, but for rounding. As functions of x and y they make the
+    length, ``along + across * t / (1 + sqrt(1 + t * t))`` with ``t = across / along``, of which
+    no part is multiplied with the size of the vector.
+    """
+    x, y = map(inexact, pair(x, y))
+    larger = tf.stop_gradient(where(abs_(x) > abs_(y), abs_(x), abs_(y)))
+    infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
+    inside = (where(infinite, 1.0, part) for part in (x, y, larger))
+    return where(infinite, abs_(x) + abs_(y), _finite_length(*inside))
+
+
+def _finite_length(x: Array, y: Array, larger: Array) -> Array:
+    # The product of the ends is a little below 4: the scale is as normal as the number it divides.
+    info = finfo(x)
+    scale = tf.stop_gradient(float(info.smallest_normal) * float(info.max) / larger)
+    u, v = scale * x, scale * y
+    unit = tf.stop_gradient(tf.math.rsqrt(u * u + v * v))
+    c, s = tf.stop_gradient(u) * unit, tf.stop_gradient(v) * unit
+    turn = (c * v - s * u) / (c * u + s * v)
+    return c * x + s * y + (c * y - s * x) * (turn / (1.0 + tf.sqrt(1.0 + turn * turn)))
+
+
+def with_slope_of(formula: Array, value: Array) -> Array:
+    """Return `value` with the derivatives of the formula."""
+    return tf.stop_gradient(value) + (formula - tf.stop_gradient(formula))
+
+
+@standard
+def asinh(x: Array, /) -> Array:
+    """Inverse hyperbolic sine; TensorFlow's slope, ``1 / cosh`` of it, has its error times 60."""
+    x = inexact(x)
+    y = tf.where(tf.math.is_inf(x), tf.ones_like(x), x)  # inf - inf is NaN
+    return with_slope_of(tf.math.log(tf.abs(y) + tf.sqrt(y * y + 1)) * tf.sign(y), tf.asinh(x))
+
+
+@standard
+def log_by_quotient(x: Array, /, value: Function = tf.math.log) -> Array:
+    """
+    Return the logarithm, with ``cotangent / x`` for a slope.
+
+    TensorFlow multiplies with ``1 / x``, which is flushed to 0 above 8.5e37 in float32, and with
+    its square, which is infinite below 1e-19.
+    """
+    size, least = abs_(x), tf.constant(float(finfo(x).smallest_normal), x.dtype)
+    edge = tf.logical_or(tf.equal(size, tf.constant(math.inf, x.dtype)), size < least)
+    finite = where(edge, 1.0, x)
+    given = tf.stop_gradient(finite)
+    return tf.stop_gradient(value(x)) + tf.math.log1p((finite - given) / given)
+
+
+@standard
+def log_product(x: Array, y: Array, /) -> Array:
+    """Product ``x * log(y)``."""
+    return x * log_by_quotient(y)
+
+
+@standard
+def log1p_product(x: Array, y: Array, /) -> Array:
+    """Product ``x * log(1 + y)``."""
+    return x * log_by_quotient(1.0 + y, lambda _: tf.math.log1p(y))
+
+
+@standard
+def entropy(p: Array, /) -> Array:
+    """``-p * log(p)``."""
+    return -p * log_by_quotient(p)
+
+
+@standard
+def log_difference(p: Array, q: Array, /) -> Array:
+    """``log(p) - log(q)``."""
+    return log_by_quotient(p) - log_by_quotient(q)
+
+
+@standard
 def log2(x: Array, /) -> Array:
     """Logarithm to base 2."""
     return xp.log(x) / math.log(2.0)
@@ -238,6 +330,13 @@ def floor(x: Array, /) -> Array:
     """Greatest integer not above `x`."""
     x = tensor(x)
     return tf.floor(x) if x.dtype in INEXACT else x
+
+
+@standard
+def round_(x: Array, /) -> Array:
+    """Nearest integer, the even one of two."""
+    x = tensor(x)
+    return tf.round(x) if x.dtype in INEXACT else x
 
 
 @standard
@@ -390,6 +489,18 @@ def max_(x: Array, *axes: Any) -> Array:
 def min_(x: Array, *axes: Any) -> Array:
     """Least entry, NaN if there is one; ties split the gradient evenly."""
     return _extreme(tf.reduce_all if x.dtype == tf.bool else tf.reduce_min, x, *axes)
+
+
+def loses(function: Function, x: Array, axis: Axis) -> Array:
+    """
+    Return `x`, of which only what is extreme in its slice has a slope.
+
+    The rule of tf.reduce_max multiplies the cotangent with 0 for the others: inf becomes NaN.
+    """
+    others = tf.stop_gradient(x)
+    peak = _extreme(function, others, axis, True)  # noqa: FBT003  (keepdims)
+    beyond = tf.less if function is tf.reduce_max else tf.greater
+    return where(beyond(others, peak), others, x)
 
 
 def _extreme(function: Function, x: Array, *axes: Any) -> Array:
@@ -562,6 +673,8 @@ _tapes_only: ContextVar[bool] = ContextVar("_tapes_only", default=False)
 class TensorFlow(ArrayAPI):
     """TensorFlow tensors and variables."""
 
+    keeps_exponent = False  # 0 * inf (2.21)
+
     def owns(self, x: object) -> bool:
         """Whether `x` is of TensorFlow or a symbol of Keras; `check` refuses some of those."""
         return tf.is_tensor(x) or _is_of_keras(x)
@@ -583,6 +696,16 @@ class TensorFlow(ArrayAPI):
             msg = f"expected a tensor, got {kind}; wrap the call in keras.layers.Lambda or a Layer"
             raise TypeError(msg)
 
+    def takes(self, x: Any) -> bool:
+        """Take all of NumPy's, as TensorFlow does."""
+        del x
+        return True
+
+    def constant(self, x: Any, like: Array) -> Array:
+        """Return a tensor: real numbers in the dtype of `like`, if that is real too."""
+        as_like = x.dtype.kind == "f" and like.dtype in REAL
+        return tf.constant(x, like.dtype if as_like else None)
+
     def result_type(self, args: Sequence[Any]) -> DType:
         """Return the standard's promotion; integers divide to what `tf.truediv` makes of them."""
         return floating(result_type(*args))
@@ -596,6 +719,12 @@ class TensorFlow(ArrayAPI):
         """Return `x` with its axes from `start` on as one, of a length that need not be known."""
         shape = tf.shape(x)
         return tf.reshape(x, tf.concat([shape[:start], [tf.reduce_prod(shape[start:])]], 0))
+
+    def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        function = tf.reduce_max if sign == 1 else tf.reduce_min
+        x = loses(function, x, axis) if x.dtype in REAL else x
+        return super().extreme(x, axis, sign)
 
     def peak(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; XLA passes over NaN."""

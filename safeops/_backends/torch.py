@@ -6,23 +6,36 @@ from functools import reduce
 from typing import Any
 
 import array_api_compat.torch as xp
+import numpy as np
 import torch
 
-from safeops._backends._torch_kernels import KERNELS
+from safeops._backends import _torch_kernels, _torch_reductions
+from safeops._backends._torch_reductions import loses, product, running_product
 from safeops._backends.array_api import SCALARS, ArrayAPI
-from safeops._typing import Array, DType, Function
+from safeops._typing import Array, Axis, DType, Function
 
 
 class Torch(ArrayAPI):
     """PyTorch tensors."""
 
     name = "torch"
-    kernels: Mapping[str, Function] = KERNELS
+    kernels: Mapping[str, Function] = _torch_kernels.KERNELS | _torch_reductions.KERNELS
     keeps_exponent = False  # a constant 0 (2.13)
 
     def owns(self, x: object) -> bool:
         """Whether `x` is a tensor."""
         return isinstance(x, torch.Tensor)
+
+    def refuse(self, x: Array) -> None:
+        """Refuse masked tensors, which have no `where`."""
+        if type(x).__name__ == "MaskedTensor":
+            way_out = "pass x.get_data(), and where=x.get_mask()"
+            msg = f"expected a dense tensor, got a MaskedTensor; {way_out}"
+            raise TypeError(msg)
+
+    def takes(self, x: Any) -> bool:
+        """Take scalars of NumPy, as PyTorch does, and no arrays."""
+        return isinstance(x, np.generic)
 
     def check(self, x: Array) -> None:
         """Refuse sparse and nested tensors, whose empty entries have no place in a `where`."""
@@ -52,23 +65,24 @@ class Torch(ArrayAPI):
             return torch.full((), x, dtype=dtype, device=like.device)
         return x.to(dtype)
 
-    def running(self, x: Array, axis: int, *, product: bool) -> Array:
-        """
-        Return the sums or products of the entries up to each.
+    def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        return super().extreme(x if axis == () else loses(x, axis, sign), axis, sign)
 
-        Products by doubling, where entries have derivatives: forward mode of torch.cumprod divides
-        by them, so that second derivatives at a zero are NaN or wrong (2.13).
-        """
+    def product(self, x: Array, axis: Axis) -> Array:
+        """Return the product of each slice, axes kept."""
+        rank = x.ndim
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        kept = [1 if a in {b % rank for b in axes} else n for a, n in enumerate(x.shape)]
+        return product(self.merged(x, axis)).reshape(kept)
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products of the entries up to each."""
         if not product:
             return torch.cumsum(x, axis)  # torch.compile warns of a cache in array_api_compat's
         if not (x.is_floating_point() or x.is_complex()):
             return torch.cumprod(x, axis)
-        x, shift = x.movedim(axis, -1), 1
-        while shift < x.shape[-1]:
-            ones = torch.ones_like(x[..., :shift])
-            x = x * torch.cat((ones, x[..., :-shift]), -1)
-            shift *= 2
-        return x.movedim(-1, axis)
+        return running_product(x.movedim(axis, -1)).movedim(-1, axis)
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` detached."""

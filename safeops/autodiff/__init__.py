@@ -30,7 +30,8 @@ multiplying with 0 or 1: the loser is absent, a tie is shared. Multiplication by
 product, not a selection.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -99,7 +100,7 @@ def grad(
             return tensorflow.grad(f, argnums, return_mask=return_mask)
         raise TypeError(_no_autodiff(name))
 
-    return lambda *args: gradient_in(backend_of(*args).name)(*args)
+    return lambda *args: gradient_in(framework_of(args))(*args)
 
 
 def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
@@ -110,8 +111,8 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     ----------
     f : callable
         Function of arrays to a real scalar.
-    *args : array
-        Its arguments.
+    *args : any
+        Its arguments: arrays, or tuples, lists and dicts of them, and Python numbers beside them.
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
 
@@ -125,7 +126,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     Raises
     ------
     TypeError
-        If the arguments are of a framework without masked autodiff.
+        If there is no array in the arguments, or their framework has no masked autodiff.
 
     Notes
     -----
@@ -141,12 +142,54 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'log', 'where')]
     """
-    name = backend_of(*args).name
-    if name not in WITH_AUTODIFF:
-        raise TypeError(_no_autodiff(name))
-    explain_in = import_module(f"{__name__}.{name}").explain
+    explain_in = import_module(f"{__name__}.{framework_of(args)}").explain
     return explain_in(f, *args, argnums=argnums)
+
+
+def framework_of(args: Sequence[Any]) -> str:
+    """Return the framework of the arrays in arguments; those of NumPy are constants of any."""
+    names = {name for x in leaves_of(args) if (name := name_of(x))}
+    found = sorted(names - {"numpy"} or names)
+    if not found:
+        kinds = ", ".join(type(x).__name__ for x in args)
+        msg = (
+            "expected an array of jax, torch or tensorflow in the arguments, also in a dict, list "
+            f"or tuple, got ({kinds}); to differentiate Python floats, use safeops.autodiff.jax"
+        )
+        raise TypeError(msg)
+    if len(found) > 1:
+        msg = f"expected arrays of one framework, got arrays of {' and '.join(found)}"
+        raise TypeError(msg)
+    if found[0] not in WITH_AUTODIFF:
+        raise TypeError(_no_autodiff(found[0]))
+    return found[0]
+
+
+def leaves_of(x: Any) -> Iterator[Any]:
+    """Give what is in a dict, a list, a tuple or a dataclass, however deep."""
+    if isinstance(x, Mapping):
+        x = x.values()
+    elif is_dataclass(x) and not isinstance(x, type):
+        x = [getattr(x, field.name, None) for field in fields(x)]
+    elif not isinstance(x, list | tuple):
+        yield x
+        return
+    for part in x:
+        yield from leaves_of(part)
+
+
+def name_of(x: Any) -> str:
+    """Return the name of an array's framework; "" for anything else."""
+    try:
+        return str(backend_of(x).name)
+    except TypeError:
+        return ""
 
 
 def _no_autodiff(name: str) -> str:
     return f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion: a framework's module once it is imported."""
+    return [*__all__, *(name for name in WITH_AUTODIFF if name in globals())]

@@ -69,6 +69,7 @@ class Made(Count):
 
     makers: set[Site] = field(default_factory=set)  # of operands that are not finite
     nan: bool = False  # whether an operand was NaN
+    sick: bool = False  # whether a result was not finite, whoever made it so
     written: bool = False  # whether it is an infinity that was given, such as that of a mask
 
 
@@ -105,6 +106,7 @@ class Forward:
         record = self.sites.setdefault(site, Made())
         operands, results = self.sick(ins), self.sick(outs)
         record.nan |= any(np.isnan(y).any() for _, y in operands)
+        record.sick |= bool(results)
         if not results:
             record.makers |= self.all_makers(operands)
         for value, out in results:
@@ -113,6 +115,14 @@ class Forward:
     def all_makers(self, values: Iterable[tuple[Any, np.ndarray]]) -> frozenset[Site]:
         """Return what made values not finite."""
         return frozenset[Site]().union(*(self.makers_of(x) for x, _ in values))
+
+    def value_of(self, site: Site) -> str:
+        """Return "finite" if all results of an operation, or of its library's function, were."""
+        if site not in self.sites:
+            return ""
+        whole = [x for x in self.sites if (x.where, x.caller) == (site.where, site.caller)]
+        of_it = whole if site.caller else [site]
+        return "" if any(self.sites[x].sick for x in of_it) else "finite"
 
     def makers_in(
         self, site: Site, record: Made, operands: list[tuple[Any, np.ndarray]], out: np.ndarray
@@ -177,6 +187,8 @@ class Meeting(NamedTuple):
     reached: Callable[[np.ndarray, np.ndarray], np.ndarray]
     elementwise: bool
     used: Kind = "GENUINE"
+    # Whether it is infinite by a division here, and not by what an earlier operation made.
+    own: bool = False
 
 
 class Evidence:
@@ -190,6 +202,7 @@ class Evidence:
             lambda: defaultdict(lambda: defaultdict(Count))
         )
         self.active: dict[Site, list[np.ndarray]] = defaultdict(list)
+        self.own: set[Cause] = set()  # whose slope is infinite by itself
 
     def uses(self, site: Site, active: Sequence[np.ndarray]) -> None:
         """Keep what is used of a result, if it is one that is not finite."""
@@ -215,12 +228,19 @@ class Evidence:
             if not hit.any():
                 continue
             found[cause] = hit
+            if m.own:
+                self.own.add(cause)
             counts.append(self.count(cause, m.at))
             where = hit if m.elementwise else bad
             counts[-1].add(where, name_of(np.broadcast_to(m.slope, where.shape)[where]))
             for selection, lost in m.dropped.items():
                 counts[-1].selections[selection] += int(m.reached(lost & mask, bad).sum())
         return found, counts
+
+    def selections(self, causes: Iterable[Cause]) -> set[Site]:
+        """Return what dropped the entries that causes concern."""
+        runs = [run for cause in causes for run in self.counts[cause].values()]
+        return {site for run in runs for count in run.values() for site in count.selections}
 
     def overflow(
         self, marks: dict[Any, np.ndarray], site: Site, at: Any, value: np.ndarray, active: Any
@@ -243,7 +263,8 @@ class Evidence:
             yield self._forward(maker, named)
         for cause in every:
             of_value = cause.kind == "GENUINE" and used & (makers[cause] | {cause.site})
-            if not (of_value or _follows(cause, makers, forward)):
+            follows = cause not in self.own and _follows(cause, makers, forward)
+            if not (of_value or follows):
                 yield self._finding(cause, named)
 
     def _finding(self, cause: Cause, named: Callable[[Site], str]) -> Finding:
@@ -264,6 +285,7 @@ class Evidence:
             named(by) if by else "",
             by.where if by else None,
             nan_operand=self.forward.sites.get(cause.site, Made()).nan,
+            value=self.forward.value_of(cause.site),
             times=max(sum(run.times for run in runs), 1),
         )
 

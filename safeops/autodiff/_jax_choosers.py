@@ -98,7 +98,7 @@ class Choosing(Trace):
 def _chosen(param: Any) -> Any:
     """Return the bodies among the parameters of an operation with choosers in them."""
     if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
-        return type(param)(map(_chosen, param))
+        return getattr(type(param), "_make", type(param))(map(_chosen, param))
     if isinstance(param, ClosedJaxpr) and _has_choosers(param.jaxpr):
         return _rewritten(param)
     if isinstance(param, Jaxpr) and _has_choosers(param):

@@ -14,23 +14,37 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from safeops._typing import Array
-from safeops.autodiff._jax_pairs import Options, Pair, evaluate, shape_of, spread, unknown, value_of
+from safeops.autodiff._jax_pairs import (
+    Options,
+    Pair,
+    Zero,
+    active_of,
+    array_of,
+    evaluate,
+    is_inexact,
+    is_zero,
+    shape_of,
+    unknown,
+    value_of,
+)
 
-COEFFICIENT, NONE, ALL, SOME = "coefficient", "none", "all", "some"
+COEFFICIENT, ZERO, NONE, ALL, SOME = "coefficient", "zero", "none", "all", "some"
 
 
 def kind_of(x: Any) -> str:
     """Return what a value is."""
     if not isinstance(x, Pair):
-        return COEFFICIENT
+        return ZERO if is_zero(x) else COEFFICIENT
     return {True: ALL, False: NONE}[x.active] if isinstance(x.active, bool) else SOME
 
 
 def join(a: str, b: str) -> str:
-    """Return what may be either; a coefficient beside a pair is 0, as all is linear."""
+    """Return what may be either; beside a pair a coefficient is active, and a zero is absent."""
     if a == b:
         return a
-    a, b = (NONE if kind == COEFFICIENT else kind for kind in (a, b))
+    if {a, b} == {COEFFICIENT, ZERO}:
+        return COEFFICIENT
+    a, b = ({COEFFICIENT: ALL, ZERO: NONE}.get(kind, kind) for kind in (a, b))
     return a if a == b else SOME
 
 
@@ -38,14 +52,13 @@ def pack(x: Any, kind: str) -> tuple[Array, ...]:
     """Return a value as arrays."""
     if kind != SOME:
         return (value_of(x),)
-    active = x.active if isinstance(x, Pair) else False
-    return value_of(x), jnp.asarray(spread(active, shape_of(x)))
+    return value_of(x), array_of(x)
 
 
 def unpack(arrays: tuple[Array, ...], kind: str) -> Any:
     """Return a value from its arrays."""
-    if kind == COEFFICIENT:
-        return arrays[0]
+    if kind in (COEFFICIENT, ZERO):
+        return Zero(arrays[0]) if kind == ZERO else arrays[0]
     return Pair(arrays[0], arrays[1] if kind == SOME else kind == ALL)
 
 
@@ -104,13 +117,14 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     run = body_of(params["jaxpr"], ins[:n_consts], how)
     x_kinds = [kind_of(x) for x in xs]
     packed_xs = pack_all(xs, x_kinds)
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), packed_xs)
-    start, kinds, y_kinds = settled(
-        carry,
-        lambda start, kinds: kinds_after(
-            lambda c, x: run([*c, *x], [*kinds, *x_kinds]), start, one
-        ),
-    )
+
+    def after(start: Any, kinds: list[str]) -> list[str]:
+        def first(carry: Any, xs: Any) -> list[Any]:
+            return run([*carry, *jax.tree.map(_first, xs)], [*kinds, *x_kinds])
+
+        return kinds_after(first, start, packed_xs)
+
+    start, kinds, y_kinds = settled(carry, after)
 
     def step(carry: Any, x: Any) -> Any:
         outs = run([*carry, *x], [*kinds, *x_kinds])
@@ -127,23 +141,48 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     return [*unpack_all(last, kinds), *unpack_all(ys, y_kinds)]
 
 
+def _first(x: Array) -> Array:
+    """Return an array of the type of the first along an axis, which may be empty."""
+    return x[0] if x.shape[0] else jnp.zeros(x.shape[1:], x.dtype)
+
+
 def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Repeat a body over pairs, while a condition on coefficients holds."""
+    """Repeat a body over pairs, while a condition holds."""
     params = eqn.params
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, carry = ins[:n_cond], ins[n_cond + n_body :]
-    run = body_of(params["body_jaxpr"], ins[n_cond : n_cond + n_body], how)
+    body = body_of(params["body_jaxpr"], ins[n_cond : n_cond + n_body], how)
+    test = params["cond_jaxpr"]
+
+    def holds(carry: Sequence[Any]) -> Array:
+        values = [value_of(x) for x in (*cond_consts, *carry)]
+        return value_of(evaluate(test.jaxpr, test.consts, values, how)[0])
+
+    def run(arrays: Any, kinds: list[str]) -> list[Any]:
+        new, old = body(arrays, kinds), unpack_all(arrays, kinds)
+        if not test.out_avals[0].shape:
+            return new
+        going = holds(old)  # of a loop that is mapped: what has ended stays as it is
+        return [_where(going, x, y) for x, y in zip(new, old, strict=True)]
+
     start, kinds, _ = settled(
         carry, lambda start, kinds: kinds_after(lambda c: run(c, kinds), start)
     )
-    test = params["cond_jaxpr"]
-
-    def goes_on(carry: Any) -> Array:
-        values = [value_of(x) for x in (*cond_consts, *unpack_all(carry, kinds))]
-        return evaluate(test.jaxpr, test.consts, values, how)[0]
-
-    last = lax.while_loop(goes_on, lambda carry: pack_all(run(carry, kinds), kinds), start)
+    last = lax.while_loop(
+        lambda carry: holds(unpack_all(carry, kinds)).any(),
+        lambda carry: pack_all(run(carry, kinds), kinds),
+        start,
+    )
     return unpack_all(last, kinds)
+
+
+def _where(cond: Array, x: Any, y: Any) -> Any:
+    """Return a value where a condition of its leading axes holds, and another elsewhere."""
+    shape = shape_of(x)
+    cond = lax.broadcast_in_dim(cond, shape, range(cond.ndim))
+    kind = join(kind_of(x), kind_of(y))
+    pairs = zip(pack(x, kind), pack(y, kind), strict=True)
+    return unpack(tuple(lax.select(cond, new, old) for new, old in pairs), kind)
 
 
 def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -171,7 +210,9 @@ def kinds_of_branches(bodies: Sequence[Callable[..., list[Any]]]) -> list[str]:
 def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
     """Return results of one branch, in which what another branch would use is absent."""
     return [
-        Pair(x, active=False) if kind != COEFFICIENT and not isinstance(x, Pair) else x
+        Pair(value_of(x), active_of(x))
+        if kind in (NONE, ALL, SOME) and not isinstance(x, Pair)
+        else x
         for x, kind in zip(outs, kinds, strict=True)
     ]
 
@@ -183,17 +224,19 @@ def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     body = params["jaxpr"]
 
     def run(*arrays: Any) -> list[Any]:
-        outs = evaluate(body, (), unpack_all(arrays, kinds), how)
-        return [pack(x, SOME) for x in outs]
+        return pack_all(evaluate(body, (), unpack_all(arrays, kinds), how), out_kinds)
 
-    in_specs = [
-        (spec,) * (1 + (k == SOME)) for spec, k in zip(params["in_specs"], kinds, strict=True)
-    ]
+    out_kinds = [SOME if is_inexact(x.aval) else COEFFICIENT for x in body.outvars]
     out = jax.shard_map(
         run,
         mesh=params["mesh"],
-        in_specs=tuple(in_specs),
-        out_specs=[(spec, spec) for spec in params["out_specs"]],
+        in_specs=tuple(_specs(params["in_specs"], kinds)),
+        out_specs=_specs(params["out_specs"], out_kinds),
         check_vma=params["check_vma"],
     )(*pack_all(ins, kinds))
-    return unpack_all(out, [SOME] * len(out))
+    return unpack_all(out, out_kinds)
+
+
+def _specs(specs: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return how values and their masks are split."""
+    return [(s, s) if k == SOME else (s,) for s, k in zip(specs, kinds, strict=True)]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn
@@ -35,9 +36,18 @@ from safeops.autodiff._jax_choosers import CHOOSERS
 from safeops.autodiff._jax_pairs import Factors, Options, Pair
 from safeops.autodiff._jax_sites import Sites, each, numbers_of
 from safeops.autodiff._jax_steps import Steps
+from safeops.autodiff._jax_whole import LOOPS, Looking
 
 ELEMENTWISE = ("mul", "div")
 WHOLE = ("shard_map",)  # whose body runs on several devices
+# Operations without a rule that work entry by entry, and so leave none out.
+SMOOTH = frozenset(
+    """
+    abs acos acosh asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma erf erf_inv erfc exp
+    exp2 expm1 floor integer_pow is_finite lgamma log log1p logistic max min nextafter pow rem round
+    rsqrt sign sin sinh sqrt square tan tanh
+    """.split()  # noqa: SIM905  (a list of words)
+)
 PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 
 
@@ -54,10 +64,16 @@ class Backward(Steps):
     """Run a linear program over marked pairs, and take note."""
 
     def __init__(
-        self, how: Options, sites: Sites, evidence: Evidence, outer: tuple[Site, int]
+        self,
+        how: Options,
+        sites: Sites,
+        evidence: Evidence,
+        looking: Looking,
+        outer: tuple[Site, int] = (Site("call"), 0),
     ) -> None:
-        super().__init__(self.body)
+        super().__init__(self.body, looking)
         self.how, self.sites, self.evidence, self.outer = how, sites, evidence, outer
+        self.compiled: dict[Any, Any] = {}  # by equation, which is kept with it
 
     def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Run a body."""
@@ -66,10 +82,10 @@ class Backward(Steps):
     def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
         """Run one equation."""
         if not any(isinstance(x, Pair) for x in ins):
-            return pairs.plain(eqn, ins)
+            return pairs.computed(eqn, ins)
         site, run = place = self.sites.of(eqn, self.outer)
-        inner = Backward(self.how, self.sites, self.evidence, place)
-        outs = inner.controlled(eqn.primitive.name, eqn.params, ins)
+        inner = Backward(self.how, self.sites, self.evidence, self.looking, place)
+        outs = inner.controlled(eqn.primitive.name, eqn.params, ins, site)
         return self.marked(eqn, ins, site, run) if outs is None else outs
 
     def value(self, x: Any) -> Any:
@@ -78,6 +94,8 @@ class Backward(Steps):
 
     def row(self, x: Any, i: int) -> Any:
         """Return one entry along the first axis."""
+        if isinstance(x, pairs.Zero):
+            return pairs.Zero(x.value[i])
         if not isinstance(x, Pair):
             return x[i]
         return Marked(
@@ -90,8 +108,12 @@ class Backward(Steps):
     def stack(self, rows: Sequence[Any], like: Any) -> Any:
         """Return rows as one value."""
         if not any(isinstance(x, Pair) for x in rows):
-            return super().stack(rows, like)
-        every = [x if isinstance(x, Pair) else Marked(x, active=False) for x in rows]
+            whole = super().stack([pairs.value_of(x) for x in rows], like)
+            return pairs.Zero(whole) if rows and all(map(pairs.is_zero, rows)) else whole
+        every = [
+            x if isinstance(x, Pair) else Marked(pairs.value_of(x), pairs.active_of(x))
+            for x in rows
+        ]
 
         def stacked(name: str) -> Marks:
             none, marks = np.zeros(like.shape, bool), [marks_of(x, name) for x in every]
@@ -112,7 +134,7 @@ class Backward(Steps):
         joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
         site, _ = self.outer
         return [
-            Marked(x.value, False, {site: np.ones(x.value.shape, bool)})  # noqa: FBT003  (a mask)
+            Marked(x.value, x.active, {site: ~mask_of(x)})
             if isinstance(x, Pair) and not isinstance(x, Marked)
             else x
             for x in joined
@@ -121,7 +143,7 @@ class Backward(Steps):
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks."""
         self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
-        outs = self.rule(eqn)(eqn, ins, self.how)
+        outs = self.once(eqn, ins, self.how)
         dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
         spoilt = self.moved(eqn, ins, functools.partial(marks_of, name="spoilt"), site)
         new, counts = self.met(eqn, ins, site, run)
@@ -134,9 +156,9 @@ class Backward(Steps):
                 continue
             absent = ~mask_of(out)
             own = united(spoilt[i], new)
-            if eqn.primitive.name in WHOLE:
+            if eqn.primitive.name in (*WHOLE, *LOOPS):
                 self.compare(own, (eqn, run), ins, i, out, site)
-            if self.rule(eqn) is pairs.unknown and not all(map(is_full, ins)):
+            if self.is_unclear(eqn, ins, site):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
             lost = blamed(site, absent, dropped[i])
@@ -151,13 +173,19 @@ class Backward(Steps):
         how = replace(self.how, exact=False)  # which matters to values only
         linear = [x for x in ins if isinstance(x, Pair)]
         for key in dict.fromkeys(key for x in linear for key in of(x)):
+            # A coefficient has no marks.
             shown = [
-                Pair(x.value, of(x).get(key, False)) if isinstance(x, Pair) else x for x in ins
+                Pair(x.value, of(x).get(key, False))
+                if isinstance(x, Pair)
+                else pairs.Zero(pairs.value_of(x))
+                if pairs.is_inexact(pairs.value_of(x))
+                else x
+                for x in ins
             ]
             if eqn.primitive.name == "select_n" and _stays(key, site):
                 outs = pairs.add(eqn, shown, how)
             else:
-                outs = self.rule(eqn)(eqn, shown, how)
+                outs = self.once(eqn, shown, how)
             for marks, out in zip(found, outs, strict=True):
                 if isinstance(out, Pair) and (mask := mask_of(out)).any():
                     marks[key] = mask
@@ -179,6 +207,7 @@ class Backward(Steps):
             marks_of(factors.pair, "spoilt"),
             functools.partial(reached, factors),
             elementwise=eqn.primitive.name in ELEMENTWISE,
+            own=eqn.primitive.name == "div" and bool((np.asarray(factors.other) == 0).any()),
         )
         return self.evidence.meet(meeting)
 
@@ -210,9 +239,48 @@ class Backward(Steps):
         every = (*(kept.counts if kept else ()), *counts)
         return tell(Slope(site, value, every), np.asarray(value))
 
+    def is_unclear(self, eqn: JaxprEqn, ins: list[Any], site: Site) -> bool:
+        """Whether nobody knows what an operation leaves out, or what is in it."""
+        if site in self.looking.stopped:
+            return True
+        known = eqn.primitive.name in SMOOTH
+        return self.rule(eqn) is pairs.unknown and not (known and all(map(is_full, ins)))
+
+    def once(self, eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+        """Run one operation by its rule; a loop is compiled once for all marks."""
+        if eqn.primitive.name not in LOOPS:
+            return self.rule(eqn)(eqn, ins, how)
+        zeros = frozenset(i for i, x in enumerate(ins) if pairs.is_zero(x))
+        key = (id(eqn), how.exact, zeros)
+        if key not in self.compiled:
+            self.compiled[key] = eqn, jax.jit(functools.partial(self.run_whole, eqn, how, zeros))
+        at = {i: spread_over(x) for i, x in enumerate(ins) if isinstance(x, Pair)}
+        values, masks = self.compiled[key][1]([pairs.value_of(x) for x in ins], at)
+        return [Pair(x, masks[i]) if i in masks else x for i, x in enumerate(values)]
+
+    def run_whole(
+        self,
+        eqn: JaxprEqn,
+        how: Options,
+        zeros: frozenset[int],
+        values: list[Any],
+        masks: dict[int, Any],
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """Run a loop by its rule."""
+        coefficients = [pairs.Zero(x) if i in zeros else x for i, x in enumerate(values)]
+        ins = [Pair(values[i], masks[i]) if i in masks else x for i, x in enumerate(coefficients)]
+        outs = self.rule(eqn)(eqn, ins, how)
+        found = {i: spread_over(x) for i, x in enumerate(outs) if isinstance(x, Pair)}
+        return [pairs.value_of(x) for x in outs], found
+
     def rule(self, eqn: JaxprEqn) -> pairs.Rule:
         """Return the rule of an equation."""
         return self.how.rules.get(eqn.primitive.name, pairs.unknown)
+
+
+def spread_over(x: Pair) -> Any:
+    """Return where a pair is active, as an array of JAX."""
+    return jnp.asarray(pairs.spread(x.active, pairs.shape_of(x)))
 
 
 def slope_of(factors: Factors) -> Array:

@@ -3,7 +3,13 @@ The evaluator: a linear JAX program, run over pairs of a value and what of it is
 
 JAX has transposed (or linearised) the program already; what is left to do is to run it forwards
 with an arithmetic in which an entry may be absent. No derivative is written in this file. The table
-in `safeops.autodiff.jax` gives each primitive its class; one function here serves a class.
+in `safeops.autodiff.jax` gives each primitive its class; one function serves a class: here those
+that move, add and scale, in `_jax_contractions` products of tensors, in `_jax_functions` what is
+not linear, in `_jax_linalg` what mixes the entries of a matrix, in `_jax_control` control flow.
+
+The program is not linear throughout: the backward pass of a custom_vjp is any program. It may add a
+constant to a cotangent, or select one. So a coefficient beside a pair is active, unless the text of
+the program makes it 0, as in what JAX's own transposition puts there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +36,18 @@ class Pair:
 
     value: Array
     active: Mask = True
+
+
+@dataclass(frozen=True)
+class Zero:
+    """
+    A coefficient that is absent beside a pair, as the text of the program makes it 0.
+
+    In forward mode all that the program is given counts as this: JAX's own rules put nothing but
+    zeros beside a tangent, and demand of a custom_jvp rule that it is linear.
+    """
+
+    value: Array
 
 
 @dataclass(frozen=True)
@@ -61,9 +79,18 @@ def evaluate(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Any], how: Op
         if any(isinstance(x, Pair) for x in ins):
             outs = how.rules.get(eqn.primitive.name, unknown)(eqn, ins, how)
         else:
-            outs = plain(eqn, ins)
+            outs = computed(eqn, ins)
         known |= dict(zip(eqn.outvars, outs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def computed(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
+    """Run one equation on coefficients; zeros that are moved or added are zeros."""
+    outs: list[Any] = plain(eqn, [value_of(x) for x in ins])
+    linear = ins[1:] if eqn.primitive.name == "select_n" else ins
+    if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
+        return [Zero(x) if is_inexact(x) else x for x in outs]
+    return outs
 
 
 def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
@@ -87,12 +114,31 @@ def bodies_in(params: Mapping[str, Any]) -> list[Jaxpr]:
 
 def value_of(x: Any) -> Array:
     """Return the value of a pair, or the coefficient itself."""
-    return x.value if isinstance(x, Pair) else x
+    return x.value if isinstance(x, (Pair, Zero)) else x
 
 
 def active_of(x: Any) -> Mask:
-    """Return what is active. A coefficient where a linear value belongs can only be 0: absent."""
-    return x.active if isinstance(x, Pair) else False
+    """Return what is active: of a coefficient everything, unless it is 0 by the program's text."""
+    return x.active if isinstance(x, Pair) else not is_zero(x)
+
+
+def is_zero(x: Any) -> bool:
+    """Whether the text of the program makes a coefficient 0; data that happen to be 0 are not."""
+    if isinstance(x, (Pair, Zero)):
+        return isinstance(x, Zero)
+    written = not isinstance(x, jax.Array) and np.ndim(x) == 0  # a literal
+    return written and is_inexact(x) and bool(x == 0)
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether a value has a dtype that cotangents have."""
+    dtype = getattr(x, "dtype", None)
+    return jnp.issubdtype(np.result_type(x) if dtype is None else dtype, np.inexact)
+
+
+def made(values: Sequence[Any], mask: Mask) -> list[Any]:
+    """Return results of which the same is active; what is no number is a coefficient."""
+    return [Pair(x, mask) if is_inexact(x) else x for x in values]
 
 
 def is_known(mask: Mask) -> bool:
@@ -139,11 +185,32 @@ def union(*masks: Mask) -> Mask:
     return folded(total)
 
 
+def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """Return what of a value is active as an array of JAX, which varies as the value does."""
+    shape = shape_of(x) if shape is None else shape
+    return varying_as(jnp.asarray(spread(active_of(x), shape)), value_of(x))
+
+
+def varying_as(x: Array, like: Any) -> Array:
+    """Return an array that varies over the axes of a shard_map as another does."""
+    missing = axes_of(like) - axes_of(x)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+def axes_of(x: Any) -> frozenset[Any]:
+    """Return the axes of a shard_map over which a value, or one of a type, varies."""
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    kind = getattr(aval, "manual_axis_type", None)  # before 0.10: vma
+    return frozenset(aval.vma if kind is None else kind.varying)
+
+
 def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
     """Return a function of masks; that of known ones is known."""
     if all(is_known(m) for m in masks):
         with jax.ensure_compile_time_eval():
-            return folded(np.asarray(f(*(jnp.asarray(m) for m in masks))))
+            found = f(*(jnp.asarray(m) for m in masks))
+        # In an eager shard_map nothing is known before it is run.
+        return found if isinstance(found, jax.core.Tracer) else folded(np.asarray(found))
     return f(*masks)
 
 
@@ -151,32 +218,47 @@ def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
 
 
 def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Move entries: the same operation on the mask, where what is filled in is absent."""
+    """Move entries: the same operation on the mask, where a zero that is filled in is absent."""
     operands = _moved(eqn)
     values = plain(eqn, [value_of(x) for x in ins])
-    if all(active_of(ins[i]) is False for i in operands):
+    params, filled = _with_mask_as_fill(eqn)
+    masks = [active_of(ins[i]) for i in operands]
+    if all(m is False for m in masks) and not filled:
         return [Pair(v, active=False) for v in values]
-    if eqn.primitive.name in _FILLS_NOTHING and all(active_of(ins[i]) is True for i in operands):
+    if eqn.primitive.name in FILLS_NOTHING and all(m is True for m in masks):
         return [Pair(v) for v in values]
-    params = _without_fill(eqn)
 
     def move(*masks: Any) -> Any:
         moved = iter(masks)
         every = [next(moved) if i in operands else value_of(x) for i, x in enumerate(ins)]
         return eqn.primitive.bind(*every, **params)
 
-    masks = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
+    arrays = (varying_as(array_of(ins[i]), values[0]) for i in operands)
     if eqn.primitive.multiple_results:
-        return [Pair(v, m) for v, m in zip(values, move(*map(jnp.asarray, masks)), strict=True)]
-    fixed = len(operands) == len(ins)  # where to is known too
-    active = on_masks(move, *masks) if fixed else move(*map(jnp.asarray, masks))
-    return [Pair(values[0], active)]
+        moved = move(*arrays)
+        return [Pair(v, m) for v, m in zip(values, moved, strict=True)]
+    fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
+    if fixed and all(map(is_known, masks)):  # and where to is known too
+        known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
+        return [Pair(values[0], on_masks(move, *known))]
+    return [Pair(values[0], move(*arrays))]
 
 
 # Operations whose result has no entry but those of the argument.
-_FILLS_NOTHING = """
+FILLS_NOTHING = """
     reshape transpose broadcast_in_dim squeeze slice rev copy copy_p dynamic_slice concatenate split
-    dynamic_update_slice stack unstack
+    dynamic_update_slice stack unstack tile
+""".split()  # noqa: SIM905  (a list of words)
+# Operations that make zeros of zeros. A factor of 0 is a number: what it meets may be infinite.
+KEEPS_ZERO = """
+    reshape transpose broadcast_in_dim squeeze slice rev copy copy_p concatenate split stack unstack
+    tile pad select_n neg real imag conj convert_element_type reduce_precision add add_any sub
+    complex reduce_sum cumsum pvary sharding_constraint mesh_cast reshard
+""".split()  # noqa: SIM905  (a list of words)
+# Operations between devices, which run where the program does and not where it is traced.
+COLLECTIVE = """
+    all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast psum
+    psum_invariant unreduced_psum reduce_scatter unreduced_reduce_scatter
 """.split()  # noqa: SIM905  (a list of words)
 _MOVED = {"dynamic_update_slice": (0, 1), "pad": (0, 1), "scatter": (0, 2)}
 
@@ -191,14 +273,19 @@ def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
     )
 
 
-def _without_fill(eqn: JaxprEqn) -> dict[str, Any]:
-    return eqn.params | {"fill_value": False} if "fill_value" in eqn.params else eqn.params
+def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
+    """Return parameters for the mask, and whether what is filled in is active: NaN, a number."""
+    if "fill_value" not in eqn.params:
+        return eqn.params, False
+    fill = eqn.params["fill_value"]
+    beyond = str(eqn.params.get("mode", "")).endswith("FILL_OR_DROP")
+    filled = beyond and (fill is None or bool(fill != 0))
+    return eqn.params | {"fill_value": filled}, filled
 
 
-def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Map each entry to itself, linearly: the mask is unchanged."""
-    (value,) = plain(eqn, [value_of(x) for x in ins])
-    return [Pair(value, active_of(ins[0]))]
+def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Map each entry to itself, and 0 to 0: the mask is unchanged."""
+    return made(plain(eqn, [value_of(x) for x in ins]), active_of(ins[0]))
 
 
 def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -216,33 +303,56 @@ def add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Sum entries: active where one of them is."""
-    (value,) = plain(eqn, [value_of(x) for x in ins])
-    if eqn.primitive.name != "reduce_window_sum" and ins[0].active is True and value.size:
-        return [Pair(value)]
+    values = plain(eqn, [value_of(x) for x in ins])
+    full = all(active_of(x) is True and np.size(value_of(x)) for x in ins)
+    if full and eqn.primitive.name != "reduce_window_sum":
+        return [Pair(v) for v in values]
 
-    def is_met(mask: Array) -> Array:
-        return plain(eqn, [mask.astype(np.float32)])[0] > 0
+    def is_met(*masks: Array) -> Any:
+        met = [x > 0 for x in plain(eqn, [m.astype(np.float32) for m in masks])]
+        return met if len(met) > 1 else met[0]
 
-    return [Pair(value, on_masks(is_met, spread(ins[0].active, shape_of(ins[0]))))]
+    if eqn.primitive.name in COLLECTIVE or len(ins) > 1:
+        met = is_met(*map(array_of, ins))
+        return [Pair(v, m) for v, m in zip(values, met if len(ins) > 1 else [met], strict=True)]
+    return [Pair(values[0], on_masks(is_met, spread(active_of(ins[0]), shape_of(ins[0]))))]
 
 
 def scatter_add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Add entries at indices to others."""
+    """Add entries at indices to others, or subtract them."""
     base, indices, update = ins
     (value,) = plain(eqn, [value_of(x) for x in ins])
     if active_of(base) is True:
         return [Pair(value)]
     # In the dtype of the values, for which the operation is made.
-    ones = [jnp.asarray(spread(active_of(x), shape_of(x)), value.dtype) for x in (base, update)]
-    return [Pair(value, plain(eqn, [ones[0], indices, ones[1]])[0] != 0)]
+    none, some = jnp.zeros_like(value), varying_as(array_of(update), value).astype(value.dtype)
+    return [Pair(value, union(active_of(base), plain(eqn, [none, indices, some])[0] != 0))]
 
 
-def unpool(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Send each entry to where the largest of its window was, as in max pooling."""
+def scatter_mul(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+    """Multiply entries at indices with coefficients."""
+    base, indices, update = ins
+    if isinstance(update, Pair):
+        return unknown(eqn, ins, how)
+    (value,) = plain(eqn, [value_of(base), indices, value_of(update)])
+    return [cleared(value, active_of(base))]
+
+
+def cleared(value: Array, active: Mask) -> Pair:
+    """Return a pair whose value is 0 where it is not active, whatever was there."""
+    if active is True:
+        return Pair(value)
+    return Pair(jnp.where(active, value, jnp.zeros((), value.dtype)), active)
+
+
+def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+    """Send each entry to where the largest of its window was, as in max pooling, or back."""
     source, operand = ins
-    (value,) = plain(eqn, [source.value, operand])
-    mask = jnp.asarray(spread(source.active, shape_of(source)), value.dtype)
-    return [Pair(value, plain(eqn, [mask, operand])[0] != 0)]
+    if isinstance(operand, Pair):
+        return unknown(eqn, ins, how)
+    (value,) = plain(eqn, [source.value, value_of(operand)])
+    mask = array_of(source).astype(value.dtype)
+    return [Pair(value, plain(eqn, [mask, value_of(operand)])[0] != 0)]
 
 
 def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
@@ -258,14 +368,21 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         # Else XLA folds the masks of constant predicates, which takes it a minute.
         active = lax.optimization_barrier(active if masks[1] else ~active)
         return [Pair(value, active)]
-    arrays = [jnp.asarray(spread(m, value.shape)) for m in masks]
-    return [Pair(value, lax.select_n(which, *arrays))]
+    arrays = [varying_as(jnp.asarray(spread(m, value.shape)), value) for m in masks]
+    return [Pair(value, lax.select_n(varying_as(which, value), *arrays))]
+
+
+def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Select by a condition that comes first, with the case that is kept before the other."""
+    which, kept, other = ins
+    (value,) = plain(eqn, [which, value_of(kept), value_of(other)])
+    return [Pair(value, plain(eqn, [which, array_of(kept), array_of(other)])[0])]
 
 
 def nothing(eqn: JaxprEqn) -> list[Pair]:
     """Return a result of which nothing is active."""
     out = eqn.outvars[0].aval
-    return [Pair(jnp.zeros(out.shape, out.dtype), active=False)]
+    return [Pair(varying_as(jnp.zeros(out.shape, out.dtype), out), active=False)]
 
 
 class Factors(NamedTuple):
@@ -286,14 +403,14 @@ def factors_of(eqn: JaxprEqn, ins: list[Any]) -> Factors | None:
     at = 0 if isinstance(ins[0], Pair) else 1
     if isinstance(ins[1 - at], Pair) or (eqn.primitive.name == "div" and at == 1):
         return None
-    return Factors(eqn, at, ins[at], ins[1 - at])
+    return Factors(eqn, at, ins[at], value_of(ins[1 - at]))
 
 
-def scale(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Multiply or divide by a coefficient, which is 1 beside an absent entry."""
     factors = factors_of(eqn, ins)
     if factors is None:
-        return unknown(eqn, ins, how)
+        return _scale_pairs(eqn, ins)
     pair, factor = factors.pair, factors.other
     if pair.active is False:
         return nothing(eqn)
@@ -303,107 +420,20 @@ def scale(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     return [Pair(value, widened(pair.active, value.shape))]
 
 
+def _scale_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
+    """Multiply two pairs, or divide by one: absent times anything is absent."""
+    (value,) = plain(eqn, [value_of(x) for x in ins])
+    masks = [widened(active_of(x), value.shape) for x in ins]
+    if eqn.primitive.name == "div":  # by an absent entry is by 0
+        return [cleared(value, masks[0])]
+    return [cleared(value, masks[1] if masks[0] is True else masks[0] & masks[1])]
+
+
 def _is_harmless(factor: Any, name: str) -> bool:
     """Whether a number of the program text, such as 2.0, needs no guard."""
     if isinstance(factor, jax.Array):
         return False
     return bool(np.isfinite(factor).all() and (name == "mul" or np.all(factor)))
-
-
-def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Multiply and sum: a coefficient that meets absent entries only is 0."""
-    factors = factors_of(eqn, ins)
-    if factors is None:
-        return unknown(eqn, ins, how)
-    _, at, pair, other = factors
-    if pair.active is False:
-        return nothing(eqn)
-    if pair.active is True:
-        return [Pair(factors.product(pair.value, other))]
-    ((left, right), (left_batch, right_batch)) = eqn.params["dimension_numbers"]
-    ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
-    active = jnp.asarray(pair.active)
-    met = _spread_over(_any_but(active, (*ours[0], *ours[1])), (*theirs[0], *theirs[1]), other)
-    others = len(shape_of(other)) - len(theirs[0]) - len(theirs[1])
-    reached = _reached(active, ours, others, at, eqn.outvars[0].aval)
-    used = jnp.where(met, other, jnp.zeros((), other.dtype))
-    return [Pair(_product(factors.product, pair.value, used, active, how), reached)]
-
-
-def _any_but(mask: Array, axes: Sequence[int]) -> Array:
-    """Return where any entry is active along the other axes, the given ones in their order."""
-    rest = tuple(i for i in range(mask.ndim) if i not in axes)
-    left = [i for i in range(mask.ndim) if i in axes]
-    return jnp.transpose(mask.any(rest), [left.index(i) for i in axes])
-
-
-def _spread_over(mask: Array, axes: Sequence[int], like: Array) -> Array:
-    """Return a mask, whose axes are these of an array, in the shape of the array."""
-    order = sorted(range(len(axes)), key=lambda i: axes[i])
-    return lax.broadcast_in_dim(jnp.transpose(mask, order), like.shape, sorted(axes))
-
-
-def _reached(mask: Array, ours: Any, others: int, at: int, out: Any) -> Array:
-    """Return where a product of tensors is active: any over what is contracted."""
-    batch, contracted = ours
-    free = [i for i in range(mask.ndim) if i not in (*batch, *contracted)]
-    kept = _any_but(mask, (*batch, *free))
-    start = len(batch) + (0 if at == 0 else others)
-    axes = (*range(len(batch)), *range(start, start + len(free)))
-    return lax.broadcast_in_dim(kept, out.shape, axes)
-
-
-def _product(product: Any, x: Array, y: Array, active: Array, how: Options) -> Array:
-    """Return the product; if `exact`, an absent entry meets no coefficient that is not finite."""
-    if not how.exact:
-        return product(x, y)
-    finite = jnp.isfinite(y)
-
-    def rest() -> Array:
-        # Where an active entry meets what is not finite, IEEE says what comes of it.
-        hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
-        return jnp.where(hit, product(x, y), jnp.zeros((), out.dtype))
-
-    # The large product stays outside: XLA runs a branch on one thread (CPU).
-    safe = product(x, jnp.where(finite, y, jnp.zeros((), y.dtype)))
-    out, whole = jax.typeof(safe), finite.all()
-    if not isinstance(whole, jax.core.Tracer):  # a branch would be compiled anew each time
-        return safe if whole else safe + rest()
-    return safe + lax.cond(whole, lambda: jnp.zeros(out.shape, out.dtype), rest)
-
-
-def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Contract over windows: a coefficient that meets absent entries only is 0."""
-    factors = factors_of(eqn, ins)
-    if factors is None:
-        return unknown(eqn, ins, how)
-    pair = factors.pair
-    if pair.active is False:
-        return nothing(eqn)
-    mask = jnp.asarray(spread(pair.active, shape_of(pair)))
-    reached, used = _in_windows(factors, mask)
-    if pair.active is True:
-        return [Pair(factors.product(pair.value, factors.other), reached)]
-    return [Pair(_product(factors.product, pair.value, used, mask, how), reached)]
-
-
-def _in_windows(factors: Factors, mask: Array) -> tuple[Array, Array]:
-    """Return where a convolution is active, and the coefficients, 0 if they meet absent entries."""
-    eqn, at, _, other = factors
-    params, out = eqn.params, eqn.outvars[0].aval
-    ones, used = jnp.ones_like(other), other
-    if params["feature_group_count"] == params["batch_group_count"] == 1:
-        # What is summed over is one axis of features and the windows. One feature will do for the
-        # mask, and all entries of a feature count as met if one of them is.
-        spec = params["dimension_numbers"]
-        ours, theirs = (spec.lhs_spec, spec.rhs_spec)[:: 1 if at == 0 else -1]
-        met = lax.broadcast_in_dim(_any_but(mask, ours[1:2]), other.shape, theirs[1:2])
-        used = jnp.where(met, other, jnp.zeros((), other.dtype))
-        mask = mask.any(ours[1], keepdims=True)
-        for axis in theirs[:2]:
-            ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
-    mask = mask.astype(other.dtype)  # strides and padding make zeros of their own
-    return jnp.broadcast_to(factors.product(mask, ones) > 0, out.shape), used
 
 
 def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -425,15 +455,11 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 CALL_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
-def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run an operation as it is: all that it returns is active, and nothing is hidden."""
-    # What is in a body may select.
-    partial = any(isinstance(x, Pair) and x.active is not True for x in ins)
-    partial = partial or bool(bodies_in(eqn.params))
-    if partial:
-        msg = (
-            f"{eqn.primitive.name} has no rule for absent entries: from here on they are zeros, as "
-            "in jax.grad"
-        )
-        tell(msg, how.on_unknown)
-    return [Pair(v) for v in plain(eqn, [value_of(x) for x in ins])]
+    msg = (
+        f"{eqn.primitive.name} has no rule for absent entries: those that it meets, or makes by "
+        "itself, are zeros from here on, as in jax.grad"
+    )
+    tell(msg, how.on_unknown)
+    return made(plain(eqn, [value_of(x) for x in ins]), mask=True)

@@ -168,7 +168,9 @@ def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict
 
 def _tagged_body(param: Any, outer: Site, sites: Sites) -> Any:
     if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
-        return type(param)(_tagged_body(x, outer, sites) for x in param)
+        return getattr(type(param), "_make", type(param))(
+            _tagged_body(x, outer, sites) for x in param
+        )
     if not isinstance(param, ClosedJaxpr):
         return param
 

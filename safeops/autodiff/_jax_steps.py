@@ -1,14 +1,19 @@
 """Control flow on concrete values: calls, loops and branches of JAX, run step by step in Python."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr
 
+from safeops.autodiff._evidence import Site
 from safeops.autodiff._jax_pairs import CALL_BODIES
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2")
+if TYPE_CHECKING:
+    from safeops.autodiff._jax_whole import Looking
+
 Run = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
 
 
@@ -18,11 +23,15 @@ def body_of_call(params: Mapping[str, Any]) -> ClosedJaxpr:
     return body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
 
 
+class Stopped(Exception):  # noqa: N818  (it is no error)
+    """Raised in a loop for which there is no time left."""
+
+
 class Steps:
     """How to run a body, and what the entries of values are along their first axis."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, looking: "Looking") -> None:
+        self.run, self.looking = run, looking
 
     def value(self, x: Any) -> Any:
         """Return a value as an array."""
@@ -36,18 +45,29 @@ class Steps:
         """Return rows as one value; `like` is one of them, in the abstract."""
         return jnp.stack(rows) if rows else jnp.zeros((0, *like.shape), like.dtype)
 
-    def controlled(self, name: str, params: Mapping[str, Any], ins: Sequence[Any]) -> Any:
-        """Return what an operation makes of values, None if it is no control flow."""
+    def controlled(
+        self, name: str, params: Mapping[str, Any], ins: Sequence[Any], site: Site
+    ) -> Any:
+        """Return what an operation makes of values, None if it is to be run as one operation."""
         if name in CALLS:
             return self.call(params, ins)
-        ways = {"scan": self.scan, "while": self.while_loop, "cond": self.cond}
-        return ways[name](params, ins) if name in ways else None
+        if name == "cond":
+            return self.cond(params, ins)
+        if name not in ("scan", "while"):
+            return None
+        if self.looking.is_whole(name, params, [self.value(x) for x in ins], site):
+            return None
+        try:
+            return {"scan": self.scan, "while": self.while_loop}[name](params, ins, site)
+        except Stopped:
+            self.looking.stopped[site] = None
+            return None
 
     def call(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
         """Run the body of a call."""
         return self.run(body_of_call(params), ins)
 
-    def scan(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+    def scan(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
         """Run the steps of a scan."""
         fixed, carried = params["num_consts"], params["num_carry"]
         consts, carry, xs = (
@@ -57,7 +77,8 @@ class Steps:
         )
         order = range(params["length"])
         rows: list[list[Any]] = []
-        for i in reversed(order) if params["reverse"] else order:
+        for done, i in enumerate(reversed(order) if params["reverse"] else order):
+            self.looking.step(site, done, params["length"])
             outs = self.run(params["jaxpr"], [*consts, *carry, *(self.row(x, i) for x in xs)])
             carry = outs[:carried]
             rows.append(outs[carried:])
@@ -65,12 +86,13 @@ class Steps:
         likes = params["jaxpr"].out_avals[carried:]
         return [*carry, *(self.stack([r[k] for r in rows], y) for k, y in enumerate(likes))]
 
-    def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+    def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
         """Run a loop while its condition holds."""
         for_test, for_body = params["cond_nconsts"], params["body_nconsts"]
         tested, fixed = ins[:for_test], ins[for_test : for_test + for_body]
-        carry = list(ins[for_test + for_body :])
+        carry, steps = list(ins[for_test + for_body :]), itertools.count()
         while self.value(self.run(params["cond_jaxpr"], [*tested, *carry])[0]):
+            self.looking.step(site, next(steps))
             carry = self.run(params["body_jaxpr"], [*fixed, *carry])
         return carry
 

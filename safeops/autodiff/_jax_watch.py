@@ -15,21 +15,22 @@ from safeops.autodiff._jax_choosers import Choosing, traced
 from safeops.autodiff._jax_pairs import plain
 from safeops.autodiff._jax_sites import each, here, inside, word_for
 from safeops.autodiff._jax_steps import Steps
+from safeops.autodiff._jax_whole import Looking
 
 
 class Watching(Choosing):
     """Run each operation, and look at what it makes."""
 
-    def __init__(self, parent: Any, forward: Forward) -> None:
+    def __init__(self, parent: Any, forward: Forward, looking: Looking) -> None:
         super().__init__(parent)
-        self.forward = forward
+        self.forward, self.looking = forward, looking
 
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         """Run one operation."""
         site = here(primitive.name, params)
         with self.below():
-            steps = Steps(_bodies_at(site, self.forward))
-            outs = steps.controlled(primitive.name, params, args)
+            steps = Steps(_bodies_at(site, self.forward, self.looking), self.looking)
+            outs = steps.controlled(primitive.name, params, args, site)
             if outs is not None:
                 return outs
             outs = primitive.bind(*args, **params)
@@ -54,19 +55,21 @@ class Watching(Choosing):
         return outs
 
 
-def watching(f: Callable[..., Any], forward: Forward) -> Callable[..., Any]:
+def watching(f: Callable[..., Any], forward: Forward, looking: Looking) -> Callable[..., Any]:
     """Return `f` with each operation looked at."""
-    return traced(f, lambda parent: Watching(parent, forward))
+    return traced(f, lambda parent: Watching(parent, forward, looking))
 
 
-def _bodies_at(outer: Site, forward: Forward) -> Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]:
+def _bodies_at(
+    outer: Site, forward: Forward, looking: Looking
+) -> Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]:
     """Return how to run a body whose operation stands at a site."""
 
     def run(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         def watched(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
             site = inside(eqn, closed.jaxpr, outer)
-            steps = Steps(_bodies_at(site, forward))
-            outs = steps.controlled(eqn.primitive.name, eqn.params, ins)
+            steps = Steps(_bodies_at(site, forward, looking), looking)
+            outs = steps.controlled(eqn.primitive.name, eqn.params, ins, site)
             if outs is None:
                 outs = plain(eqn, ins)
                 forward.made(site, ins, outs)

@@ -148,9 +148,10 @@ def repair_of(
     finding: "Finding", target: Target | None, every: Sequence[Target], framework: str
 ) -> Repair:
     """Return what to do about one finding."""
-    text = TEXTS[finding.kind].format(masked=MASKED[framework])
+    text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
     if finding.kind == "BLOCKED" and finding.nan_operand:
-        text = f"leave the NaN out before this line, or {text}"
+        where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
+        text = f"leave the NaN out {where}, or {text}"
     if target is None or finding.where is None:
         return Repair(text=softmax_at(finding) or text)
     changes = {id(t.node): t.change for t in every}
@@ -179,4 +180,13 @@ TEXTS = {
     "at a singular point a safe operation chooses one",
     "FORWARD": "keep these entries out, by safe_where or before the program",
     "UNKNOWN": "drop the entries before this operation, or write it with others",
+}
+# Of UNKNOWN, where the reason has one of its own.
+WAYS_OUT = {
+    "kernel": "write its backward pass with operations of PyTorch",
+    "loop": "make the loop shorter, or pass a larger limit",
+    "mkldnn": "run it in torch.backends.mkldnn.flags(enabled=False)",
+    "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",
+    "script": "run it in torch.jit.optimized_execution(False)",
+    "sparse": "run it on dense tensors, by to_dense()",
 }

@@ -48,6 +48,12 @@ class Finding:
         How often the line ran, with this outcome.
     repair : Repair
         What to do: an edit of the program, the import that it needs, and a sentence.
+    reason : {"", "kernel", "loop", "mkldnn", "once", "script", "sparse"}
+        Why it is UNKNOWN; "" for an operation without a rule.
+    entered_at : Location or None
+        The line that brought a NaN in which the operation was given, if it is another line.
+    passed : int
+        How many operations have met the same NaN further on; they are no findings of their own.
     """
 
     kind: Kind
@@ -62,6 +68,9 @@ class Finding:
     value: str = ""
     times: int = 1
     repair: Repair = NOTHING
+    reason: str = ""
+    entered_at: Location | None = None
+    passed: int = 0
 
     @property
     def message(self) -> str:
@@ -83,7 +92,20 @@ def _forward(finding: Finding) -> str:
 
 
 def _unknown(finding: Finding) -> str:
-    return f"{finding.operation} has no rule; from here on the gradient is the ordinary one"
+    why = REASONS[finding.reason].format(finding.operation)
+    rest = "; from here on the gradient is the ordinary one"
+    return why if finding.reason == "once" else why + rest
+
+
+REASONS = {
+    "": "{} has no rule",
+    "kernel": "the derivative of {} is made by code that PyTorch does not see",
+    "loop": "the steps of a {} were not looked at, for want of time",
+    "once": "{} made a gradient that is not finite, and does not run again",
+    "mkldnn": "{} is a kernel of mkldnn, and has no rule",
+    "script": "TorchScript has compiled a graph, in which a selection is a product",
+    "sparse": "the derivative of {} is one of sparse tensors, and has no rule",
+}
 
 
 MESSAGES = {"BLOCKED": _blocked, "GENUINE": _genuine, "FORWARD": _forward, "UNKNOWN": _unknown}
@@ -193,12 +215,17 @@ def _rows(finding: Finding) -> Iterator[Part]:
     where, selected_at = finding.where, finding.selected_at
     verb = "made" if finding.kind == "FORWARD" else "computed"
     dropped = f"dropped by {finding.selection or 'a selection'}"
-    if finding.kind == "BLOCKED" and where is not None and _line(where) == _line(selected_at):
+    at_once = finding.kind == "BLOCKED" and where is not None and _line(where) == _line(selected_at)
+    if at_once:
         yield from _quoted(f"{verb}, and {dropped}, at", where)
     elif finding.operation != "input":
         yield from _quoted(f"{verb} at", where)
-        if finding.kind == "BLOCKED":
-            yield from _quoted(f"{dropped} at", selected_at)
+    if finding.entered_at is not None and _line(finding.entered_at) != _line(where):
+        yield from _quoted("the NaN came in at", finding.entered_at)
+    if finding.passed:
+        yield f"  the NaN went on, through {operations(finding.passed)}", ""
+    if finding.kind == "BLOCKED" and not at_once:
+        yield from _quoted(f"{dropped} at", selected_at)
 
 
 def _advice(repair: Repair, *, known: bool = False) -> Iterator[Part]:
@@ -242,6 +269,8 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 times=earlier.times + finding.times,
                 selection=earlier.selection or finding.selection,
                 selected_at=earlier.selected_at or finding.selected_at,
+                entered_at=earlier.entered_at or finding.entered_at,
+                passed=earlier.passed + finding.passed,
             )
     return tuple(found.values())
 

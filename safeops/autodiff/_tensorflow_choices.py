@@ -7,6 +7,7 @@ through calls, loops and branches, and counts if a `tf.where`, a maximum or a mi
 uses it. What is not recognised is taken for a number, which hides nothing.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from safeops.autodiff._tensorflow_pairs import (
     BODIES,
     FORMULA,
     Frame,
+    Mask,
     Pair,
     active_of,
     cleaned,
@@ -33,7 +35,8 @@ from safeops.autodiff._tensorflow_pairs import (
 
 WHERE = frozenset({"Select", "SelectV2"})
 LARGER = frozenset({"Maximum", "Minimum"})
-LARGEST = frozenset({"Max", "Min"})
+LARGEST = frozenset({"Max", "Min", "NthElement", "TensorScatterMax", "TensorScatterMin"})
+UNSORTED = frozenset(f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod"))
 OF_SEGMENTS = frozenset(
     f"{kind}Segment{which}" for kind in ("", "Unsorted") for which in ("Max", "Min")
 ) | {"SegmentMaxV2", "SegmentMinV2"}
@@ -164,21 +167,25 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if value.dtype == tf.variant:
         return unknown(op, ins, frame)
     by = _condition(op, frame)
-    if by is None:
-        linear = [x.active for x in cases if isinstance(x, Pair)]
-        active = union(*(widened(m, value) for m in linear))
-        return [Pair(cleaned(value, active), active)]
-    if all(m is True for m in masks):
+    linear = union(*(widened(x.active, value) for x in cases if isinstance(x, Pair)))
+    if by is None and linear is True:
         return [Pair(value)]
-    if all(isinstance(m, bool) for m in masks):
-        first = bool(masks[0])
-        chosen = cond if first else tf.equal(cond, False)  # noqa: FBT003  (a value)
-        active = in_shape(chosen, op, value) if any(masks) else False
-    else:
-        active = tf.where(in_shape(cond, op, value), *(spread(m, value) for m in masks))
+    active = _selected(op, cond, masks, value)
+    if by is None:  # what is linear stays active, and what else is chosen is a number
+        active = union(linear, active)
     if by == "equal":
         active = union(active, widened(_beside_nan(op, frame), value))
     return [Pair(value, active)]
+
+
+def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
+    """Return what is active of two cases, of which a condition selects."""
+    if all(m is True for m in masks):
+        return True
+    if not all(isinstance(m, bool) for m in masks):
+        return tf.where(in_shape(cond, op, value), *(spread(m, value) for m in masks))
+    chosen = cond if masks[0] else tf.equal(cond, False)  # noqa: FBT003  (a value)
+    return in_shape(chosen, op, value) if any(masks) else False
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:
@@ -202,7 +209,24 @@ def _condition(op: Any, frame: Frame) -> str | None:
         return "larger"
     if _equality(test) is not None and _is_of_segments(_equality(test), frame, op):
         return "equal"
-    return None
+    return "dropped" if _is_dropping(test, frame, op) else None
+
+
+def _is_dropping(test: Any, frame: Frame, asked_by: Any) -> bool:
+    """Whether a condition leaves out entries of no segment, whose number is negative."""
+    ids = _tested_by(test)
+    if ids is None or ids.dtype.is_floating:
+        return False
+    known = tf.get_static_value(ids) is not None  # which formulas in loops repeat
+    return known or any(user.type in UNSORTED and i == 1 for user, i in uses(ids, frame, asked_by))
+
+
+def _tested_by(test: Any) -> Array | None:
+    """Return what is compared with 0, in the shape of the entries by now."""
+    while test.type in ("LogicalAnd", "Reshape"):
+        test = test.inputs[0].op
+    is_test = test.type == "GreaterEqual" and _same_constant(test.inputs[1], tf.constant(0))
+    return test.inputs[0] if is_test else None
 
 
 def _is_formula(op: Any) -> bool:
@@ -261,9 +285,12 @@ def _gathered(x: Array) -> Array:
 
 
 def _beside_nan(op: Any, frame: Frame) -> Array:
-    """Return where what was compared is NaN: there nothing was selected."""
-    a, b = (value_of(frame.read(x)) for x in _equality(op.inputs[0].op).inputs)
-    return tf.math.is_nan(a) | tf.math.is_nan(b)
+    """Return where what was compared is NaN: there nothing was selected, if it is of a segment."""
+    test = op.inputs[0].op
+    a, b = (value_of(frame.read(x)) for x in _equality(test).inputs)
+    beside = tf.math.is_nan(a) | tf.math.is_nan(b)
+    rest = [x for x in test.inputs if test.type == "LogicalAnd" and x.op.type != "Equal"]
+    return functools.reduce(tf.logical_and, (value_of(frame.read(x)) for x in rest), beside)
 
 
 def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
@@ -273,23 +300,48 @@ def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if len(at) != 1 or not _is_share(op.inputs[1 - at[0]], frame, op):
         return [pair]
     share = value_of(ins[1 - at[0]])
-    # A share beside NaN is NaN, and active.
-    active = spread(tf.not_equal(share, tf.zeros((), share.dtype)), pair.value)
+    has_share = tf.not_equal(share, tf.zeros((), share.dtype))
+    best = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[0]))
+    other = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[1]))
+    # Beside NaN nobody has a share, and the derivative is NaN.
+    active = spread(has_share | tf.math.is_nan(best) | tf.math.is_nan(other), pair.value)
     if pair.active is not True:
         active = tf.logical_and(active, spread(pair.active, pair.value))
     return [Pair(cleaned(pair.value, active), active)]
 
 
+def quotient(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Divide; the formula of `tf.math.reduce_euclidean_norm` divides by a cotangent, twice."""
+    number, divisor = ins
+    if isinstance(number, Pair) or not isinstance(divisor, Pair) or not _is_formula(op):
+        return scale(op, ins, frame)
+    active = divisor.active
+    if active is not True:
+        one = tf.ones((), divisor.value.dtype)
+        divisor = one if active is False else tf.where(active, divisor.value, one)
+    (value,) = run(op, [number, value_of(divisor)])
+    active = widened(active, value)
+    return [Pair(cleaned(value, active), active)]
+
+
 def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:
-    """Whether a coefficient is ``cast(largest == x) / count`` of a largest entry of the program."""
-    if not _is_formula(asked_by):
+    """Whether a coefficient is that of a largest entry: ``cast(largest == x)``, or its quotient."""
+    test = _compared(share)
+    if test is None or not _is_formula(asked_by) or not is_linear(test.inputs[0]):
         return False
-    if share.op.type != "RealDiv" or share.op.inputs[0].op.type != "Cast":
-        return False
-    test = share.op.inputs[0].op.inputs[0].op
-    if test.type != "Equal" or not is_linear(test.inputs[0]):
-        return False
-    y, x = test.inputs
-    y = y.op.inputs[0] if y.op.type == "Reshape" else y
+    return any(_is_chosen(x, y, frame, asked_by) for x, y in (test.inputs, test.inputs[::-1]))
+
+
+def _compared(share: Array) -> Any:
+    """Return the comparison that a coefficient is made of, if it is one."""
+    cast = share.op.inputs[0].op if share.op.type == "RealDiv" else share.op
+    test = cast.inputs[0].op if cast.type == "Cast" else None
+    return test if test is not None and test.type == "Equal" else None
+
+
+def _is_chosen(x: Array, y: Array, frame: Frame, asked_by: Any) -> bool:
+    """Whether the one is the largest of the other, as an operation of the program made it."""
+    while y.op.type in ("ExpandDims", "GatherNd", "Reshape"):
+        y = y.op.inputs[0]
     makers = {name_of(t.op) for t, _ in trail(y, frame) if t.op.type in LARGEST}
-    return any(name_of(user) in makers and i == 0 for user, i in uses(x, frame, asked_by))
+    return any(name_of(user) in makers and i != 1 for user, i in uses(x, frame, asked_by))

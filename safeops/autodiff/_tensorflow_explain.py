@@ -33,7 +33,7 @@ from safeops.autodiff._evidence import (
 from safeops.autodiff._tensorflow_pairs import Frame, Pair
 from safeops.autodiff._tensorflow_sites import Program, numbers_of, site_of, values_of
 
-ELEMENTWISE = (choices.product, pairs.scale, pairs.root)
+ELEMENTWISE = (choices.product, choices.quotient, pairs.scale, pairs.root)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Run:
         if op.type == "Placeholder":
             msg = f"expected a value for {op.name}, got none; pass it to the function"
             raise NotImplementedError(msg)
-        for i in pairs.unused(op, self.frame.since):
-            ins[i] = Marked(ins[i], active=False)
+        for i in pairs.vacant(op, self.frame.since):
+            ins[i] = Marked(pairs.value_of(ins[i]), active=False)
         linear = any(isinstance(x, Pair) for x in ins)
         is_gradient = self.is_gradient or op.name in self.frame.since
         if op.type in pairs.BODIES:
@@ -188,7 +188,7 @@ class Run:
                 found.append(Marked(out.value, out.active, dropped[i], spoilt[i]))
             else:
                 own, absent = united(spoilt[i], new), ~mask_of(out)
-                if rule is pairs.unknown and not all(map(is_full, ins)):
+                if rule is pairs.unknown:
                     own[Cause("UNKNOWN", site)] = ~absent
                 self.evidence.overflow(own, site, at.key, values_of(out.value), ~absent)
                 lost = blamed(at.drops, absent, dropped[i])
@@ -211,6 +211,7 @@ class Run:
             functools.partial(reached, at, ins),
             elementwise=rule_of(at) in ELEMENTWISE,
             used="UNKNOWN" if is_recomputed(at.op) else "GENUINE",
+            own=divides_by_zero(at, ins),
         )
         return self.evidence.meet(meeting)
 
@@ -291,6 +292,13 @@ def coefficient_of(at: At, ins: list[Any]) -> np.ndarray | None:
     return numbers_of(others[0]) if rule_of(at) is pairs.contract and others else None
 
 
+def divides_by_zero(at: At, ins: list[Any]) -> bool:
+    """Whether an operation divides cotangents by 0."""
+    if rule_of(at) is not choices.quotient or isinstance(ins[1], Pair):
+        return False
+    return bool((values_of(ins[1]) == 0).any())
+
+
 def _of_ones(at: At, ins: list[Any], kept: Array | None = None) -> Array:
     """Return what an elementwise operation makes of ones, or of what was kept."""
     ones = [
@@ -326,10 +334,3 @@ def mask_of(x: Pair) -> np.ndarray:
     if isinstance(x.active, bool):
         return np.full(x.value.shape, x.active)
     return np.broadcast_to(np.asarray(x.active), x.value.shape)
-
-
-def is_full(x: Any) -> bool:
-    """Whether nothing of a value is absent."""
-    if not isinstance(x, Pair) or x.value.dtype == tf.variant:
-        return not isinstance(x, Pair)
-    return bool(mask_of(x).all())

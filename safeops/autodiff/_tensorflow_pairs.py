@@ -11,6 +11,7 @@ entries is the ordinary operation itself, and costs nothing.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -86,7 +87,7 @@ def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
         if op.type == "Placeholder":
             continue  # of an argument that no caller gives, such as one that is not used
         ins = [frame.read(x) for x in op.inputs]
-        for i in unused(op, frame.since):
+        for i in vacant(op, frame.since):
             ins[i] = Pair(ins[i], active=False)
         if op.type in frame.how.readers or not any(isinstance(x, Pair) for x in ins):
             outs = run(op, ins)
@@ -141,19 +142,44 @@ def dependents(
     for op in operations:
         if op.type in how.readers:
             continue
-        if any(x.ref() in reached for x in op.inputs) or unused(op, new):
+        if any(x.ref() in reached for x in op.inputs) or vacant(op, new):
             found.add(op.name)
             reached |= {x.ref() for x in op.outputs if is_linear(x)}
     return frozenset(found), reached
 
 
-def unused(op: Any, new: frozenset[str]) -> list[int]:
+def vacant(op: Any, new: frozenset[str]) -> list[int]:
     """
-    Return which arguments of a derivative's call, loop or branch are cotangents of unused results.
+    Return which arguments of an operation of a derivative are cotangents of unused results.
 
-    TensorFlow puts zeros there, made with the formula.
+    TensorFlow puts zeros there: for a call, loop or branch made with the formula, else beside it.
     """
-    if op.type not in BODIES or not new:
+    if op.type in BODIES:
+        return _vacant_in_call(op, new)
+    return [i for i, x in enumerate(op.inputs) if _is_beside(x, new) and _is_zero(x)]
+
+
+def _is_beside(x: Array, new: frozenset[str]) -> bool:
+    """Whether a tensor is one of the zeros that TensorFlow hands to formulas, by its name."""
+    if (
+        x.op.type not in ("Const", "Fill", "ZerosLike")
+        or not x.dtype.is_floating | x.dtype.is_complex
+    ):
+        return False
+    *scopes, name = x.op.name.split("/")
+    if not re.fullmatch(r"zeros(_like)?(_\d+)?", name):
+        return False
+    users = [op.name.split("/") for op in x.consumers()]
+    if scopes and re.fullmatch(r"gradients(_\d+)?", scopes[-1]):
+        n = len(scopes)
+        return all(user[:n] == scopes and user[n].endswith("_grad") for user in users)
+    is_new = x.op.name in new and FORMULA not in scopes
+    return is_new and all(FORMULA in user for user in users)
+
+
+def _vacant_in_call(op: Any, new: frozenset[str]) -> list[int]:
+    """Return which arguments of a derivative's call, loop or branch nobody used."""
+    if not new:
         return []
     is_formula = FORMULA in op.name or "gradients" in op.name.split("/")
     if not is_formula and "__backward_" not in getattr(op.get_attr(BODIES[op.type][0]), "name", ""):
@@ -329,8 +355,15 @@ _FILLS_NOTHING = frozenset(
 
 
 def _excludes(op: Any) -> bool:
-    """Whether this is a running sum whose first entry is the 0 of no summand."""
-    return op.type == "Cumsum" and bool(op.get_attr("exclusive"))
+    """Whether some entries are the 0 of nothing: of no summand, or of an index out of range."""
+    if op.type == "Cumsum":
+        return bool(op.get_attr("exclusive"))
+    if op.type == "GatherNd" and op.get_attr("bad_indices_policy") == b"IGNORE":
+        return True
+    # There an index out of range gives 0; on a CPU it is an error.
+    return op.type in ("Gather", "GatherV2", "GatherNd") and bool(
+        tf.config.list_logical_devices("GPU")
+    )
 
 
 def total(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
@@ -365,12 +398,36 @@ def scale(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Multiply by coefficients, elementwise; what is absent stays so."""
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     if len(at) != 1 or (op.type in _QUOTIENTS and at != [0]):
-        return unknown(op, ins, frame)
+        return elementwise(op, ins, frame)
     (value,) = run(op, ins)
     active = widened(ins[at[0]].active, value)
     if len(ins) == 2 and _is_harmless(ins[1 - at[0]], op.type):  # noqa: PLR2004  (a product)
         return [Pair(value, active)]
     return [Pair(cleaned(value, active), active)]
+
+
+def elementwise(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+    """
+    Compute entry by entry, in the formula of a custom gradient.
+
+    An absent entry enters as 0. What comes out is a number if it is not 0, and else as absent as
+    what went in. Predicates are numbers.
+    """
+    values = run(op, ins)
+    masks = [x.active for x in ins if isinstance(x, Pair)]
+    return [
+        Pair(x, union(*(widened(m, x) for m in masks), unless_zero(masks, x)))
+        if is_linear(x)
+        else x
+        for x in values
+    ]
+
+
+def unless_zero(masks: Sequence[Mask], value: Array) -> Mask:
+    """Return where a value is not 0, if that matters."""
+    if any(m is True for m in masks):
+        return True
+    return tf.not_equal(value, tf.zeros((), value.dtype))
 
 
 def _is_harmless(factor: Array, kind: str) -> bool:
@@ -511,12 +568,13 @@ def is_finite(x: Array) -> Array:
 def unknown(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Run an operation as it is: all that it returns is active, and nothing is hidden."""
     active = [x.active for x in ins if isinstance(x, Pair)]
+    msg = f"{op.type} has no rule: what it leaves out counts as used, as in tf.GradientTape"
     if any(m is not True for m in active):
         msg = (
             f"{op.type} has no rule for absent entries: from here on they are zeros, as in "
             "tf.GradientTape"
         )
-        tell(msg, frame.how.on_unknown)
+    tell(msg, frame.how.on_unknown)
     if any(x.dtype == tf.variant for x in op.outputs):
         msg = f"expected operations on lists of tensors that have a rule, got {op.type}"
         raise NotImplementedError(msg)

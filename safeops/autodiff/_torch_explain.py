@@ -5,10 +5,10 @@ Two passes are watched, node by node: the ordinary one says which nodes a NaN ca
 way to a gradient, the masked one what of it is absent, and which node made it so.
 """
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -16,48 +16,20 @@ import torch
 from safeops._typing import Array
 from safeops.autodiff._report import Finding, Kind, Report, counted, make_report, operations
 from safeops.autodiff._rewrites import OF_ENTRIES
+from safeops.autodiff._torch_causes import Causes
 from safeops.autodiff._torch_lines import METHODS, Record, not_finite, record_of, what_of
-from safeops.autodiff._torch_rules import is_custom, spread, words
-from safeops.autodiff._torch_tags import Tags
+from safeops.autodiff._torch_masks import spread
+from safeops.autodiff._torch_names import NAMES, operation_of
+from safeops.autodiff._torch_nodes import is_custom
+from safeops.autodiff._torch_opaque import is_script
+from safeops.autodiff._torch_selection import Search, ones_like
+from safeops.autodiff._torch_tags import Tags, leaf_of
 from safeops.autodiff._torch_watch import Blocked, Graph, Passage, Sight, Watching
 
-# Nodes whose names say little, in the words of the array API standard and of the reader.
-NAMES = {
-    "amax": "max",
-    "amin": "min",
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mv": "matmul",
-    "addmm": "matmul",
-    "dot": "matmul",
-    "linalg_norm": "norm",
-    "linalg_vector_norm": "norm",
-    "select": "index",
-    "copy_slices": "assignment",
-    "index_put": "assignment",
-    "constant_pad_nd": "pad",
-    "split": "slice",
-    "unbind": "index",
-}
-# Nodes that read a part of what they are given.
-READERS = words(
-    """
-    slice index index_select gather masked_select diagonal as_strided unfold split
-    split_with_sizes max min max_pool2d_with_indices topk median nanmedian kthvalue mode
-    """
-)
 NOT_SEEN = (
     "lines are known of what ran in safeops.autodiff.torch.record_lines(), "
-    "and of no autograd.Function"
+    "and of no autograd.Function or TorchScript"
 )
-
-
-def operation_of(node: Any) -> str:
-    """Return the name of the forward operation of a node."""
-    stem = re.sub(r"(Backward\w*)?\d*$", "", node.name().removeprefix("torch::autograd::"))
-    words_of = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", stem)
-    name = words_of.lower().removeprefix("native_")
-    return "attention" if name.startswith("scaled_dot_product") else NAMES.get(name, name)
 
 
 def report_of(
@@ -150,7 +122,7 @@ class Sides:
 
     def active_at(self, leaf: Array) -> Array:
         """Return which entries of a leaf are used."""
-        nodes = [n for n in self.graph.nodes if getattr(n, "variable", None) is leaf]
+        nodes = [n for n in self.graph.nodes if leaf_of(n) is leaf]
         active = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
         for node, i in (edge for n in nodes for edge in self.graph.consumers[n]):
             sight = self.masked.seen[node].out[i] if node in self.masked.seen else None
@@ -171,18 +143,35 @@ class Sides:
         """Give the formulas in which a gradient stops being finite."""
         births = ((n, self.birth(n, value_is_bad=value_is_bad)) for n in self.masked.guilty)
         born = {n: new for n, new in births if new is not None}
-        # Below an operation without a rule nobody knows whether an entry is used.
-        unknown = [n for n in self.graph.nodes if n in self.mode.unknown]
-        unclear = {n for n in born if self.graph.above([n]) & set(unknown)}
+        # Below what nobody sees into, nobody knows whether an entry is used.
+        reasons = {n: reason for n in self.graph.nodes if (reason := self.unseen(n)) is not None}
+        unclear = {n for n in born if not self.graph.above([n]).isdisjoint(reasons)}
         to_blame = self.graph.above(list(unclear))
+        spared = ((n, self.met(n)) for n in self.graph.nodes if self.is_spared(n))
+        causes = Causes({n: met for n, met in spared if met is not None})
+        yield from (self.blocked(node, causes) for node in causes.heads(self.graph.nodes))
         for node in self.graph.nodes:
-            if self.is_spared(node) and (met := self.met(node)) is not None:
-                yield self.blocked(node, met)
             if node in born and node not in unclear:
                 what = slope(node, self.masked.seen[node], born[node])
                 yield finding("GENUINE", node, born[node], what=what)
-            if node in unknown and node in to_blame:
-                yield finding("UNKNOWN", node)
+            if node in reasons and node in to_blame and not self.follows(node, reasons):
+                yield finding("UNKNOWN", node, reason=reasons[node])
+
+    def follows(self, node: Any, reasons: Mapping[Any, str]) -> bool:
+        """Whether a node is not seen into for the cotangent that another one hands it."""
+        others = self.graph.above([node]) & set(reasons) - {node}
+        return bool(others) and reasons[node] in ("kernel", "sparse")
+
+    def unseen(self, node: Any) -> str | None:
+        """Return why nobody knows which entries a node uses; None if that is known."""
+        if node not in self.masked.seen:
+            return None
+        if is_script(node):
+            return "script"
+        lost = (x for x in self.masked.seen[node].out if x is not None)
+        # What is not finite comes from a kernel that no operation of PyTorch has run.
+        of_kernel = any(x.bad is not None and not x.known for x in lost)
+        return self.mode.unseen.get(node, "kernel" if of_kernel else None)
 
     def is_spared(self, node: Any) -> bool:
         """Whether a NaN comes from a node that the masked pass has not."""
@@ -207,13 +196,14 @@ class Sides:
         """Return what absent entries have met in a formula: its parts tell, or else its result."""
         if node in self.mode.blocked:
             return self.mode.blocked[node]
-        new = birth(self.ordinary.seen[node], by_entry=operation_of(node) in OF_ENTRIES)
+        by_entry = operation_of(node) in OF_ENTRIES
+        new = birth(self.ordinary.seen[node], self.masked.seen[node].out, by_entry=by_entry)
         return None if new is None else Blocked(new, new)
 
-    def blocked(self, node: Any, met: Blocked) -> Finding:
+    def blocked(self, node: Any, causes: Causes) -> Finding:
         """Return the finding about absent entries that meet an infinite slope."""
-        bad, entries, what = met
-        selection = self.selection_of(node, entries)
+        bad, entries, what = causes.met[node]
+        selection = Search(self.graph, self.masked.seen).selection_of(node, entries)
         record = None if selection is None else record_of(selection)
         return finding(
             "BLOCKED",
@@ -223,48 +213,9 @@ class Sides:
             value=value_at(record_of(node), bad),
             selection="" if selection is None else operation_of(selection),
             selected_at=None if record is None else record.where,
+            entered_at=causes.entered_at(node),
+            passed=causes.passed(node),
         )
-
-    def selection_of(self, node: Any, bad: Array | None) -> Any:
-        """Return the nearest node, towards the output, that made entries absent."""
-        stack, met = [(node, bad)], set()
-        reader = None  # which may have dropped them, or what comes after it
-        while stack:
-            child, entries = stack.pop(0)
-            for parent, i in self.graph.consumers[child]:
-                if parent in met or parent not in self.masked.seen:
-                    continue
-                met.add(parent)
-                passage = self.masked.seen[parent]
-                before, after = first(passage.into), passage.out[i]
-                if after is None or selects(before, after, entries):
-                    return parent
-                if before.like.shape != after.like.shape and after.active is not True:
-                    reads = self.reads(parent, i, entries)
-                    if reads:
-                        return parent
-                    if reads is None and operation_of(parent) in READERS:
-                        reader = reader or parent
-                same = entries is not None and before.like.shape == entries.shape
-                stack.append((parent, entries if same else None))
-        return reader
-
-    def reads(self, node: Any, i: int, entries: Array | None) -> bool | None:
-        """Whether a node reads none of some entries; None if nobody knows."""
-        sight = self.masked.seen[node].out[i]
-        if entries is None or sight is None or sight.like.shape != entries.shape or is_custom(node):
-            return None
-        mode = Watching(Tags())
-        ones = ones_like(self.masked.seen[node])
-        for x in ones:
-            if x is not None:
-                mode.tags.write(x, active=True)
-        with suppress(Exception), torch.no_grad(), mode:  # what was saved may be gone
-            found = node(*ones)
-            x = (found if isinstance(found, tuple) else (found,))[i]
-            active = mode.tags.read(x)
-            return None if active is None else bool((entries & ~spread(active, entries)).any())
-        return None
 
     def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
         """Give what is known to be there and was not found."""
@@ -290,38 +241,18 @@ def count_of(x: Sight | None) -> int:
     return 0 if x is None or x.bad is None else int(x.bad.count_nonzero())
 
 
-def first(sights: Sequence[Sight | None]) -> Sight:
-    """Return the first cotangent that there is."""
-    return next(x for x in sights if x is not None)
-
-
-def selects(before: Sight, after: Sight, entries: Array | None) -> bool:
-    """Whether a node makes entries absent that it was given as active ones, or was not given."""
-    if after.active is True or before.active is True:
-        return after.active is not True
-    if before.like.shape != after.like.shape:
-        return False
-    like = torch.empty((), device=before.device).expand(after.like.shape)
-    masks = [spread(x.active, like) for x in (before, after)]
-    if masks[0].count_nonzero() <= masks[1].count_nonzero():  # they are moved, and no more
-        return False
-    lost = masks[0] & ~masks[1]
-    if entries is not None and entries.shape == lost.shape:
-        lost = lost & entries
-    return bool(lost.any())
-
-
-def birth(passage: Passage, *, by_entry: bool) -> Array | None:
-    """Return the entries that were finite before a formula, and are not after it."""
+def birth(passage: Passage, spared: Sequence[Sight | None] = (), *, by_entry: bool) -> Array | None:
+    """Return what became other than finite in a formula, where the other pass has spared it."""
     before = [x.bad for x in passage.into if x is not None and x.bad is not None]
     found: list[Array] = []
-    for after in passage.out:
+    for after, other in zip_longest(passage.out, spared):
         if after is None or after.bad is None:
             continue
+        bad = after.bad if other is None or other.bad is None else after.bad & ~other.bad
         if not before:
-            found.append(after.bad)
-        elif by_entry and before[0].shape == after.bad.shape:
-            found.append(after.bad & ~before[0])
+            found.append(bad)
+        elif by_entry and before[0].shape == bad.shape:
+            found.append(bad & ~before[0])
     largest = max(found, key=torch.count_nonzero, default=None)
     return largest if largest is not None and largest.any() else None
 
@@ -345,11 +276,6 @@ def slope(node: Any, passage: Passage, bad: Array) -> str:
             if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):
                 return what
     return ""
-
-
-def ones_like(passage: Passage) -> list[Array | None]:
-    """Return cotangents of ones for a node."""
-    return [None if x is None else torch.ones_like(x.like, device=x.device) for x in passage.into]
 
 
 def finding(kind: Kind, node: Any, bad: Array | None = None, **more: Any) -> Finding:

@@ -2,11 +2,14 @@
 
 import sys
 from bisect import bisect
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -65,6 +68,8 @@ class RecordLines(TorchFunctionMode):
     ) -> Any:
         """Run one function of PyTorch."""
         del types
+        if torch.compiler.is_compiling():  # what is traced into a kernel has no nodes
+            return func(*args, **(kwargs or {}))
         # There is no public way to ask which nodes are new.
         first = torch.autograd._get_sequence_nr()  # noqa: SLF001  (there is no public name)
         result = func(*args, **(kwargs or {}))
@@ -77,7 +82,8 @@ class RecordLines(TorchFunctionMode):
         if made:
             frame = frame_of_user(sys._getframe(1))  # noqa: SLF001  (`inspect` reads source files)
             at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
-            self.note(Record(at, name), made, (args, kwargs), first)
+            with unseen():
+                self.note(Record(at, name), made, (args, kwargs), first)
         return result
 
     def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:
@@ -96,7 +102,7 @@ class RecordLines(TorchFunctionMode):
     def label(self, x: Array, record: Record, first: int) -> None:
         """Write a record on the nodes that were made since, and on those from a transform."""
         bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001  (there is no public name)
-        stack = [y.grad_fn for y in bases if y.grad_fn is not None]
+        stack = [node for node in map(node_of, bases) if node is not None]
         while stack:
             node = stack.pop()
             number = node._sequence_nr()  # noqa: SLF001  (there is no public name)
@@ -144,9 +150,33 @@ def unlike(made: Any, given: list[Array], *, by_entry: bool) -> Array | None:
     return made if made.any() else None
 
 
+def node_of(x: Array) -> Any:
+    """
+    Return the node that made a tensor, or None if PyTorch does not say.
+
+    For a view that was made without gradients, and whose base was written since, it raises: whether
+    the view has a gradient could be meant either way. A program that does not ask is correct.
+    """
+    try:
+        return x.grad_fn
+    except RuntimeError:
+        return None
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Let the watching call operations that neither classes nor modes of the program see."""
+    modes = torch._C._len_torch_dispatch_stack()  # noqa: SLF001  (there is no public name)
+    others = _disable_current_modes() if modes else nullcontext()
+    with torch._C.DisableTorchFunction(), others:  # noqa: SLF001  (there is no public name)
+        yield
+
+
 def seen_in(x: Array) -> Array | None:
     """Return where a plain tensor is not finite; what another class has in it is its own."""
-    return not_finite(x) if type(x) in (torch.Tensor, torch.nn.Parameter) else None
+    if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.jit.is_tracing():
+        return None
+    return not_finite(x)
 
 
 # Methods of operators, in the words of the array API standard.
@@ -165,15 +195,34 @@ IGNORED = frozenset(["__get__", "detach", "requires_grad_", "backward"])
 
 
 def not_finite(x: Array) -> Array | None:
-    """Return where entries are not finite, or None if all are."""
-    if not is_number(x) or x.is_meta or x.is_nested:
+    """Return where entries are not finite, or None if all are, or if nobody can tell."""
+    if not is_number(x) or x.is_meta or x.is_nested or not is_there(x):
         return None
-    x = x.detach() if x.layout is torch.strided else x.detach().to_dense()
-    # One sum: a NaN or an inf stays in it. (If it overflows, the entries say.)
-    if x.sum().isfinite():
+    try:
+        # One sum: a NaN or an inf stays in it. (If it overflows, the entries say.)
+        if stored(x.detach()).sum().isfinite():
+            return None
+    except NotImplementedError:  # for a dtype that PyTorch stores and does not compute with
         return None
-    bad = ~x.isfinite()
+    bad = ~(x.detach() if x.layout is torch.strided else x.detach().to_dense()).isfinite()
     return bad if bad.any() else None
+
+
+def stored(x: Array) -> Array:
+    """Return the entries that a tensor stores, in a dtype that has sums."""
+    if x.layout is torch.sparse_coo:
+        return x._values()  # noqa: SLF001  (the public one raises before the entries are merged)
+    x = x if x.layout is torch.strided else x.values()
+    return x.float() if x.element_size() == 1 else x
+
+
+def is_there(x: Array) -> bool:
+    """Whether the memory of a tensor is there; a program may have freed it, as FSDP does."""
+    if x.layout is not torch.strided or not x.numel():
+        return True
+    pairs = zip(x.shape, x.stride(), strict=True)
+    last = x.storage_offset() + sum((size - 1) * stride for size, stride in pairs)
+    return x.untyped_storage().nbytes() >= (last + 1) * x.element_size()
 
 
 def what_of(values: Array, first: str = "inf") -> str:

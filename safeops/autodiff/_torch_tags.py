@@ -45,7 +45,7 @@ class Tags:
 
     def find(self, x: Array) -> Entry | None:
         """Return the entry of the storage of a tensor."""
-        if not self.entries or x.layout is not torch.strided or not is_number(x):
+        if not self.entries or not is_plain(x) or not is_number(x):
             return None
         return self.entries.get(x.untyped_storage()._cdata)  # noqa: SLF001  (its identity)
 
@@ -69,7 +69,7 @@ class Tags:
 
     def write(self, x: Array, active: Mask) -> None:
         """State what is active in a tensor; other parts of its storage keep what they had."""
-        if x.layout is not torch.strided:
+        if not is_plain(x):
             return
         storage = x.untyped_storage()
         size = x.element_size()
@@ -104,7 +104,7 @@ class Tags:
 
     def write_literal(self, x: Array, node: Any) -> None:
         """State that a tensor is a literal 0 in the formula of a node."""
-        if x.layout is torch.strided:
+        if is_plain(x):
             self._put(x.untyped_storage(), active=False, size=x.element_size(), node=node)
 
     def drop(self, x: Array) -> None:
@@ -128,7 +128,7 @@ class Tags:
 
     def keep_gradient(self, other: "Tags", x: Array, *, has_graph: bool) -> None:
         """Take over the entry of a gradient; without one all of it counts as active."""
-        if x.layout is not torch.strided:
+        if not is_plain(x):
             return
         entry = other.find(x)
         if entry is None or entry.literal_of is not None:
@@ -142,12 +142,28 @@ class Tags:
 def is_accumulating() -> bool:
     """Whether the engine adds to the gradient of a leaf."""
     node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
-    return node is not None and node.name() == "torch::autograd::AccumulateGrad"
+    return node is not None and name_of(node) == "torch::autograd::AccumulateGrad"
+
+
+def name_of(node: Any) -> str:
+    """Return the name of a node, which a custom function may have hidden under its `ctx.name`."""
+    return str(type(node).name(node))
+
+
+def leaf_of(node: Any) -> Any:
+    """Return the leaf that a node accumulates into; None for any other node."""
+    is_leaf = name_of(node) == "torch::autograd::AccumulateGrad"
+    return node.variable if is_leaf else None
 
 
 def is_number(x: Array) -> bool:
     """Whether a tensor can be a cotangent."""
     return x.is_floating_point() or x.is_complex()
+
+
+def is_plain(x: Array) -> bool:
+    """Whether a tensor is an array in memory: not sparse, and not nested."""
+    return x.layout is torch.strided and not x.is_nested
 
 
 def flattened(active: Array, shape: Any) -> Array:

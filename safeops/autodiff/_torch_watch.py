@@ -8,20 +8,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from safeops._typing import Array
+from safeops.autodiff._torch_contractions import HALF, contract, convolve_backward, matrix
+from safeops.autodiff._torch_evaluator import Call, Masking
 from safeops.autodiff._torch_lines import not_finite, what_of
-from safeops.autodiff._torch_rules import (
-    RULES,
-    Call,
-    Masking,
-    contract,
-    convolve_backward,
-    is_partial,
-    matrix,
-    spread,
-)
-from safeops.autodiff._torch_tags import Mask, Tags
+from safeops.autodiff._torch_masks import is_partial, spread
+from safeops.autodiff._torch_opaque import reason_unseen
+from safeops.autodiff._torch_rules import RULES
+from safeops.autodiff._torch_tags import Mask, Tags, leaf_of
 
 CONTRACTIONS = (matrix, contract, convolve_backward)
 
@@ -33,6 +29,7 @@ class Sight(NamedTuple):
     device: Any
     bad: Array | None  # where it is not finite; None if nowhere
     active: Mask
+    known: bool = True  # whether it was seen how it was made
 
 
 class Passage(NamedTuple):
@@ -63,13 +60,28 @@ class Blocked(NamedTuple):
 def met_entries(bad: Array, factors: Sequence[Any], i: int, active: Any) -> Array | None:
     """Return which absent entries of a factor meet a coefficient, number `i`, in ``x @ y``."""
     x = factors[1 - i]
-    if len(factors) != 2 or x.dim() == 1 or bad.dim() == 1:  # noqa: PLR2004  (no convolution)
+    if x.dim() == 1 or bad.dim() == 1:
         return None
     met = bad.any(-1)[..., None, :] if i == 1 else bad.any(-2)[..., :, None]
     entries = ~spread(active, x) & met
     # The cotangent itself, of which the formula takes the transpose.
     turned = not x.is_contiguous() and x.mT.is_contiguous()
     return entries.mT if turned else entries
+
+
+def through_windows(options: Sequence[Any], other: Array, entries: Array, i: int) -> Array:
+    """
+    Return which entries of a convolution are made of some of its input (0) or its weights (1).
+
+    `other` is the other one of the two.
+    """
+    pair = [torch.ones_like(other, dtype=torch.float32)] * 2
+    pair[i] = entries.to(torch.float32)
+    stride, padding, dilation, transposed, output_padding, groups = options
+    count = torch.convolution(
+        *pair, None, stride, padding, dilation, transposed, output_padding, groups
+    )
+    return count > HALF
 
 
 class Watching(Masking):
@@ -79,7 +91,8 @@ class Watching(Masking):
         super().__init__(former, "ignore")
         self.paused = False
         self.blocked: dict[Any, Blocked] = {}
-        self.unknown: dict[Any, str] = {}
+        # Nodes that run an operation into which nobody sees, and why.
+        self.unseen: dict[Any, str] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -88,7 +101,8 @@ class Watching(Masking):
         if self.paused:
             return func(*args, **(kwargs or {}))
         if RULES.get(func._opname) in CONTRACTIONS:  # noqa: SLF001  (OpOverload has no public name)
-            self.note_coefficients(args)
+            self.note_coefficients(func, args)
+        self.note_unseen(func, (args, kwargs))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     @contextmanager
@@ -107,14 +121,20 @@ class Watching(Masking):
             bad = bad & ~spread(active, bad)
             self.keep(Blocked(bad, bad))
 
-    def note_coefficients(self, args: Sequence[Any]) -> None:
-        """Keep what a product of matrices sums up with absent entries beside it."""
-        factors = [x for x in args if isinstance(x, torch.Tensor)]
+    def note_coefficients(self, func: Any, args: Sequence[Any]) -> None:
+        """Keep what a product sums up with absent entries beside it."""
+        is_windows = RULES[func._opname] is convolve_backward  # noqa: SLF001  (as above)
+        factors = args[: 3 if is_windows else 2]
         masks = [self.active(x) for x in factors]
         absent = next((m for m in masks if is_partial(m)), None)
         for i, x in enumerate(factors if absent is not None else ()):
             if masks[i] is None and (bad := not_finite(x)) is not None:
-                self.keep(Blocked(bad, met_entries(bad, args, i, absent), what_of(x[bad])))
+                if is_windows and i:
+                    met = through_windows(args[4:10], factors[3 - i], bad, i - 1)
+                    entries = met & ~spread(masks[0], met) if is_partial(masks[0]) else None
+                else:
+                    entries = None if is_windows else met_entries(bad, factors, i, absent)
+                self.keep(Blocked(bad, entries, what_of(x[bad])))
 
     def keep(self, found: "Blocked") -> None:
         """Keep the largest set of entries for each node."""
@@ -123,9 +143,23 @@ class Watching(Masking):
         if node is not None and found.size > (0 if earlier is None else earlier.size):
             self.blocked[node] = found
 
+    def note_unseen(self, func: Any, given: Any) -> None:
+        """Keep the node of an operation that may leave out entries of a cotangent by itself."""
+        if any(self.active(x) is not None for x in tree_leaves(given)):
+            reason = reason_unseen(func, given)
+            if reason is not None:
+                self.keep_unseen(reason)
+
+    def keep_unseen(self, reason: str) -> None:
+        """Keep the running node."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+        if node is not None:
+            self.unseen.setdefault(node, reason)
+
     def report(self, call: Call) -> None:
-        """Keep the node of an operation without a rule."""
-        self.unknown.setdefault(call.node, call.name)
+        """Keep the node of an operation without a rule that met absent entries."""
+        del call
+        self.keep_unseen("")
 
 
 @dataclass
@@ -160,7 +194,7 @@ class Graph:
     def guilty(self, seen: dict[Any, Passage], leaves: Sequence[Array]) -> set[Any]:
         """Return the nodes from which something not finite has come to one of the leaves."""
         found: set[Any] = set()
-        stack = [n for n in self.nodes if any(getattr(n, "variable", None) is x for x in leaves)]
+        stack = [n for n in self.nodes if any(leaf_of(n) is x for x in leaves)]
         while stack:
             for node, i in self.consumers[stack.pop()]:
                 if node in seen and node not in found and seen[node].is_bad(i):
@@ -191,7 +225,8 @@ def sight(mode: Watching | None, x: Any) -> Sight | None:
     if x is None:
         return None
     active = None if mode is None else mode.tags.read(x)
+    known = active is not None
     if active is None or (isinstance(active, torch.Tensor) and active.all()):
         active = True
     active = active.clone() if isinstance(active, torch.Tensor) else active
-    return Sight(torch.empty_like(x, device="meta"), x.device, not_finite(x), active)
+    return Sight(torch.empty_like(x, device="meta"), x.device, not_finite(x), active, known)

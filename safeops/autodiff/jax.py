@@ -4,9 +4,30 @@ Masked autodiff for JAX: JAX's own transformations, in which what was never used
 `jax.vjp` builds the backward pass, a linear program, and that is run over pairs of a value and what
 of it is active. The result is plain JAX: it can be compiled, mapped, sharded, rematerialised and
 differentiated again, by itself.
+
+Beside the classes of `safeops.autodiff` there are, in the backward pass of a custom_vjp, which is
+any program, and in solvers:
+
+- a constant that is added to a cotangent, or selected in its place: active, unless the text of the
+  program makes it 0 (``jnp.where(cond, g, 0.0)`` selects, ``g + 0.0 * x`` is a number);
+- functions that are not linear: absent entries enter as 0, and a result is absent if the function
+  is 0 at 0 (abs, tanh, clipping that leaves 0 as it is), else a number; truths are coefficients;
+- products and quotients of two cotangents: absent times anything is absent;
+- solutions, triangular, tridiagonal or by any solver of `lax.custom_linear_solve`, and Fourier
+  transforms: all entries that are mixed are active if one is, and one system of a batch, or one
+  right-hand side, does not spoil another. Inverses, determinants, factorisations (LU, QR, Cholesky)
+  and matrix exponentials are differentiated through these;
+- three operations of equinox (`select_if_vmap`, `vprim`, `nondifferentiable_backward`) and one of
+  lineax (`linear_solve`), by name.
+
+What has no rule (sparse products, callbacks, kernels of one's own, top_k of a cotangent) runs as it
+is, with a warning even if all that comes in is active: it may drop entries by itself.
+Forward mode takes the rules of custom_jvp to be linear, as JAX demands.
 """
 
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +37,19 @@ import numpy as np
 from jax import lax
 
 from safeops._typing import Array
+from safeops.autodiff import _jax_contractions as contractions
 from safeops.autodiff import _jax_control as control
+from safeops.autodiff import _jax_functions as functions
+from safeops.autodiff import _jax_linalg as linalg
 from safeops.autodiff import _jax_pairs as pairs
-from safeops.autodiff._evidence import Evidence, Forward, Site, missing, reaching
+from safeops.autodiff._evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._jax_callbacks import Callbacks
 from safeops.autodiff._jax_choosers import selecting
 from safeops.autodiff._jax_explain import Backward, Marked
 from safeops.autodiff._jax_pairs import Mask, Options, Pair
 from safeops.autodiff._jax_sites import Sites, count_of, named, numbers_of, tagging
 from safeops.autodiff._jax_watch import watching
+from safeops.autodiff._jax_whole import Looking
 from safeops.autodiff._report import Finding, Report, counted, make_report, operations
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
@@ -43,29 +69,58 @@ __all__ = [
 CLASSES = {
     pairs.transport: """
         reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy
-        stack unstack
-        copy_p gather concatenate pad split scatter all_gather all_to_all ppermute
+        stack unstack tile
+        copy_p gather concatenate pad split scatter all_gather all_gather_invariant
+        all_gather_reduced all_to_all ppermute
     """,
     pairs.same: """
         neg real imag conj convert_element_type reduce_precision sharding_constraint
-        mesh_cast reshard pvary pbroadcast
+        layout_constraint mesh_cast reshard pvary pbroadcast name stop_gradient
+        nondifferentiable_backward
+        abs sign sqrt cbrt square sin tan asin atan sinh tanh asinh atanh expm1 log1p erf erf_inv
+        round floor ceil
     """,
-    pairs.barrier: "optimization_barrier",
+    pairs.barrier: "optimization_barrier device_put",
     pairs.add: "add add_any sub complex",
-    pairs.total: "reduce_sum cumsum reduce_window_sum psum psum_invariant reduce_scatter",
-    pairs.scatter_add: "scatter-add",
-    pairs.unpool: "select_and_scatter_add",
+    pairs.total: """
+        reduce_sum cumsum reduce_window_sum psum psum_invariant unreduced_psum reduce_scatter
+        unreduced_reduce_scatter
+    """,
+    pairs.scatter_add: "scatter-add scatter-sub",
+    pairs.scatter_mul: "scatter-mul",
+    pairs.unpool: "select_and_scatter_add select_and_gather_add",
     pairs.select: "select_n",
+    pairs.select_if: "select_if_vmap",  # of equinox
     pairs.scale: "mul div",
-    pairs.contract: "dot_general",
-    pairs.convolve: "conv_general_dilated",
+    contractions.contract: "dot_general",
+    contractions.convolve: "conv_general_dilated",
     pairs.call: """
-        jit pjit closed_call core_call custom_jvp_call custom_vjp_call checkpoint remat2
+        jit pjit closed_call core_call custom_jvp_call custom_vjp_call checkpoint remat2 composite
     """,
     control.scan: "scan",
     control.while_loop: "while",
     control.cond: "cond",
     control.shard_map: "shard_map",
+    linalg.triangular_solve: "triangular_solve",
+    linalg.tridiagonal_solve: "tridiagonal_solve",
+    linalg.transform: "fft",
+    linalg.linear_solve: "custom_linear_solve",
+    linalg.solve_all: "linear_solve",  # of lineax
+    linalg.mapped: "vprim",  # of equinox
+    functions.predicate: """
+        is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not argmax argmin reduce_and
+        reduce_or reduce_xor debug_callback debug_print dce_sink
+    """,
+    functions.number: """
+        exp exp2 log logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma digamma
+        polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
+        bitcast_convert_type
+    """,
+    functions.power: "integer_pow",
+    functions.choose: "max min clamp",
+    functions.extreme: "reduce_max reduce_min reduce_prod",
+    functions.running: "cummax cummin cumprod",
+    functions.order: "sort",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
 
@@ -99,8 +154,8 @@ def vjp(
     lazy : bool, default: False
         Whether to take the ordinary gradient, and the masked one only if that is not finite.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
-        What to do about an operation without a rule that meets absent entries. It runs as it is,
-        which hides nothing.
+        What to do about an operation without a rule, which may meet absent entries or leave some
+        out. It runs as it is, which hides nothing.
 
     Returns
     -------
@@ -134,6 +189,8 @@ def vjp(
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     how = Options(RULES, exact=exact, on_unknown=on_unknown)
+    # A number of Python would be a literal of the backward pass, and look like one of its text.
+    primals = jax.tree.map(_as_array, primals)
     value, pullback, *aux = jax.vjp(selecting(fun), *primals, has_aux=has_aux)
 
     def masked(cotangent: Any) -> Any:
@@ -146,7 +203,13 @@ def vjp(
     return value, masked, *aux
 
 
-def run_linear(f: Any, args: Any, how: Options, masks: Any = None) -> tuple[Any, Any]:
+def _as_array(x: Any) -> Any:
+    return jnp.asarray(x) if isinstance(x, (bool, int, float, complex, np.generic)) else x
+
+
+def run_linear(
+    f: Any, args: Any, how: Options, masks: Any = None, *, forward: bool = False
+) -> tuple[Any, Any]:
     """Return what a linear function makes of pairs, all active without `masks`, and its masks."""
     leaves, tree = jax.tree.flatten(args)
     actives = [True] * len(leaves) if masks is None else jax.tree.leaves(masks)
@@ -161,7 +224,7 @@ def run_linear(f: Any, args: Any, how: Options, masks: Any = None) -> tuple[Any,
 
     closed = jax.make_jaxpr(flat)(*leaves)
     ins = [x if _is_float0(x) else Pair(x, m) for x, m in zip(leaves, actives, strict=True)]
-    outs = iter(pairs.evaluate(closed.jaxpr, closed.consts, ins, how))
+    outs = iter(pairs.evaluate(closed.jaxpr, _given(closed.consts, forward=forward), ins, how))
     found = [
         fixed[i] if i in fixed else next(outs) for i in range(len(closed.out_avals) + len(fixed))
     ]
@@ -171,6 +234,12 @@ def run_linear(f: Any, args: Any, how: Options, masks: Any = None) -> tuple[Any,
         for i, (x, v) in enumerate(zip(found, values, strict=True))
     ]
     return jax.tree.unflatten(out_tree[0], values), jax.tree.unflatten(out_tree[0], active)
+
+
+def _given(consts: Any, *, forward: bool) -> list[Any]:
+    """Return what a program is given: data, or in forward mode, which is linear, zeros too."""
+    arrays = [jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in consts]
+    return [pairs.Zero(x) if forward and pairs.is_inexact(x) else x for x in arrays]
 
 
 def _is_float0(x: Any) -> bool:
@@ -391,7 +460,7 @@ def jvp(
     """
     how = _options(exact=exact, on_unknown=on_unknown)
     value, linear = jax.linearize(selecting(fun), *primals)
-    tangent, mask = run_linear(linear, tuple(tangents), how)
+    tangent, mask = run_linear(linear, tuple(tangents), how, forward=True)
     return value, (tangent, mask) if return_mask else tangent
 
 
@@ -482,7 +551,8 @@ def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
         basis, masks = _basis(leaves)
 
         def column(tangent: Any, mask: Any) -> Any:
-            return run_linear(linear, (jax.tree.unflatten(tree, tangent),), options, mask)[0]
+            tangents = (jax.tree.unflatten(tree, tangent),)
+            return run_linear(linear, tangents, options, mask, forward=True)[0]
 
         columns = jax.vmap(column, out_axes=-1)(basis, masks)
         return jax.tree.map(
@@ -521,7 +591,13 @@ def hessian(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[.
     return jacfwd(jacrev(fun, argnums, **how), argnums, **how)
 
 
-def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+def explain(
+    f: Callable[..., Any],
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    limit: float = 20.0,
+    progress: Callable[[str], None] | None = None,
+) -> Report:
     """
     Say which line makes a gradient not finite, and whether the program or the mathematics does.
 
@@ -533,6 +609,12 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
         Where to take the gradient.
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
+    limit : float, default: 20.0
+        For how many times as long as the gradient itself took, tracing and compiling included,
+        loops are run step by step. A loop that is cut off counts as one operation: the report says
+        so, and that it is UNKNOWN what is in it. Loops in which all is finite are not run so.
+    progress : callable, optional
+        Called with a text each second in such a loop, as `print` may be.
 
     Returns
     -------
@@ -549,7 +631,8 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
     Notes
     -----
     **Gradient.** Nothing changes in it: the ordinary one is taken, and if that is not finite the
-    masked one, which says what was never used.
+    masked one, which says what was never used. Then `f` runs three times; callbacks are called
+    once, and the later runs get what they returned.
 
     **Source.** JAX issue 1052.
 
@@ -574,16 +657,18 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
             every[i] = x
         return f(*every)
 
-    value, pullback = jax.vjp(of_chosen, *chosen)
+    callbacks, start = Callbacks(), time.monotonic()
+    value, pullback = jax.vjp(callbacks.noting(of_chosen), *chosen)
     _check_output(value)
     checked = _checked(pullback, value, chosen)
     ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
     if not ordinary and jnp.isfinite(value):
         return make_report("jax", (), checked)
-    findings, masked = _found(of_chosen, chosen)
+    looking = Looking(limit * (time.monotonic() - start), progress)
+    findings, masked = _found(of_chosen, chosen, looking, callbacks)
     bad = not jnp.isfinite(value)
     found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
-    return make_report("jax", found, checked)
+    return make_report("jax", found, checked, looking.notes())
 
 
 def _bad(arrays: Sequence[Array]) -> int:
@@ -598,18 +683,31 @@ def _checked(pullback: Any, value: Array, chosen: Any) -> str:
     return f"the gradient at {counted(entries)}, through {operations(count)}"
 
 
-def _found(f: Callable[..., Any], chosen: Sequence[Any]) -> tuple[list[Finding], int]:
+def _found(
+    f: Callable[..., Any], chosen: Sequence[Any], looking: Looking, callbacks: Callbacks
+) -> tuple[list[Finding], int]:
     """Return what makes a value or gradient not finite, and how much of the masked one is so."""
-    forward = Forward(numbers_of, jax.tree.leaves(chosen))
-    result = watching(f, forward)(*chosen)
-    sites, evidence = Sites(), Evidence(forward)
-    value, pullback = jax.vjp(tagging(f, sites), *chosen)
+    forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
+    result = callbacks.answering(watching(f, forward, looking))(*chosen)
+    value, pullback = jax.vjp(callbacks.answering(tagging(f, sites)), *chosen)
     closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
     how = Options(RULES, exact=True, on_unknown="ignore")
     start = Marked(jnp.ones_like(value), np.ones((), bool))
-    outs = Backward(how, sites, evidence, (Site("call"), 0)).body(closed, [start])
-    results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
-    findings = list(evidence.findings(reaching(results), result, named))
+    while True:
+        evidence = Evidence(forward)
+        outs = Backward(how, sites, evidence, looking).body(closed, [start])
+        results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
+        causes = list(reaching(results))
+        # A healthy loop that left out what a finding is about: the line in it is asked for.
+        asked = evidence.selections(causes) & looking.whole - looking.opened
+        if not asked:
+            break
+        looking.opened |= asked
+    cut = {(named(site), site.where) for site in looking.stopped}
+    findings = [
+        replace(x, reason="loop") if x.kind == "UNKNOWN" and (x.operation, x.where) in cut else x
+        for x in evidence.findings(causes, result, named)
+    ]
     return findings, _bad([pairs.value_of(x) for x in outs])
 
 

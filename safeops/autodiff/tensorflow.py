@@ -7,12 +7,14 @@ be compiled, saved and differentiated again.
 
 Not covered: a gradient tape outside `tf.function` (`grad` and `value_and_grad` make one), forward
 mode, `jacobian` and `batch_jacobian`, sparse tensors and `tf.py_function`. Operations that the
-table does not name, such as matrix decompositions, FFT, resampling and fused batch normalisation,
-run as they are, with a warning, and hide nothing. Selections count as numbers, and hide nothing
-either, within `tf.recompute_grad` in the body of a function, branch or loop, in the formula of a
-custom gradient, and where the gradient is taken in another body than its forward pass. XLA drops
-NaN in largest entries, as in their values (TensorFlow issue 116992). What a backward pass does
-beside its result, such as printing, it may do twice.
+table does not name, such as `tf.math.cumulative_logsumexp` and fused recurrent layers, run as they
+are, with a warning, and hide nothing. Solves and factorisations are dense within a matrix, cubic
+resampling within a channel of an image, Fourier transforms along their axes: there a NaN that is
+read in part stays. Selections count as numbers, and hide nothing either, within
+`tf.recompute_grad` in the body of a function, branch or loop, in the formula of a custom gradient,
+and where the gradient is taken in another body than its forward pass. XLA drops NaN in largest
+entries, as in their values (TensorFlow issue 116992). What a backward pass does beside its result,
+such as printing, it may do twice.
 """
 
 import functools
@@ -27,6 +29,7 @@ from safeops._typing import Array
 from safeops.autodiff import _tensorflow_choices as choices
 from safeops.autodiff import _tensorflow_control as control
 from safeops.autodiff import _tensorflow_pairs as pairs
+from safeops.autodiff import _tensorflow_rules as rules
 from safeops.autodiff._evidence import Evidence, Forward, missing, reaching
 from safeops.autodiff._report import Finding, Report, counted, make_report
 from safeops.autodiff._tensorflow_explain import Marked, Run
@@ -54,25 +57,53 @@ CLASSES = {
     """,
     pairs.total: """
         Sum Mean Cumsum SegmentSum SegmentSumV2 UnsortedSegmentSum ScatterNd TensorScatterAdd
-        MirrorPadGrad BiasAddGrad AvgPoolGrad AvgPool3DGrad
+        MirrorPadGrad BiasAddGrad AvgPoolGrad AvgPool3DGrad FractionalAvgPoolGrad
+        ResizeNearestNeighborGrad SparseSegmentSumGrad SparseSegmentMeanGrad
+        SparseSegmentSqrtNGrad SparseSegmentSumGradV2 SparseSegmentMeanGradV2
+        SparseSegmentSqrtNGradV2
     """,
     pairs.same: "Neg Cast Conj Real Imag",
     pairs.add: "Add AddV2 AddN Sub AccumulateNV2 Complex",
     choices.select: "Select SelectV2",
     pairs.rectify: "ReluGrad Relu6Grad",
     choices.product: "Mul",
+    choices.quotient: "RealDiv",
     pairs.scale: """
-        RealDiv Div DivNoNan MulNoNan TanhGrad SigmoidGrad EluGrad SeluGrad LeakyReluGrad
-        SoftplusGrad SoftsignGrad
+        Div DivNoNan MulNoNan TanhGrad SigmoidGrad EluGrad SeluGrad LeakyReluGrad
+        SoftplusGrad SoftsignGrad FakeQuantWithMinMaxArgsGradient
     """,
     pairs.root: "SqrtGrad RsqrtGrad ReciprocalGrad InvGrad",
     pairs.contract: """
-        MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum
+        MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum SparseTensorDenseMatMul
         Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2
         Conv3DBackpropFilterV2 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput
         DepthwiseConv2dNativeBackpropFilter
     """,
-    pairs.unpool: "MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad",
+    pairs.unpool: """
+        MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradWithArgmax FractionalMaxPoolGrad
+        ResizeBilinearGrad Dilation2DBackpropInput Dilation2DBackpropFilter
+    """,
+    rules.batched: """
+        MatrixSolve MatrixTriangularSolve BandedTriangularSolve TridiagonalSolve TridiagonalMatMul
+    """,
+    rules.least_squares: "MatrixSolveLs",
+    rules.along_last: "LRNGrad Cross",
+    rules.spectral: """
+        FFT FFT2D FFT3D IFFT IFFT2D IFFT3D RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D
+    """,
+    rules.resized: "ResizeBicubicGrad ScaleAndTranslateGrad",
+    rules.cropped: "CropAndResizeGradBoxes",
+    rules.uncropped: "CropAndResizeGradImage ImageProjectiveTransformV2 ImageProjectiveTransformV3",
+    rules.normalized: "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3",
+    rules.reduced: "Max Min Prod EuclideanNorm",
+    pairs.elementwise: """
+        Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh Ceil ComplexAbs Cos Cosh Digamma
+        Elu Equal ClipByValue Erf Erfc Exp Expm1 Fill Floor FloorDiv FloorMod Greater
+        GreaterEqual Inv IsFinite IsInf IsNan LeakyRelu Less LessEqual Log Log1p Maximum
+        Minimum NotEqual Pow Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin
+        Sinh Softplus Softsign Sqrt Square SquaredDifference Tan Tanh TruncateDiv Xdivy
+        Xlog1py Xlogy
+    """,
     control.call: "PartitionedCall StatefulPartitionedCall",
     control.branch: "If StatelessIf Case StatelessCase",
     control.while_loop: "While StatelessWhile",
@@ -239,7 +270,7 @@ def _masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
         rows = isinstance(every[i], tf.IndexedSlices)
         out[i] = tf.IndexedSlices(value, every[i].indices, every[i].dense_shape) if rows else value
         if return_mask:
-            masks[i] = pairs.spread(x.active if isinstance(x, Pair) else False, value)
+            masks[i] = pairs.spread(pairs.active_of(x), value)
     pack = functools.partial(tf.nest.pack_sequence_as, found)
     return (pack(out), pack(masks)) if return_mask else pack(out)
 

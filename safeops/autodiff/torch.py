@@ -10,12 +10,19 @@ What stays as it is:
 - An operation without a rule runs on values in which absent entries are zeros, all of its result
   counts as active, and `on_unknown` decides what is said. It hides nothing. Among them: the LSTM of
   mkldnn (float32 on a CPU; what runs under ``torch.backends.mkldnn.flags(enabled=False)`` has
-  rules), attention kernels of GPUs, sparse gradients, custom operators, and those below.
+  rules), attention kernels of GPUs, sparse gradients, nested tensors, custom operators, and those
+  below. A product with a sparse matrix has a rule.
+- In place on a view (`y[:2].floor_()`) PyTorch hides which formula runs: it is read off the C++
+  stack, in 2 ms, if the formula writes zeros or selects. Where the stack has no names its zeros are
+  numbers.
 - A factorisation or a solution of equations is dense within a matrix, and an FFT along its axes.
 - A zero that a hook or an `autograd.Function` writes is a number. What a gradient made with
   ``create_graph=True`` left out is absent in later programs, in its ``detach()`` too.
 - What `torch.compile` compiled is one fused kernel, and raises a RuntimeError: run it in
   ``torch.compiler.set_stance("force_eager")``. A compiled caller breaks its graph here.
+- What TorchScript has compiled (from its second run on) is a graph in which a selection is a
+  product. If a NaN comes out of it `on_unknown` decides what is said: run the program in
+  ``torch.jit.optimized_execution(False)``, where its operations are those of eager mode.
 - `torch.func.grad`, `vmap` and `jvp` have an engine of their own: a RuntimeError names
   `value_and_grad`.
 - A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
@@ -24,17 +31,9 @@ What stays as it is:
 The operations without a rule in the backward passes of PyTorch's own test database (2.13, on a
 CPU, in float64), by class:
 
-- interpolation: upsample_linear1d_backward, upsample_bilinear2d_backward,
-  upsample_trilinear3d_backward, upsample_bicubic2d_backward, _upsample_bilinear2d_aa_backward,
-  grid_sampler_2d_backward, grid_sampler_3d_backward
-- sums over segments: _segment_reduce_backward, _embedding_bag_backward,
-  _embedding_bag_per_sample_weights_backward
-- distances: _cdist_backward, _pdist_backward
-- losses: _ctc_loss_backward, multi_margin_loss_backward, multilabel_margin_loss_backward
-- matrices: _linalg_solve_ex, linalg_matrix_exp, ormqr, triangular_solve, _trilinear
+- sampling of a grid: grid_sampler_2d_backward, grid_sampler_3d_backward
 - sparse tensors: _sparse_mm_reduce_impl_backward, sparse_mask
-- not linear in the cotangent: abs
-- with a tensor to write into: div, mul
+- a cross entropy in chunks: amax, ``exp_``
 
 A test keeps the list current.
 """
@@ -50,11 +49,14 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from safeops._typing import Array
-from safeops.autodiff._report import Report
+from safeops.autodiff._report import Finding, Report, make_report
+from safeops.autodiff._torch_evaluator import Masking
 from safeops.autodiff._torch_explain import report_of
 from safeops.autodiff._torch_lines import RecordLines, in_a_transform, not_finite
-from safeops.autodiff._torch_rules import Masking, spread
-from safeops.autodiff._torch_tags import Tags, is_number
+from safeops.autodiff._torch_masks import spread
+from safeops.autodiff._torch_nodes import is_custom
+from safeops.autodiff._torch_opaque import scripts_told
+from safeops.autodiff._torch_tags import Tags, is_number, leaf_of, name_of
 from safeops.autodiff._torch_watch import Graph
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
 
@@ -162,7 +164,7 @@ def backward(
 
     if lazy and _accumulates_finite(lambda: run(keep=True), leaves):
         return None
-    with _masking(cotangents, on_unknown, create_graph=create_graph) as mode:
+    with _masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
         run(keep=keep)
     for leaf in leaves:
         if leaf.grad is not None:
@@ -277,7 +279,8 @@ def grad(
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     ys, xs = _listed(outputs), _listed(inputs)
-    _check_graph(_nodes(ys))
+    nodes = _nodes(ys)
+    _check_graph(nodes)
     cotangents = _cotangents(ys, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
 
@@ -294,7 +297,7 @@ def grad(
 
     if lazy and _all_finite(found := run(keep=True)):
         return found
-    with _masking(cotangents, on_unknown, create_graph=create_graph) as mode:
+    with _masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
         found = run(keep=keep)
     if not return_mask:
         return found
@@ -400,7 +403,7 @@ class _Watch(RecordLines):
         spoilt = any(g is not None and not_finite(g) is not None for g in found)
         if spoilt:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
-            report = explain_backward(outputs, seeds, inputs=leaves)
+            report = _explained_if_possible(outputs, seeds, leaves)
             spoilt = not report.ok  # else an earlier pass had accumulated it
             if spoilt:
                 self.on_report(report)
@@ -640,13 +643,21 @@ def _explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
     outputs = _listed(tensors)
     nodes = _nodes(outputs)
     _check_graph(nodes)
-    if any(node.name() == "CheckpointFunctionBackward" for node in nodes):
+    if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
         msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
         raise RuntimeError(msg)
     FORMER.forget_the_dead()
     seeds = _cotangents(outputs, grad_tensors)
     leaves = _leaves_of(nodes) if leaves is None else leaves
     return report_of(Graph(nodes), outputs, leaves, seeds, FORMER)
+
+
+def _explained_if_possible(outputs: Any, seeds: Any, leaves: Any) -> Report:
+    try:
+        return explain_backward(outputs, seeds, inputs=leaves)
+    except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
+        finding = Finding("UNKNOWN", "the backward pass", reason="once")
+        return make_report("torch", [finding], "the gradient", [str(error)])
 
 
 def _gradients_of(value: Array, inputs: Any, *, lazy: bool, **how: Any) -> tuple[Any, Any]:
@@ -691,7 +702,7 @@ def _check_graph(nodes: Iterable[Any]) -> None:
         )
         raise RuntimeError(msg)
     # A compiled backward pass is one kernel, which may write into cotangents unseen.
-    if any(node.name() == "CompiledFunctionBackward" for node in nodes):
+    if any(name_of(node) == "CompiledFunctionBackward" for node in nodes):
         msg = (
             "expected a graph of eager operations, got the result of torch.compile, whose backward "
             "pass is fused; run it in torch.compiler.set_stance('force_eager')"
@@ -700,16 +711,36 @@ def _check_graph(nodes: Iterable[Any]) -> None:
 
 
 @contextmanager
-def _masking(cotangents: Any, on_unknown: str, *, create_graph: bool) -> Iterator[Masking]:
+def _masking(
+    nodes: Iterable[Any], cotangents: Any, on_unknown: str, *, create_graph: bool
+) -> Iterator[Masking]:
     FORMER.forget_the_dead()
     mode = Masking(FORMER, on_unknown)
     for g in cotangents:
         if g is not None:
             mode.tags.write(g, active=True)
-    with mode:
+    with mode, scripts_told(nodes, on_unknown), customs_known(nodes, mode.tags):
         yield mode
     if create_graph:
         FORMER.keep(mode.tags, partial=True)
+
+
+@contextmanager
+def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
+    """State that what custom functions return is active, also if it is made of constants."""
+
+    def hook(out: Any, into: Any) -> None:
+        del into
+        for x in out:
+            if x is not None and tags.read(x) is None:
+                tags.write(x, active=True)
+
+    handles = [node.register_hook(hook) for node in nodes if is_custom(node)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _mask(mode: Masking, x: Array, gradient: Any) -> Array:
@@ -733,7 +764,7 @@ def _nodes(outputs: Sequence[Array]) -> list[Any]:
 
 def _leaves_of(nodes: Iterable[Any]) -> list[Array]:
     """Return the leaves that nodes accumulate into."""
-    return [node.variable for node in nodes if hasattr(node, "variable")]
+    return [leaf for leaf in map(leaf_of, nodes) if leaf is not None]
 
 
 def _accumulates_finite(run: Callable[[], None], leaves: Sequence[Array]) -> bool:

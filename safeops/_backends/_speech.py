@@ -1,0 +1,104 @@
+"""Errors in the words of the public function: what was given, what it takes, the way out."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What other libraries call an option, and what it is called here.
+WORDS = {
+    "axes": "axis",
+    "ddof": "correction",
+    "default": "fill_value",
+    "dim": "axis",
+    "interpolation": "method",
+    "keep_dims": "keepdims",
+    "keepdim": "keepdims",
+    "mask": "where",
+    "p": "ord",
+    "unbiased": "correction",
+    "weights": "b",
+}
+CALLED = {"safeops", "array_api_compat", "numpy", "torch", "jax", "jaxlib", "tensorflow"}
+
+
+def speaking(public: F) -> F:
+    """Put the errors of a public function into its words."""
+
+    def function(*args: Any, **options: Any) -> Any:
+        try:
+            return public(*args, **options)
+        except (TypeError, ValueError) as error:
+            speak(error, public, args, options)
+            raise
+
+    return cast("F", wraps(public)(function))
+
+
+def speak(
+    error: Exception, public: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """
+    Put an error, which the caller raises again, into the words of the outermost public function.
+
+    A message that opens with that function's name, if no code of the user's raised it, such as a
+    branch; the own kinds of error of a framework are left as they are.
+    """
+    name = getattr(public, "__name__", type(public).__name__)
+    if type(error) not in {TypeError, ValueError} or name.startswith("_"):
+        return
+    try:
+        signature = inspect.signature(public)
+    except ValueError:  # a ufunc of NumPy before 2.4
+        return
+    try:
+        signature.bind(*args, **options)
+    except TypeError as unfit:
+        msg = f"{name}{_plain(signature)}: {unfit}{_way_out(signature, options)}"
+        raise TypeError(msg) from None
+    if _is_ours(error):
+        text = vars(error).setdefault("text", str(error))  # without the name of an inner function
+        error.args = (f"{name}: {text}",)
+
+
+def _plain(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature without types."""
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
+
+
+def _way_out(signature: inspect.Signature, options: dict[str, Any]) -> str:
+    takes = signature.parameters
+    words = {word: WORDS[word] for word in options if word not in takes and word in WORDS}
+    known = [f"{word} is {ours} here" for word, ours in words.items() if ours in takes]
+    positional = [x for x in options if x in takes and takes[x].kind is takes[x].POSITIONAL_ONLY]
+    known += [f"give {x} by position" for x in positional]
+    return f"; {', '.join(known)}" if known else ""
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether an error was raised here, or in a library that this package called, by no other."""
+    trace, modules = error.__traceback__, set()
+    while trace is not None:
+        modules.add(trace.tb_frame.f_globals.get("__name__", "").partition(".")[0])
+        trace = trace.tb_next
+    return modules <= CALLED
+
+
+def kind_of(x: Any) -> str:
+    """Return the type of what is no array, and how its owner makes one of it."""
+    kind, owner = type(x).__name__, type(x).__module__.partition(".")[0]
+    if owner == "xarray":
+        return f"{kind}; pass it through xarray.apply_ufunc, or pass x.to_numpy()"
+    if owner == "torch" and kind == "Proxy":
+        return (
+            f"{kind} of torch.fx, which cannot look into safeops; leave its functions whole by "
+            "torch.fx.Tracer(autowrap_modules=(safeops,)).trace(module), or use torch.export"
+        )
+    if hasattr(x, "to_numpy"):
+        return f"{kind}; pass x.to_numpy()"
+    if isinstance(x, (list, tuple, range)):
+        return f"{kind}; pass numpy.asarray(x)"
+    return kind

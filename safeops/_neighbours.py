@@ -1,0 +1,41 @@
+"""Points beside points: where a fault may lie that a check at the points alone passes over."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from safeops._backends import Limits
+
+Numbers = NDArray[np.float64]
+
+
+def neighbours(points: Numbers, limits: Limits) -> dict[str, Numbers]:
+    """
+    Return the points, moved, by the names of the moves.
+
+    Each goes to the next number of the dtype on either side, which for 0 is subnormal; a zero also
+    to -0.0, and to normal and subnormal numbers next to it.
+    """
+    moves = {f"next {side}": _next(points, limits, to) for side, to in SIDES.items()}
+    zero, normal = points == 0, limits.smallest_normal
+    if zero.any():
+        near = {"-0.0": -0.0, "smallest normal": normal, "subnormal": normal / 2}
+        near |= {"minus smallest normal": -normal}
+        moves |= {name: np.where(zero, number, points) for name, number in near.items()}
+    return moves
+
+
+SIDES = {"above": np.inf, "below": -np.inf}
+
+
+def _next(points: Numbers, limits: Limits, to: float) -> Numbers:
+    """Return the next numbers of a dtype, which float64 holds."""
+    if limits.eps == np.finfo(np.float64).eps:
+        return np.nextafter(points, to)
+    # One step of float64 towards the side, then up to the grid of the dtype.
+    with np.errstate(all="ignore"):
+        moved = np.nextafter(points, to)
+        exponent = np.floor(np.log2(np.maximum(np.abs(moved), limits.smallest_normal)))
+        step = limits.eps * 2.0**exponent
+        grid = (np.ceil if to > 0 else np.floor)(moved / step) * step
+    grid = np.where(np.abs(grid) > limits.max, np.copysign(np.inf, grid), grid)
+    return np.where(np.isfinite(points), grid, points)

@@ -1,0 +1,170 @@
+"""
+Numbers of every exponent of a dtype, and how far a result is from the exact one.
+
+The exact numbers are computed in extended precision, which has 64 bits and exponents to 16383: what
+is a number of float64, a square or a cube of it, is one there. `test_exponents.py` holds these
+against mpmath.
+"""
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+EXHAUSTIVE = os.environ.get("SAFEOPS_EXHAUSTIVE") == "1"
+Wide = np.longdouble
+# Where long double is float64, a gradient of float64 has no reference.
+EXTENDED = np.finfo(Wide).nmant > 60
+
+
+class Format(NamedTuple):
+    """The numbers of a dtype: bits of the significand, and the exponents of normal numbers."""
+
+    bits: int
+    least: int
+    most: int
+
+    @property
+    def eps(self):
+        """The distance from 1 to the next number."""
+        return 2.0 ** (1 - self.bits)
+
+    @property
+    def normal(self):
+        """The smallest normal number."""
+        return 2.0**self.least
+
+    @property
+    def max(self):
+        """The largest number."""
+        return (2.0 - self.eps) * 2.0**self.most
+
+    @property
+    def flushed(self):
+        """
+        The size below which a number may count as 0.
+
+        JAX and TensorFlow flush the subnormal numbers of all dtypes but float16.
+        """
+        return self.normal * self.eps if self.bits == 11 else self.normal
+
+
+FORMATS = {
+    "float16": Format(11, -14, 15),
+    "bfloat16": Format(8, -126, 127),
+    "float32": Format(24, -126, 127),
+    "float64": Format(53, -1022, 1023),
+}
+
+
+def positive(dtype, mantissas=(1.0, 1.3, 1.9), step=1):
+    """Return numbers of every `step`-th exponent, the subnormal ones and the ends among them."""
+    form = FORMATS[dtype]
+    exponents = np.arange(form.least - form.bits + 1, form.most + 1, step)
+    numbers = np.ldexp(np.array(mantissas)[:, None], exponents).ravel()
+    ends = [0.0, form.normal * form.eps, form.normal * (1 - form.eps), form.normal]
+    ends += [form.normal * (1 + form.eps), form.max / 2, form.max * (1 - form.eps), form.max]
+    return np.unique(rounded(np.concatenate([numbers, ends]), dtype))
+
+
+def signed(dtype, **options):
+    """Return those numbers and their negatives, both zeros among them."""
+    numbers = positive(dtype, **options)
+    return np.concatenate([-numbers[::-1], numbers])
+
+
+def around(centre, dtype, mantissas=(1.0, 1.5)):
+    """Return the numbers at every distance from a centre that the dtype can tell."""
+    form = FORMATS[dtype]
+    away = np.ldexp(np.array(mantissas)[:, None], -np.arange(1, form.bits + 1)).ravel()
+    return np.unique(rounded(np.concatenate([centre - away, centre + away]), dtype))
+
+
+def rounded(numbers, dtype):
+    """Return the nearest numbers of a dtype, finite ones, as float64."""
+    form = FORMATS[dtype]
+    numbers = np.asarray(numbers, dtype=np.float64)
+    if form.bits == 53:
+        return np.clip(numbers, -form.max, form.max)
+    _, exponent = np.frexp(numbers)
+    places = form.bits - np.maximum(exponent, form.least + 1)
+    nearest = np.ldexp(np.rint(np.ldexp(numbers, places)), -places)
+    return np.clip(nearest, -form.max, form.max)
+
+
+def pairs(dtype, points=40, mantissas=(1.0, 1.7)):
+    """Return two arguments: a grid of exponents with every sign, and pairs that nearly agree."""
+    form = FORMATS[dtype]
+    span = form.most - form.least + form.bits
+    few = signed(dtype, mantissas=mantissas[:1], step=max(1, span // points))
+    x, y = (a.ravel() for a in np.meshgrid(few, few * mantissas[1], indexing="ij"))
+    along = signed(dtype, mantissas=mantissas[:1], step=max(1, span // (4 * points)))
+    near = [(along, along * (1 + k * form.eps)) for k in (-1, 0, 1, 2, 1 / form.eps / 8)]
+    near = [(along, -along), *near, *((b, a) for a, b in near)]
+    x = np.concatenate([x, *(a for a, _ in near)])
+    y = np.concatenate([y, *(b for _, b in near)])
+    return rounded(x, dtype), rounded(y, dtype)
+
+
+def wide(x):
+    """Return an array in extended precision."""
+    return np.asarray(x, dtype=Wide)
+
+
+def ulps(got, exact, size, dtype, lost=2):
+    """
+    Return the errors in units in the last place of `size`, the terms that the result is made of.
+
+    Beyond the largest number inf is right, and so is a number next to it. `lost` terms of the
+    result may be flushed to 0.
+    """
+    form = FORMATS[dtype]
+    got, exact, size = np.broadcast_arrays(wide(got), wide(exact), wide(size))
+    with np.errstate(all="ignore"):
+        # An infinite result counts as the number after the largest one.
+        infinite = Wide(form.max) * (1 + Wide(form.eps))
+        seen = np.clip(got, -infinite, infinite)
+        aim = np.clip(exact, -infinite, infinite)
+        error = np.maximum(np.abs(seen - aim) - lost * form.flushed, 0)
+        _, exponent = np.frexp(np.maximum(np.minimum(size, infinite), form.normal))
+        error = np.ldexp(error, form.bits - exponent)
+    return np.where(np.isnan(got), np.inf, error).astype(float)
+
+
+def flushed(x, dtype):
+    """
+    Return x with 0 for what JAX and TensorFlow take for 0, of the same sign.
+
+    The smallest normal number is among it: times a 1 that is rounded down, it is subnormal.
+    """
+    form = FORMATS[dtype]
+    bound = form.flushed * (1 if form.bits == 11 else 1 + 4 * form.eps)
+    return np.where(np.abs(x) < bound, np.copysign(0.0, x), x)
+
+
+@np.errstate(all="ignore")  # of infinities, and of numbers for which no claim is made
+def assert_ulps(got, exact, most, dtype, *, size=None, also=(), lost=2, args=(), message=""):
+    """
+    Each result is within `most` units in the last place of the exact one, where that is no NaN.
+
+    `also` are the exact results of arguments that are flushed: what lies about between is right.
+    """
+    exact = wide(exact)
+    size = np.abs(exact) if size is None else size
+    known = np.broadcast_to(~np.isnan(exact), np.shape(got))
+    error = ulps(got, exact, size, dtype, lost)
+    if also:
+        # A subnormal number has few digits, and a function of it may lose some.
+        low, high = np.fmin.reduce([exact, *also]), np.fmax.reduce([exact, *also])
+        between = np.abs(got - low) + np.abs(got - high) <= 1.125 * (high - low)
+        nearest = np.fmin.reduce([error, *(ulps(got, x, size, dtype, lost) for x in also)])
+        error = np.where(between & (low < high), 0, nearest)
+    wrong = known & ~(error <= most)
+    if wrong.any():
+        columns = (np.broadcast_to(a, wrong.shape)[wrong] for a in (*args, got, exact))
+        rows = [[f"{float(x):.9g}" for x in row] for row in zip(*columns, strict=True)]
+        worst = [rows[i] for i in np.argsort(-error[wrong], kind="stable")[:3]]
+        shown = "; ".join(f"({', '.join(row[:-2])}): {row[-2]}, not {row[-1]}" for row in worst)
+        most = error[wrong].max()
+        msg = f"{message} {dtype}: {wrong.sum()} of {known.sum()}, {most:.3g} units: {shown}"
+        raise AssertionError(msg)

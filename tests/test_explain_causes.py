@@ -1,0 +1,138 @@
+"""One cause is one finding: where a NaN came in, how far it went, and what dropped it."""
+
+import pytest
+
+import test_autodiff_torch as programs
+from test_autodiff_torch import NAN, functional, leaf, torch
+from test_explain_torch import kinds_expected
+
+pytestmark = pytest.mark.only("torch")
+
+
+@pytest.fixture
+def masked():
+    """Return what is tested."""
+    from safeops.autodiff import torch as masked
+
+    return masked
+
+
+def images():
+    """Return four images, one of which is NaN."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 1, 8, 8)
+    x[2] = NAN  # came in
+    return x
+
+
+def behind_a_convolution(x, weight):
+    """Convolve twice, with a relu between, which keeps NaN and drops half of the rest."""
+    h = functional.relu(functional.conv2d(x, weight))  # met
+    y = functional.conv2d(h, torch.ones(2, 3, 3, 3))
+    return y.sum((1, 2, 3))
+
+
+def behind_a_pooling(x, weight):
+    """Pool the largest of four."""
+    h = functional.conv2d(x, weight)  # met
+    return functional.max_pool2d(h, 2).sum((1, 2, 3))
+
+
+def behind_a_network(x, weight):
+    """Have what a residual network has."""
+    h = functional.conv2d(x, weight, padding=1)  # met
+    h = functional.batch_norm(h, torch.zeros(3), torch.ones(3), torch.ones(3), torch.zeros(3))
+    h = functional.max_pool2d(functional.relu(h), 2)
+    h = h + functional.relu(functional.conv2d(h, weight.expand(3, 3, 3, 3), padding=1, stride=1))
+    h = functional.conv_transpose2d(h, torch.ones(3, 2, 2, 2), stride=2)
+    h = functional.group_norm(functional.gelu(h), 1)
+    rows = functional.adaptive_avg_pool2d(h, 2).flatten(1)
+    return (rows @ torch.ones(8, 5)).square().sum(1)
+
+
+def behind_attention(x, weight):
+    """Attend within each image."""
+    rows = (x.flatten(2) @ weight.view(3, 9).expand(3, 9).mT.repeat(8, 1)[:64]).mT  # met
+    weights = torch.softmax(rows @ rows.mT, -1)
+    out = functional.layer_norm(weights @ rows, rows.shape[-1:])
+    return functional.gelu(out).square().sum((1, 2))
+
+
+MODELS = (behind_a_convolution, behind_a_pooling, behind_a_network, behind_attention)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda f: f.__name__)
+def test_a_nan_that_is_dropped_is_one_finding(masked, model):
+    """It has the line where the NaN came in, the first that met it, and the one that dropped it."""
+
+    def loss(weight):
+        rows = model(images(), weight)
+        return torch.where(rows.isfinite(), rows, 0.0).sum()  # dropped
+
+    (finding,) = masked.explain(loss, torch.rand(3, 1, 3, 3)).findings
+
+    assert (finding.kind, finding.selection, finding.what) == ("BLOCKED", "where", "nan")
+    assert finding.where.source.endswith("# met")
+    assert finding.entered_at.source.endswith("# came in")
+    assert finding.selected_at.source.endswith("# dropped")
+    assert finding.passed or model in MODELS[:2]
+
+
+def test_the_report_is_short(masked):
+    """The report on a NaN image has ten lines, and its repair is where the NaN came in."""
+
+    def loss(weight):
+        rows = behind_a_network(images(), weight)
+        return torch.where(rows.isfinite(), rows, 0.0).sum()
+
+    report = masked.explain(loss, torch.rand(3, 1, 3, 3))
+
+    assert len(str(report).splitlines()) <= 12
+    assert "  the NaN came in at test_explain_causes.py:" in str(report)
+    assert "  the NaN went on, through " in str(report)
+    assert "leave the NaN out at test_explain_causes.py:" in str(report)
+
+
+def test_an_index_in_a_network(masked):
+    """What reads three of four images is the index, and not the pooling before it."""
+
+    def loss(weight):
+        return behind_a_pooling(images(), weight)[[0, 1, 3]].sum()  # dropped
+
+    (finding,) = masked.explain(loss, torch.rand(3, 1, 3, 3)).findings
+
+    assert finding.selection == "index"
+    assert finding.selected_at.source.endswith("# dropped")
+
+
+def test_two_causes_are_two_findings(masked):
+    """A slope that is infinite by itself is found beside a NaN that was given."""
+    rows = torch.tensor([[1.0, 2.0], [NAN, NAN]], dtype=torch.float64)
+
+    def loss(x):
+        roots = (rows * x).sum(1).sqrt() + x.sqrt()
+        return torch.where(torch.tensor([True, False]), roots, 0.0)[0]
+
+    found = masked.explain(loss, leaf([4.0, 0.0])).findings
+
+    assert sorted((f.operation, f.what) for f in found) == [("mul", "nan"), ("sqrt", "inf")]
+
+
+def test_one_operation_with_two_causes(masked):
+    """Of entries that are NaN and of entries with an infinite slope the second stay a finding."""
+
+    def loss(x):
+        return (x * torch.tensor([NAN, 1.0, 1.0], dtype=x.dtype)).sqrt()[2]
+
+    found = masked.explain(loss, leaf([1.0, 0.0, 4.0])).findings
+
+    assert ("sqrt", "inf") in [(f.operation, f.what) for f in found]
+
+
+def test_what_is_used_is_not_called_unused(masked):
+    """Where an ordinary gradient has NaN for two reasons, the used entry is not BLOCKED."""
+    ((_, program, point),) = programs.programs(140, 141)
+
+    _, report = kinds_expected(program, leaf(point), masked)
+
+    assert [f.operation for f in report.findings if f.kind == "BLOCKED"] == ["matmul"]

@@ -1,0 +1,93 @@
+"""What watches a program of PyTorch changes nothing: no result, no warning, no error."""
+
+from contextlib import nullcontext
+
+import pytest
+
+import watched
+from test_autodiff_torch import torch
+
+pytestmark = pytest.mark.only("torch")
+
+
+@pytest.fixture
+def masked():
+    """Return what is tested."""
+    from safeops.autodiff import torch as masked
+
+    return masked
+
+
+def run(name, watching):
+    """Return what a program returns, while it is watched or not."""
+    with watched.seeded(), watching:
+        return watched.PROGRAMS[name]()
+
+
+def assert_same(found, wanted, rtol=0):
+    """Two lists of tensors are the same, to the bit if nothing else is said."""
+    assert len(found) == len(wanted)
+    for x, y in zip(found, wanted, strict=True):
+        assert (x.dtype, x.shape, x.layout) == (y.dtype, y.shape, y.layout)
+        torch.testing.assert_close(x, y, rtol=rtol, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", watched.PROGRAMS)
+def test_recording_changes_nothing(masked, name):
+    """A program has the results that it has by itself, and no warning more."""
+    wanted = run(name, nullcontext())
+
+    found = run(name, masked.record_lines())
+
+    assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("name", watched.PROGRAMS)
+def test_watching_changes_nothing(masked, name):
+    """A program whose backward passes are watched has the same results, and no report."""
+    wanted, reports = run(name, nullcontext()), []
+
+    found = run(name, masked.watch_backward(reports.append))
+
+    assert_same(found, wanted)
+    assert reports == []
+
+
+# What masked autodiff refuses, in words: it is no graph of eager operations, or many at once.
+REFUSED = {
+    "compiled_parts": "force_eager",
+    "higher_orders": "is_grads_batched",
+    "transforms": "torch.func",
+}
+
+
+@pytest.mark.parametrize("name", sorted(set(watched.PROGRAMS) - set(REFUSED)))
+def test_masking_changes_nothing(masked, name):
+    """A program in which nothing is singular has the gradients that it has by itself."""
+    wanted = run(name, nullcontext())
+
+    found = run(name, masked.masked_backward())
+
+    # A relu drops entries, after which a convolution sums what is left in another order.
+    assert_same(found, wanted, rtol=1e-5 if name == "batch_norm" else 0)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_masking_is_refused_in_words(masked, name):
+    """What has an engine of its own is an error that names it."""
+    with pytest.raises((RuntimeError, NotImplementedError), match=REFUSED[name]):
+        run(name, masked.masked_backward())
+
+
+def test_the_comparison_can_fail():
+    """Another number, another dtype and another length are each found."""
+    one = [torch.ones(2)]
+
+    for other in ([torch.zeros(2)], [torch.ones(2).double()], []):
+        with pytest.raises(AssertionError):
+            assert_same(one, other)
+
+
+def test_there_are_programs():
+    """The table is not empty."""
+    assert len(watched.PROGRAMS) >= 50
