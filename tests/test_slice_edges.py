@@ -1,5 +1,7 @@
 """What norms, softmax and reductions hold at edges that no table of formulas has."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 
@@ -204,10 +206,11 @@ def test_quantiles_transfer_nothing(q):
     import jax
 
     x = asarray("jax", [1.0, 2.0, nan])
-    wanted = so.nanquantile(x, q)
-
-    with jax.transfer_guard("disallow"):
-        got = so.nanquantile(x, q)
+    # A table of its own: other tests may have filled that of the process, of 64 programs each.
+    with patch.object(load("jax"), "kernels", type(load("jax").kernels)()):
+        wanted = so.nanquantile(x, q)
+        with jax.transfer_guard("disallow"):
+            got = so.nanquantile(x, q)
 
     np.testing.assert_array_equal(to_numpy(got), to_numpy(wanted))
 
