@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -233,6 +234,12 @@ def test_a_framework_is_a_file_and_a_group():
 
     assert sorted(groups) == [f"backend-{name}" for name in FRAMEWORKS]
     assert sorted(MAKERS) == list(FRAMEWORKS)
+
+
+@pytest.mark.xdist_group("house")
+def test_a_group_of_tests_has_one_process(request):
+    """The marks of pytest-xdist have an effect: a sweep that many tests read runs once."""
+    assert request.node.nodeid.endswith("@house") is ("PYTEST_XDIST_WORKER" in os.environ)
 
 
 def test_every_assertion_helper_can_fail():
