@@ -82,6 +82,14 @@ def programs(session: nox.Session) -> None:
     session.run(*command, "-k", "random_programs")
 
 
+@nox.session(name="tests-devices")
+def tests_devices(session: nox.Session) -> None:
+    """Test what several devices and processes do together, on this machine."""
+    for framework in ("jax", "torch"):
+        install(session, "test", PREFIX + framework)
+        session.run("pytest", "--installed", f"--framework={framework}", "tests/devices")
+
+
 # A process each: frameworks, and backends of Keras, do not share one.
 FAMILIES = {
     "transformers": "torch",

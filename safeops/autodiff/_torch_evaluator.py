@@ -28,6 +28,7 @@ from safeops.autodiff._torch_nodes import (
     stem_of,
     words,
 )
+from safeops.autodiff._torch_sharded import is_shape_alone, is_wrapped
 from safeops.autodiff._torch_tags import Mask, Tags, is_number, is_plain
 from safeops.autodiff._unknown import tell
 
@@ -35,10 +36,12 @@ aten = torch.ops.aten
 
 # The function of each operation's class; what is not here is unknown. Others, in the formulas
 # of some nodes and beside sparse tensors. And the fused kernels that we take apart ourselves. The
-# module of the rules fills all four.
+# module of the rules fills all four, and that of the ranks the last one.
 RULES: dict[str, Callable[["Call"], Any]] = {}
 BY_NODE: dict[str, dict[str, Callable[["Call"], Any]]] = {}
 SPARSE: dict[str, Callable[["Call"], Any]] = {}
+# What ranks exchange: some have the names of other operations.
+BY_NAMESPACE: dict[str, Callable[["Call"], Any]] = {}
 OWN_PARTS: dict[str, Callable[..., Any]] = {}
 
 COMPARISONS = words("ge gt le lt")
@@ -47,6 +50,7 @@ COMPARISONS = words("ge gt le lt")
 PASSED = words(
     """
     _unsafe_view _reshape_alias unsqueeze_ squeeze_ t_ transpose_ detach_
+    wait_tensor _wrap_tensor_autograd
     new_empty empty_like new_empty_strided ones_like new_ones rand_like randn_like
     """
 )
@@ -119,7 +123,10 @@ class Masking(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run one operation."""
-        del types
+        if types and is_wrapped(types):
+            return NotImplemented
+        if types and is_shape_alone(types):
+            return func(*args, **(kwargs or {}))
         call = Call(self, func, func._opname, args, kwargs or {})  # noqa: SLF001  (OpOverload has no public name)
         if not any(map(is_lazy, args)):
             return self.evaluate(call)
@@ -232,6 +239,9 @@ class Masking(TorchDispatchMode):
 def rule_of(call: Call) -> Callable[[Call], Any]:
     """Return the function that serves an operation."""
     name = call.name.removesuffix("_")
+    between_ranks = BY_NAMESPACE.get(call.func.namespace)
+    if between_ranks is not None:
+        return between_ranks
     if not all(map(is_plain, tensors_of(call.args))):
         return SPARSE.get(name, unknown)
     special = BY_NODE.get(call.node_name, {})
@@ -278,6 +288,9 @@ def viewed(call: Call) -> Any:
 
 def into(call: Call) -> Any:
     """Write a result into a tensor: make it, and copy it."""
+    if not call.func._schema.returns:  # noqa: SLF001  (as above; of FSDP2, it has no other form)
+        call.run()
+        return call.mode.state(call.kwargs["out"], active=True)
     rest = {name: x for name, x in call.kwargs.items() if name != "out"}
     with call.mode:
         return call.kwargs["out"].copy_(call.func.overloadpacket(*call.args, **rest))

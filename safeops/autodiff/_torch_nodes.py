@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import _functional_collectives as funcol
 
 from safeops._backends._torch_kernels import Selection
 
@@ -66,10 +67,15 @@ def in_a_hook(node: Any) -> bool:
     if is_custom(node):
         return is_ours(node) and not in_its_method()
     frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)
-    while frame is not None and frame.f_code.co_filename in OWN_FILES:
+    while frame is not None and is_between(frame.f_code.co_filename):
         frame = frame.f_back
     # A device has a thread of its own, where nothing is below the formula.
     return frame is not None and frame.f_code.co_name != ENGINE
+
+
+def is_between(file: str) -> bool:
+    """Whether the code of a file runs between the engine and an operation."""
+    return file in OWN_FILES or file.startswith(OF_DTENSOR)
 
 
 def in_its_method() -> bool:
@@ -87,3 +93,6 @@ APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the
 # Between the engine and an operation there are these files and no other.
 OURS_HERE = frozenset(map(str, Path(__file__).parent.glob("_torch_*.py")))
 OWN_FILES = OURS_HERE | {torch._compile.__file__, torch._dynamo.eval_frame.__file__}  # noqa: SLF001  (there is no public name)
+# And what DTensor does to run an operation on the part of a rank.
+OWN_FILES |= {torch._ops.__file__, funcol.__file__}  # noqa: SLF001  (as above)
+OF_DTENSOR = str(Path(funcol.__file__).parent / "tensor")

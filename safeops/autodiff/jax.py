@@ -152,7 +152,8 @@ def vjp(
         Whether a matrix product keeps a coefficient that is not finite from the absent entries of
         a contraction that also has active ones. Default: such a product stays NaN.
     lazy : bool, default: False
-        Whether to take the ordinary gradient, and the masked one only if that is not finite.
+        Whether to take the ordinary gradient, and the masked one only if that is not finite: on
+        all devices of a `shard_map` or `pmap` if it is not on one of them.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule, which may meet absent entries or leave some
         out. It runs as it is, which hides nothing.
@@ -264,12 +265,23 @@ def _lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
         finite = finite & jnp.isfinite(x).all()
     if not isinstance(finite, jax.core.Tracer):
         return ordinary if finite else masked()
+    finite = _on_all_devices(finite)
 
     def again() -> list[Array]:
         return [x for x in jax.tree.leaves(masked()) if not _is_float0(x)]
 
     chosen = iter(lax.cond(finite, lambda: numbers, again))
     return jax.tree.map(lambda x: x if _is_float0(x) else next(chosen), ordinary)
+
+
+def _on_all_devices(finite: Array) -> Array:
+    """
+    Return one decision for the devices of a `shard_map` or `pmap`.
+
+    With one each they would take different branches, and wait for each other in the collectives.
+    """
+    axes = jax.sharding.get_abstract_mesh().manual_axes
+    return lax.pmin(finite.astype(jnp.int32), axes) == 1 if axes else finite
 
 
 def _options(*, exact: bool, on_unknown: str) -> Options:

@@ -56,6 +56,16 @@ from safeops.autodiff._torch_lines import RecordLines, in_a_transform, not_finit
 from safeops.autodiff._torch_masks import spread
 from safeops.autodiff._torch_nodes import is_custom
 from safeops.autodiff._torch_opaque import scripts_told
+from safeops.autodiff._torch_ranks import (
+    in_group,
+    mask_here,
+    noted_here,
+    require_gradients,
+    require_kept_gradients,
+    require_one_rank,
+    union_over,
+)
+from safeops.autodiff._torch_sharded import is_sharded, local_of, whole_of
 from safeops.autodiff._torch_tags import Tags, is_number, leaf_of, name_of
 from safeops.autodiff._torch_watch import Graph
 from safeops.autodiff._unknown import UnknownOperationWarning, check_options
@@ -111,7 +121,7 @@ def backward(
         Whether to return, for each leaf, where its gradient is active.
     lazy : bool, default: False
         Whether to take the ordinary gradient, and the masked one only if that is not finite. Hooks
-        then run twice.
+        then run twice. Refused where several processes share a gradient: they could part.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule that meets absent entries. It runs as it is,
         which hides nothing.
@@ -126,7 +136,9 @@ def backward(
     ValueError
         If `on_unknown` is none of the three, or `lazy` and `return_mask` are both given.
     RuntimeError
-        Inside a transform of `torch.func`, or for the result of a compiled function.
+        Inside a transform of `torch.func`, or for the result of a compiled function. With `lazy`
+        in a process group of several ranks, with parameters of FSDP2, or if a hook takes a gradient
+        away.
 
     Notes
     -----
@@ -149,8 +161,7 @@ def backward(
     nodes = _nodes(outputs)
     _check_graph(nodes)
     cotangents = _cotangents(outputs, grad_tensors)
-    own = _leaves_of(nodes)
-    leaves = own if inputs is None else _listed(inputs)
+    leaves = _leaves_of(nodes) if inputs is None else _listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
 
     def run(*, keep: bool) -> None:
@@ -162,17 +173,23 @@ def backward(
             inputs=None if inputs is None else leaves,
         )
 
-    if lazy and _accumulates_finite(lambda: run(keep=True), leaves):
+    if lazy and _accumulates_finite(lambda: run(keep=True), nodes, leaves):
         return None
     with _masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
         run(keep=keep)
     for leaf in leaves:
         if leaf.grad is not None:
-            FORMER.keep_gradient(mode.tags, leaf.grad, has_graph=create_graph)
-    return {leaf: gradient_mask(leaf) for leaf in leaves} if return_mask else None
+            FORMER.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
+    return _masks(leaves) if return_mask else None
 
 
-def gradient_mask(x: Array, /) -> Array:
+def _masks(leaves: Sequence[Array]) -> dict[Array, Array]:
+    """Return where the gradient of each leaf is active."""
+    require_kept_gradients(leaves)
+    return {leaf: gradient_mask(leaf) for leaf in leaves}
+
+
+def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     """
     Where the gradient of a leaf is active: a 0 that is not active was never used.
 
@@ -180,16 +197,21 @@ def gradient_mask(x: Array, /) -> Array:
     ----------
     x : tensor
         A leaf, after `backward`, or after `masked_backward`.
+    group : process group, optional
+        Over whose ranks to unite what each has reached, such as `torch.distributed.group.WORLD`.
+        Then all of them have to call this. Default: what this rank has reached, also where its
+        gradient has been reduced over ranks, as by DDP.
 
     Returns
     -------
     tensor of bool
-        In the shape of `x`. After several calls that accumulate: what one of them reached.
+        In the shape of `x`. After several calls that accumulate: what one of them reached. Of a
+        DTensor a DTensor, which is that of all ranks.
 
     Raises
     ------
     ValueError
-        If an ordinary backward pass has made the gradient.
+        If an ordinary backward pass has made the gradient, or FSDP2 has made one of it.
 
     Notes
     -----
@@ -205,13 +227,30 @@ def gradient_mask(x: Array, /) -> Array:
     >>> x.grad, gradient_mask(x)
     (tensor([0., 0.]), tensor([False,  True]))
     """
-    if x.grad is None:
-        return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
-    entry = FORMER.find(x.grad)
-    if entry is None:
-        msg = "expected a tensor whose .grad a masked backward has made, got one without a mask"
+    mask = _mask_here(x)
+    if group is not None and not is_sharded(x):
+        mask = union_over(group, mask, x)
+    if mask is None:
+        msg = (
+            "expected a tensor whose .grad a masked backward has made, got one without a mask, as "
+            "of an ordinary backward, or of FSDP2, which makes another gradient of it"
+        )
         raise ValueError(msg)
-    return spread(FORMER.of_entry(replace(entry, former=True), x.grad), x.grad).clone()
+    return mask
+
+
+def _mask_here(x: Array) -> Array | None:
+    """Return where this rank has reached a leaf; None if that is not known."""
+    if x.grad is None:
+        return torch.zeros_like(x, dtype=torch.bool)
+    gradient = local_of(x.grad)
+    entry = FORMER.find(gradient)
+    if entry is None:
+        return None
+    if in_group() and not is_sharded(x):  # DDP has reduced the gradient since
+        return mask_here(x)
+    mask = spread(FORMER.of_entry(replace(entry, former=True), gradient), gradient).clone()
+    return whole_of(mask, x.grad)
 
 
 @torch.compiler.disable(reason=REASON)
@@ -295,8 +334,10 @@ def grad(
             materialize_grads=materialize_grads,
         )
 
-    if lazy and _all_finite(found := run(keep=True)):
-        return found
+    if lazy:
+        require_one_rank(nodes)
+        if _all_finite(found := run(keep=True)):
+            return found
     with _masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
         found = run(keep=keep)
     if not return_mask:
@@ -643,6 +684,9 @@ def _explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
     outputs = _listed(tensors)
     nodes = _nodes(outputs)
     _check_graph(nodes)
+    if any(map(is_sharded, (*outputs, *(leaves or ()), *_leaves_of(nodes)))):
+        msg = "expected tensors of one process, got a DTensor; explain the program of full_tensor()"
+        raise TypeError(msg)
     if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
         msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
         raise RuntimeError(msg)
@@ -718,8 +762,9 @@ def _masking(
     mode = Masking(FORMER, on_unknown)
     for g in cotangents:
         if g is not None:
-            mode.tags.write(g, active=True)
-    with mode, scripts_told(nodes, on_unknown), customs_known(nodes, mode.tags):
+            mode.tags.write(local_of(g), active=True)
+    told = scripts_told(nodes, on_unknown)
+    with mode, told, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
         yield mode
     if create_graph:
         FORMER.keep(mode.tags, partial=True)
@@ -731,7 +776,7 @@ def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
 
     def hook(out: Any, into: Any) -> None:
         del into
-        for x in out:
+        for x in map(local_of, out):
             if x is not None and tags.read(x) is None:
                 tags.write(x, active=True)
 
@@ -745,9 +790,10 @@ def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
 
 def _mask(mode: Masking, x: Array, gradient: Any) -> Array:
     if gradient is None:
-        return torch.zeros(x.shape, dtype=torch.bool, device=x.device)
-    active = mode.tags.read(gradient)
-    return spread(True if active is None else active, gradient).clone()
+        return torch.zeros_like(x, dtype=torch.bool)
+    here = local_of(gradient)
+    active = mode.tags.read(here)
+    return whole_of(spread(True if active is None else active, here).clone(), gradient)
 
 
 def _nodes(outputs: Sequence[Array]) -> list[Any]:
@@ -767,13 +813,24 @@ def _leaves_of(nodes: Iterable[Any]) -> list[Array]:
     return [leaf for leaf in map(leaf_of, nodes) if leaf is not None]
 
 
-def _accumulates_finite(run: Callable[[], None], leaves: Sequence[Array]) -> bool:
-    """Accumulate the ordinary gradients, and take them back if one is not finite."""
+def _accumulates_finite(
+    run: Callable[[], None], nodes: Sequence[Any], leaves: Sequence[Array]
+) -> bool:
+    """
+    Accumulate the ordinary gradients, and take them back if one is not finite.
+
+    One that is not there, of a leaf that the graph has of its own, is not known to be finite.
+    """
+    require_one_rank(nodes)
     earlier = [leaf.grad for leaf in leaves]
     for leaf, gradient in zip(leaves, earlier, strict=True):
         leaf.grad = None if gradient is None else gradient.clone()
     run()
-    finite = _all_finite(leaf.grad for leaf in leaves)
+    own = set(map(id, _leaves_of(nodes)))
+    reached = [leaf for leaf in leaves if id(leaf) in own]
+    require_gradients(reached)
+    found = all(leaf.grad is not None for leaf in reached)
+    finite = found and _all_finite(leaf.grad for leaf in leaves)
     for leaf, gradient in zip(leaves, earlier, strict=True):
         if finite and gradient is not None and not leaf.grad.requires_grad:
             leaf.grad = gradient.copy_(leaf.grad)  # others may hold the tensor

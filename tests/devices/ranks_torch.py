@@ -1,0 +1,240 @@
+"""
+Masked gradients on two ranks of PyTorch: a script, of which two processes run together.
+
+Its arguments are the rank and a file, at which the ranks meet.
+"""
+
+import sys
+import warnings
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn.parallel import DistributedDataParallel
+
+import launched
+from safeops.autodiff import torch as masked
+
+RANK = int(sys.argv[1])
+WORLD = distributed.group
+NAN = float("nan")
+CHECKS = []
+
+
+def check(function):
+    """Add a check, which all ranks run."""
+    CHECKS.append(function)
+    return function
+
+
+def refused(match, call, kind=RuntimeError):
+    """Check that a call is refused on this rank, in these words."""
+    with pytest.raises(kind, match=match):
+        call()
+
+
+def equal(got, wanted):
+    """Check that two tensors are equal, which are finite."""
+    torch.testing.assert_close(got, wanted, rtol=1e-6, atol=0)
+    assert torch.isfinite(got).all()
+
+
+class Rows(nn.Module):
+    """A row of a table, as an embedding gives one."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4))
+
+    def forward(self, row):
+        """Return one of four numbers."""
+        return self.table[row]
+
+
+def parallel(module, **options):
+    """Return a module of which DDP reduces the gradients."""
+    return DistributedDataParallel(module, **options)
+
+
+def half(model):
+    """Return a loss whose ordinary gradient is NaN on rank 1, that of a model with a weight."""
+    batch = [[NAN], [2.0]] if RANK else [[0.0], [1.0]]
+    return model(torch.tensor(batch))[1:].sum()
+
+
+@check
+def lazy_is_refused_under_ddp():
+    """The ranks would keep what they have found alone: 1 on rank 0, 2 on rank 1."""
+    model = parallel(nn.Linear(1, 1, bias=False))
+    refused("one of 2 ranks", lambda: masked.backward(half(model), lazy=True))
+    assert model.module.weight.grad is None
+
+
+@check
+def lazy_is_refused_for_gradients():
+    """The program of a gradient may have collectives too."""
+    x = torch.ones(2, requires_grad=True)
+    refused("one of 2 ranks", lambda: masked.grad(x.sum(), x, lazy=True))
+    refused("one of 2 ranks", lambda: masked.value_and_grad(torch.sum, lazy=True)(x))
+
+
+@check
+def masked_gradients_under_ddp():
+    """The mean over ranks of what each of them uses, in each layout of the buckets, and no word."""
+    for options in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = parallel(nn.Linear(1, 1, bias=False), **options)
+        masked.backward(half(model), on_unknown="error")
+        equal(model.module.weight.grad, torch.tensor([[1.5]]))
+
+
+@check
+def masks_under_ddp():
+    """A mask is that of this rank, and on request that of all."""
+    here = torch.arange(4) == RANK
+    for options in ({}, {"gradient_as_bucket_view": True}):
+        model = parallel(Rows(), **options)
+        mask = masked.backward(model(RANK), return_mask=True, on_unknown="error")
+        table = model.module.table
+        equal(table.grad, torch.tensor([0.5, 0.5, 0.0, 0.0]))
+        assert torch.equal(mask[table], here)
+        assert torch.equal(masked.gradient_mask(table), here)
+        union = masked.gradient_mask(table, group=WORLD.WORLD)
+        assert torch.equal(union, torch.tensor([True, True, False, False]))
+        with model.no_sync():
+            masked.backward(model(3 - RANK))
+        assert torch.equal(masked.gradient_mask(table), here | (torch.arange(4) == 3 - RANK))
+        assert masked.gradient_mask(table, group=WORLD.WORLD).all()
+
+
+@check
+def a_mask_that_one_rank_has_not():
+    """The union takes part in that of the others; if no rank has a mask, all say so."""
+    x = torch.ones(2, requires_grad=True)
+    if RANK:
+        x.sum().backward()
+    else:
+        masked.backward(x[0])
+    assert torch.equal(masked.gradient_mask(x, group=WORLD.WORLD), torch.tensor([True, False]))
+    y = torch.ones(2, requires_grad=True)
+    y.sum().backward()
+    refused("a masked backward", lambda: masked.gradient_mask(y, group=WORLD.WORLD), ValueError)
+
+
+@check
+def fsdp2():
+    """Gradients are right; lazy and masks are refused, in words that name the reason."""
+    torch.manual_seed(0)
+    plain, model = nn.Linear(3, 5), nn.Linear(3, 5)
+    model.load_state_dict(plain.state_dict())
+    fully_shard(model, mesh=MESH)
+    x = torch.tensor([[NAN, 1.0, 2.0], [1.0 + RANK, 2.0, 3.0]])
+    loss = lambda m, x: m(x)[1:].square().sum()  # noqa: E731
+    refused("of 2 ranks", lambda: masked.backward(loss(model, x), lazy=True))
+    refused("FSDP2", lambda: masked.backward(loss(model, x), return_mask=True))
+    model.zero_grad()
+    masked.backward(loss(model, x), on_unknown="error")
+    both = [loss(plain, torch.tensor([[1.0 + r, 2.0, 3.0]] * 2)) for r in (0, 1)]
+    (sum(both) / 2).backward()
+    for name, weight in model.named_parameters():
+        equal(weight.grad.full_tensor(), dict(plain.named_parameters())[name].grad)
+    refused("FSDP2", lambda: masked.gradient_mask(model.weight), ValueError)
+
+
+PLACES = {
+    "rows of weights": ([0], [None], [0]),
+    "columns of weights": ([1], [1], [None]),
+    "batch": ([None], [0], [None]),
+    "all": ([0], [0], [1]),
+}
+
+
+def program(w, x, v):
+    """Return a loss of two layers whose ordinary gradient is NaN for all three."""
+    h = x @ w.T
+    y = torch.where(h > 10, (h - 10).sqrt(), torch.zeros_like(h)) @ v
+    return torch.where(y > 1, y.log(), torch.zeros_like(y)).sum()
+
+
+def arguments():
+    """Return two weights and a batch, of 5 and 3 rows."""
+    batch = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [-1.0, 0.0, -9.0]])
+    return torch.arange(15.0).reshape(5, 3), batch, torch.ones(5, 2)
+
+
+def on_mesh(x, axes):
+    """Return a tensor in parts, as leaf."""
+    places = [Replicate() if a is None else Shard(a) for a in axes]
+    return distribute_tensor(x, MESH, places).requires_grad_()
+
+
+@check
+def dtensor_programs():
+    """Gradients and masks are those of one process, whatever is in parts, evenly or not."""
+    whole = [x.requires_grad_() for x in arguments()]
+    assert all(g.isnan().any() for g in torch.autograd.grad(program(*whole), whole))
+    wanted, active = masked.grad(program(*whole), whole, return_mask=True)
+    assert not all(m.all() for m in active)
+    for name, places in PLACES.items():
+        parts = [on_mesh(x, axes) for x, axes in zip(arguments(), places, strict=True)]
+        found, masks = masked.grad(program(*parts), parts, return_mask=True, on_unknown="error")
+        kept = masked.backward(program(*parts), return_mask=True, on_unknown="error")
+        for g, m, x, g0, m0 in zip(found, masks, parts, wanted, active, strict=True):
+            equal(g.full_tensor(), g0)
+            equal(x.grad.full_tensor(), g0)
+            assert torch.equal(m.full_tensor(), m0), name
+            assert torch.equal(kept[x].full_tensor(), m0), name
+
+
+class Layers(nn.Module):
+    """Two layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        """Return two numbers for each row."""
+        return self.second(torch.relu(self.first(x)))
+
+
+@check
+def tensor_parallel_modules():
+    """A row that is NaN and not used leaves the gradients of `parallelize_module` alone."""
+    x = torch.tensor([[NAN, NAN, NAN], [1.0, 2.0, 3.0], [2.0, 1.0, 0.0]])
+    plain, model = Layers(), Layers()
+    parallelize_module(model, MESH, {"first": ColwiseParallel(), "second": RowwiseParallel()})
+    masked.backward(plain(x)[1:].sum())
+    with masked.masked_backward(on_unknown="error"):
+        model(x)[1:].sum().backward()
+    for name, weight in model.named_parameters():
+        equal(weight.grad.full_tensor(), dict(plain.named_parameters())[name].grad)
+
+
+@check
+def explain_is_refused_for_dtensors():
+    """It says so at entry."""
+    x = on_mesh(torch.zeros(4), [0])
+    refused("a DTensor", lambda: masked.explain(lambda x: (x.sqrt() ** 2).sum(), x), TypeError)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("error", masked.UnknownOperationWarning)
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=Path(sys.argv[2]).as_uri(),
+        rank=RANK,
+        world_size=2,
+        timeout=timedelta(seconds=30),
+    )
+    MESH = init_device_mesh("cpu", (2,))
+    for function in CHECKS:
+        launched.answer(function.__name__, function)
+    distributed.destroy_process_group()

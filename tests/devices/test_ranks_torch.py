@@ -1,0 +1,22 @@
+"""What two ranks of PyTorch do together: gloo, on this machine."""
+
+import pytest
+
+import launched
+
+pytestmark = pytest.mark.only("torch")
+
+SCRIPT = "ranks_torch.py"
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory):
+    """Run all checks, on both ranks."""
+    meeting = tmp_path_factory.mktemp("ranks") / "store"
+    return launched.together(SCRIPT, [(rank, meeting) for rank in (0, 1)])
+
+
+@pytest.mark.parametrize("check", launched.checks_of(SCRIPT))
+def test_on_two_ranks(check, answers):
+    """Each rank finds right what the check of that name says."""
+    assert [said[check] for said in answers] == ["right", "right"]
