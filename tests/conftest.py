@@ -15,6 +15,7 @@ from importlib.util import find_spec
 import hypothesis
 import pytest
 
+import exponents
 from frameworks import FRAMEWORKS, module_of
 
 WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
@@ -44,6 +45,13 @@ def pytest_configure(config):
             msg = f"framework {name} is selected and cannot be imported: {error}"
             raise pytest.UsageError(msg) from error
         SET_UP.get(name, lambda: None)()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many numbers the exhaustive sweeps have held to exact ones, and the worst errors."""
+    if exponents.EXHAUSTIVE and exponents.TALLY:
+        terminalreporter.section("numbers checked")
+        terminalreporter.write_line("\n".join(exponents.counted()))
 
 
 def chosen(options):

@@ -2,8 +2,7 @@
 Numbers of every exponent of a dtype, and how far a result is from the exact one.
 
 The exact numbers are computed in extended precision, which has 64 bits and exponents to 16383: what
-is a number of float64, a square or a cube of it, is one there. `test_exponents.py` holds these
-against mpmath.
+is a number of float64, a square or a cube of it, is one there.
 """
 
 import os
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 EXHAUSTIVE = os.environ.get("SAFEOPS_EXHAUSTIVE") == "1"
+DENSITY = 4 if EXHAUSTIVE else 1  # how many times the points of the default run
 Wide = np.longdouble
 # Where long double is float64, a gradient of float64 has no reference.
 EXTENDED = np.finfo(Wide).nmant > 60
@@ -57,7 +57,16 @@ FORMATS = {
 }
 
 
-def positive(dtype, mantissas=(1.0, 1.3, 1.9), step=1):
+def dense(mantissas):
+    """Return mantissas, of the exhaustive run more between them."""
+    more = np.concatenate([np.asarray(mantissas) + k / 64 for k in range(DENSITY)])
+    return np.where(more < 2, more, more - 1)
+
+
+MANTISSAS, FEW = dense((1.0, 1.3, 1.9)), dense((1.0, 1.5))
+
+
+def positive(dtype, mantissas=MANTISSAS, step=1):
     """Return numbers of every `step`-th exponent, the subnormal ones and the ends among them."""
     form = FORMATS[dtype]
     exponents = np.arange(form.least - form.bits + 1, form.most + 1, step)
@@ -73,7 +82,7 @@ def signed(dtype, **options):
     return np.concatenate([-numbers[::-1], numbers])
 
 
-def around(centre, dtype, mantissas=(1.0, 1.5)):
+def around(centre, dtype, mantissas=FEW):
     """Return the numbers at every distance from a centre that the dtype can tell."""
     form = FORMATS[dtype]
     away = np.ldexp(np.array(mantissas)[:, None], -np.arange(1, form.bits + 1)).ravel()
@@ -92,9 +101,9 @@ def rounded(numbers, dtype):
     return np.clip(nearest, -form.max, form.max)
 
 
-def pairs(dtype, points=40, mantissas=(1.0, 1.7)):
+def pairs(dtype, mantissas=(1.0, 1.7)):
     """Return two arguments: a grid of exponents with every sign, and pairs that nearly agree."""
-    form = FORMATS[dtype]
+    form, points = FORMATS[dtype], 40 * round(DENSITY**0.5)  # along each of the two
     span = form.most - form.least + form.bits
     few = signed(dtype, mantissas=mantissas[:1], step=max(1, span // points))
     x, y = (a.ravel() for a in np.meshgrid(few, few * mantissas[1], indexing="ij"))
@@ -168,3 +177,20 @@ def assert_ulps(got, exact, most, dtype, *, size=None, also=(), lost=2, args=(),
         most = error[wrong].max()
         msg = f"{message} {dtype}: {wrong.sum()} of {known.sum()}, {most:.3g} units: {shown}"
         raise AssertionError(msg)
+    return known.sum(), error[known].max(initial=0.0)
+
+
+TALLY = {}  # for each mode, dtype and order: how many numbers, the largest error, and of what
+
+
+def count(kind, name, checked, worst):
+    """Add to what a run has checked, which it prints when it ends."""
+    total, most, where = TALLY.get(kind, (0, -1.0, ""))
+    TALLY[kind] = (total + checked, *max((most, where), (worst, name)))
+
+
+def counted():
+    """Give the lines of a table of what was checked."""
+    for kind, (total, worst, name) in TALLY.items():
+        yield f"{' '.join(kind):45} {total:9,} numbers, at most {worst:6.1f} units: {name}"
+    yield f"{sum(total for total, *_ in TALLY.values()):,} numbers in all"

@@ -2,6 +2,7 @@
 What every elementwise operation is, with its derivatives, in extended precision.
 
 Each formula keeps its digits over the whole range: that is the one thing it is written for.
+`test_formulas.py` holds each to mpmath.
 """
 
 # ruff: noqa: ARG001  (every formula takes the format)
@@ -34,6 +35,15 @@ class Exact:
     transposed: tuple = ()
     # What TensorFlow forms on the way to a tangent.
     tangents: tuple = ()
+    bad: object = False  # where it is filled
+
+    @property
+    def constant(self):
+        """Where it is filled, and no derivative is another than 0."""
+        parts = (*self.gradient, *(h for row in self.hessian for h in row))
+        return np.all(
+            [np.broadcast_to(self.bad, np.shape(self.value)), *(x == 0 for x in parts)], 0
+        )
 
     def filled(self, bad, fill_value):
         """Return this with a constant where `bad`."""
@@ -47,6 +57,7 @@ class Exact:
             tuple(np.where(bad, 0, step) for step in self.steps),
             tuple(np.where(bad, 0, step) for step in self.transposed),
             tuple(np.where(bad, 0, step) for step in self.tangents),
+            self.bad | bad,
         )
 
     def sizes(self):

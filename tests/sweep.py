@@ -6,8 +6,9 @@ from itertools import product
 import numpy as np
 
 from derivatives import all_derivatives, tools
-from exponents import FORMATS, assert_ulps, flushed, wide
+from exponents import FORMATS, assert_ulps, count, flushed, wide
 from frameworks import asarray, stacked
+from safeops._backends import load
 
 # Slopes and second derivatives this near to the largest number may overflow on the way.
 ROOM = {"value": 1, "slope": 2, "second": 16}
@@ -106,7 +107,7 @@ def faults(row, framework, mode, dtype, orders=None):
             claim = np.all([claimed(one, order, j, form, framework) for one in exact], axis=0)
             (aim, size), *also = (wanted(one, order, i, j) for one in exact)
             try:
-                assert_ulps(
+                checked = assert_ulps(
                     got,
                     np.where(claim, aim, np.nan),
                     row.ulps if order in ("value", "reverse", "forward") else 4 * row.ulps,
@@ -117,6 +118,38 @@ def faults(row, framework, mode, dtype, orders=None):
                     args=args,
                     message=f"{row.name} {order} {i}{j}",
                 )
+                count((framework, mode, dtype, order), row.name, *checked)
             except AssertionError as error:
                 seen.append(str(error))
     return seen
+
+
+def pulled(row, framework, mode, dtype, weights):
+    """Give the gradients of the operation for each of these arrays of cotangents."""
+    args, _ = points_of(row, dtype)
+    around, within, grad, _ = tools(framework, mode)
+    xp, f = load(framework).xp, within(row.op)
+
+    def pull(cotangents, *args):
+        return grad(lambda *args: xp.sum(cotangents * f(*args)))(*args)
+
+    program = around(pull)
+    arrays = [asarray(framework, a, dtype) for a in args]
+    for w in weights:
+        yield np.atleast_2d(stacked(program(asarray(framework, w, dtype), *arrays))).astype(float)
+
+
+def is_filled(row, dtype):
+    """Return where the operation is a constant, whether or not subnormal numbers count as 0."""
+    return np.all([one.constant for one in points_of(row, dtype)[1]], axis=0)
+
+
+def slopes_of(row, framework, dtype):
+    """Return the exact slopes, NaN for those of which nothing is claimed."""
+    _, exact = points_of(row, dtype)
+    n = len(exact[0].gradient)
+    claims = [
+        np.all([claimed(one, "reverse", j, FORMATS[dtype], framework) for one in exact], axis=0)
+        for j in range(n)
+    ]
+    return np.array([np.where(claims[j], exact[0].gradient[j], np.nan) for j in range(n)])

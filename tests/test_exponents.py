@@ -4,29 +4,44 @@ import numpy as np
 import pytest
 
 import formulas
-from derivatives import MODES, ORDERS
+import safeops as so
+from derivatives import MODES, ORDERS, tools
 from exponents import EXHAUSTIVE, EXTENDED, FORMATS, assert_ulps, flushed, positive, rounded
-from sweep import faults
+from frameworks import asarray, to_numpy
+from safeops._backends import load
+from sweep import faults, is_filled, points_of, pulled, slopes_of
 
+inf, nan = np.inf, np.nan
 ROWS = pytest.mark.parametrize("row", formulas.ROWS, ids=lambda row: row.name)
 FIRST = ("value", "reverse", "forward")
 TAPES = ("value", "reverse", "rev-rev")
 # What the default run takes of each mode: the dtypes, and the derivatives. `nox -s exhaustive`
-# takes all, of four times the points.
+# takes all, of four times the points. A second derivative takes a compiler up to a minute.
 DEFAULT = {
     ("torch", "autograd"): (("bfloat16", "float32", "float64"), ORDERS[:-1]),
     ("torch", "func"): (tuple(FORMATS), ORDERS),
+    ("torch", "compile"): (("float32",), ("reverse",)),
+    ("jax", "eager"): (("float32",), ("reverse", "forward")),
     ("jax", "jit"): (("float32",), ORDERS),
     ("tensorflow", "function"): (("float32",), TAPES),
+    ("tensorflow", "xla"): (("float32",), ("reverse",)),
 }
+# Of a second program for cotangents, where compilers take most of the time.
+PULLED = {"torch": ("autograd", "func"), "jax": ("jit",), "tensorflow": ("function", "xla")}
 
 
 def pytest_generate_tests(metafunc):
     """Run a test in each mode of each selected framework, in each dtype."""
+    names = metafunc.config.frameworks
+    modes = [(name, mode) for name in names for mode in MODES.get(name, ())]
     if "way" in metafunc.fixturenames:
-        modes = ((name, m) for name in metafunc.config.frameworks for m in MODES.get(name, ()))
         ways = [(*mode, dtype) for mode in modes for dtype in dtypes_of(mode)]
         metafunc.parametrize("way", ways, ids="-".join)
+    if "cotangent_way" in metafunc.fixturenames:
+        chosen = [(name, m) for name, m in modes if EXHAUSTIVE or m in PULLED[name]]
+        dtypes = [d for d in FORMATS if EXTENDED or d != "float64"] if EXHAUSTIVE else ["float32"]
+        ways = [(*mode, dtype) for mode in chosen for dtype in dtypes]
+        metafunc.parametrize("cotangent_way", ways, ids="-".join)
 
 
 def dtypes_of(mode):
@@ -51,6 +66,59 @@ def test_all_exponents_are_right(row, way):
     found = faults(row, framework, mode, dtype, dict.fromkeys(orders_of(framework, mode)))
 
     assert not found, "\n".join(found)
+
+
+def cotangents_of(dtype):
+    """Return what may come from above: not finite, very large and very small."""
+    return (inf, -inf, nan, *((1e4, 1e-4) if dtype == "float16" else (1e30, 1e-30)))
+
+
+@ROWS
+def test_a_cotangent_keeps_to_its_entry(row, cotangent_way):
+    """To every other entry: 0 to what is filled, NaN of a slope stays, no entry has another's."""
+    framework, mode, dtype = cotangent_way
+    special = cotangents_of(dtype)
+    count = points_of(row, dtype)[0][0].size
+    here = np.arange(count) % 2 == 0
+    comes = [np.where(here, c, 1.0) for c in special] + [np.where(here, 1.0, c) for c in special]
+
+    plain, *found = pulled(row, framework, mode, dtype, [np.ones(count), *comes])
+
+    filled, slopes = is_filled(row, dtype), slopes_of(row, framework, dtype)
+    sloped = np.abs(slopes) > FORMATS[dtype].normal * 8
+    for cotangents, got in zip(comes, found, strict=True):
+        usual = cotangents == 1
+        np.testing.assert_array_equal(got[:, usual], plain[:, usual])
+        assert not got[:, filled].any()
+        assert np.isnan(got[sloped & np.isnan(cotangents)]).all()
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("mode", MODES["tensorflow"])
+@pytest.mark.parametrize("name", ["safe_div", "xdivy"])
+def test_no_square_of_a_divisor_is_formed(name, mode):
+    """XLA writes ``(c / y) / y`` as ``c / (y * y)``, which is NaN or inf at 1e-25 in float32."""
+    around, _, grad, jvp = tools("tensorflow", mode)
+    x, y = (asarray("tensorflow", a, "float32") for a in ([0.0, 1e-20], [1e-25, 1e-25]))
+    f = getattr(so, name)
+
+    slopes = around(grad(lambda y: load("tensorflow").xp.sum(f(x, y))))(y)[0]
+    tangent = around(lambda y: jvp(lambda y: f(x, y))((y,), (y,)))(y)
+
+    np.testing.assert_allclose(to_numpy(slopes), [0.0, -1e30], 1e-6)
+    np.testing.assert_allclose(to_numpy(tangent), [0.0, -1e5], 1e-6)
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("mode", MODES["tensorflow"])
+def test_no_square_of_a_probability_is_formed(mode):
+    """The tangent of the entropy is ``-log(p) - 1`` where the square of p underflows."""
+    around, _, _, jvp = tools("tensorflow", mode)
+    p, one = (asarray("tensorflow", a, "float32") for a in ([1e-20, 0.5], [1.0, 1.0]))
+
+    tangent = around(lambda p: jvp(so.entr)((p,), (one,)))(p)
+
+    np.testing.assert_allclose(to_numpy(tangent), -np.log([1e-20, 0.5]) - 1, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

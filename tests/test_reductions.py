@@ -605,6 +605,8 @@ def holed(shape, seed=0):
 @pytest.mark.parametrize("method", METHODS)
 def test_quantiles_are_those_of_numpy(method, framework):
     """Each method has NumPy's values, for each q and for all at once, along one axis and two."""
+    if method == "closest_observation" and np.__version__ == "2.0.0":
+        pytest.skip("NumPy took the odd one of two as close until 2.0.1 (numpy 26656)")
     x = holed((3, 4, 9))
     many = asarray(framework, QS)
     array = asarray(framework, x)

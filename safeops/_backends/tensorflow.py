@@ -267,7 +267,7 @@ def log_by_quotient(x: Array, /, value: Function = tf.math.log) -> Array:
     edge = tf.logical_or(tf.equal(size, tf.constant(math.inf, x.dtype)), size < least)
     finite = where(edge, 1.0, x)
     given = tf.stop_gradient(finite)
-    return tf.stop_gradient(value(x)) + tf.math.log1p((finite - given) / given)
+    return tf.stop_gradient(value(x)) + tf.math.log1p(quotient(finite - given, given))
 
 
 @standard

@@ -1,0 +1,119 @@
+"""The formulas that the sweeps hold operations to are those of mpmath, with 300 digits."""
+
+import mpmath
+import numpy as np
+import pytest
+
+import formulas
+from exponents import EXTENDED, FORMATS, wide
+from formulas import ROWS
+from sweep import points_of
+
+SAMPLE = 16  # points of a row, from one end of the range to the other
+# The inputs have 24 bits and long double 64: a formula of some steps loses a few of these.
+ROUNDING = 2.0**-58
+LEAST = "1e-400"  # below what any dtype has a number for
+
+LOGARITHMS = {"safe_log": mpmath.e, "safe_log2": 2, "safe_log10": 10}
+EXACT = {name: (lambda x, b=base: mpmath.log(x, b)) for name, base in LOGARITHMS.items()}
+EXACT |= {
+    "safe_div": lambda x, y: x / y,
+    "xdivy": lambda x, y: x / y,
+    "safe_reciprocal": lambda x: 1 / x,
+    "safe_mul": lambda x, y: x * y,
+    "safe_sqrt": mpmath.sqrt,
+    "safe_rsqrt": lambda x: 1 / mpmath.sqrt(x),
+    "safe_pow": mpmath.power,
+    "safe_exp": mpmath.exp,
+    "safe_expm1": mpmath.expm1,
+    "safe_log1p": mpmath.log1p,
+    "safe_logit": lambda x: mpmath.log(x) - mpmath.log1p(-x),
+    "xlogy": lambda x, y: x * mpmath.log(y),
+    "xlog1py": lambda x, y: x * mpmath.log1p(y),
+    "entr": lambda p: -p * mpmath.log(p),
+    "rel_entr": lambda p, q: p * mpmath.log(p / q),
+    "safe_logaddexp": lambda x, y: max(x, y) + mpmath.log1p(mpmath.exp(-abs(x - y))),
+    "safe_logsubexp": lambda x, y: x + mpmath.log(-mpmath.expm1(y - x)),
+    "safe_asin": mpmath.asin,
+    "safe_acos": mpmath.acos,
+    "safe_acosh": mpmath.acosh,
+    "safe_atanh": mpmath.atanh,
+    "safe_atan2": mpmath.atan2,
+    "safe_hypot": lambda x, y: mpmath.sqrt(x * x + y * y),
+    "sinc": lambda x: mpmath.sin(mpmath.pi * x) / (mpmath.pi * x),
+}
+
+
+def sample_of(row):
+    """Return arguments of float32, none where the operation is filled, and what is exact there."""
+    args, _ = points_of(row, "float32")
+    with np.errstate(all="ignore"):
+        exact = row.exact(FORMATS["float32"], *map(wide, args))
+    inside = (
+        np.isfinite(exact.value) & np.logical_not(exact.bad) & np.all([a != 0 for a in args], 0)
+    )
+    if row.name == "safe_pow":
+        inside &= args[0] > 0  # a negative base has no slope for its exponent
+    at = np.flatnonzero(inside)
+    at = at[np.linspace(0, len(at) - 1, SAMPLE).astype(int)]
+    with np.errstate(all="ignore"):
+        few = [a[at] for a in args]
+        return few, row.exact(FORMATS["float32"], *map(wide, few))
+
+
+def derivative(f, point, orders):
+    """Return the derivative of these orders; mpmath's step is absolute, here relative."""
+
+    def scaled(*factors):
+        return f(*(x * t for x, t in zip(point, factors, strict=True)))
+
+    size = mpmath.mpf(1)
+    for x, n in zip(point, orders, strict=True):
+        size *= x**n
+    return mpmath.diff(scaled, (mpmath.mpf(1),) * len(point), orders) / size
+
+
+def parts_of(exact, n):
+    """Give the order, the numbers and the sizes of value, slopes and second derivatives."""
+    size, slopes, second = exact.sizes()
+    one = np.eye(n, dtype=int)
+    yield (0,) * n, exact.value, size
+    for i in range(n):
+        yield tuple(one[i].tolist()), exact.gradient[i], slopes[i]
+        for j in range(n):
+            yield tuple((one[i] + one[j]).tolist()), exact.hessian[i][j], second
+
+
+@pytest.mark.skipif(not EXTENDED, reason="long double has 53 bits here")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_formulas_are_those_of_mpmath(row):
+    """Value, slopes and second derivatives, from one end of the range of float32 to the other."""
+    args, exact = sample_of(row)
+
+    with mpmath.workdps(300):
+        points = [[mpmath.mpf(float(x)) for x in point] for point in zip(*args, strict=True)]
+        for order, numbers, sizes in parts_of(exact, len(args)):
+            assert_derivatives(EXACT[row.name], points, order, numbers, sizes)
+
+
+def assert_derivatives(f, points, order, numbers, sizes):
+    """Numbers are the derivatives of a function at points, to the rounding of their sizes."""
+    sizes = np.broadcast_to(sizes, np.shape(numbers))
+    for point, got, size in zip(points, numbers, sizes, strict=True):
+        if np.isfinite(got):
+            wanted = derivative(f, point, order)
+            room = ROUNDING * mpmath.mpf(str(size)) + mpmath.mpf(LEAST)
+            assert abs(mpmath.mpf(str(got)) - wanted) <= room, (order, point, got, wanted)
+
+
+def test_assert_derivatives_can_fail():
+    """It tells apart what differs in the 17th digit."""
+    one, more = [[mpmath.mpf(1)]], [1 + wide(2.0) ** -56]
+
+    with pytest.raises(AssertionError), mpmath.workdps(50):
+        assert_derivatives(mpmath.sqrt, one, (0,), more, more)
+
+
+def test_every_formula_is_held_to_mpmath():
+    """A row of the sweep without a function of mpmath does not exist."""
+    assert {row.name for row in formulas.ROWS} == set(EXACT)
