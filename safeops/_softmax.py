@@ -408,10 +408,7 @@ def _without(backend: Backend, logits: Array, where: Any, left_out: Array | None
 def _one_hot(backend: Backend, rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
     """Return the labels of classes as probabilities, and where a class is known."""
     xp = rows.xp
-    ones = xp.astype(xp.ones_like(rows.x), xp.int32)
-    # An arange that needs no shape.
-    index = backend.indices(backend.running(ones, axis, product=False) - 1)
-    chosen = index == classes
+    chosen = backend.indices(backend.places(rows.x, axis)) == classes
     return xp.where(chosen, xp.ones_like(rows.x), 0.0), xp.any(chosen, axis=axis, keepdims=True)
 
 

@@ -27,8 +27,14 @@ class Backend(Protocol):
     kernels: Mapping[str, Function]  # its own ways to functions of the house, by their names
     keeps_exponent: bool  # whether the slope of x**p for x depends on p at p == 0, as it does
 
+    # Of two backends of one name the one that takes the arrays of the other too has more.
+    precedence: int
+
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this framework."""
+
+    def kin(self, x: Array) -> "Backend":
+        """Return the backend of the type of `x`, which is this one for most."""
 
     def refuse(self, x: Array) -> None:
         """Raise TypeError for types of arrays that safeops cannot serve; asked once a type."""
@@ -69,6 +75,9 @@ class Backend(Protocol):
 
     def running(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
+
+    def places(self, x: Array, axis: int) -> Array:
+        """Return the place of each entry along an axis, broadcasting against `x`."""
 
     def stop_gradient(self, x: Array) -> Array:
         """Return the value of `x`, of which no derivative is taken."""

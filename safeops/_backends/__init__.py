@@ -264,6 +264,7 @@ def _recognise(x: Any) -> Backend | None:
 
 def _remember(x: Any, backend: Backend) -> Backend:
     backend.refuse(x)
+    backend = backend.kin(x)
     _known[type(x)] = backend
     return backend
 
@@ -271,7 +272,8 @@ def _remember(x: Any, backend: Backend) -> Backend:
 def _of_mixed(args: tuple[Any, ...]) -> Backend:
     """Return the one framework that takes what else there is, which is NumPy's; or raise."""
     arrays = [x for x in args if x is not None and type(x) not in SCALARS]
-    owners = {backend.name: backend for backend in map(backend_of, arrays)}
+    found = sorted(map(backend_of, arrays), key=lambda backend: backend.precedence)
+    owners = {backend.name: backend for backend in found}
     hosts = [backend for name, backend in owners.items() if name != "numpy"]
     if len(hosts) == 1 and all(hosts[0].takes(x) for x in arrays if isinstance(x, GUESTS)):
         return hosts[0]

@@ -18,6 +18,7 @@ class ArrayAPI:
 
     kernels: Mapping[str, Function] = {}
     keeps_exponent = True
+    precedence = 0
 
     def __init__(self, xp: Namespace) -> None:
         self.xp = xp
@@ -26,6 +27,11 @@ class ArrayAPI:
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this namespace."""
         return getattr(x, "__array_namespace__", lambda: None)() is self.xp
+
+    def kin(self, x: Array) -> "ArrayAPI":
+        """Return this, or what is known of a type of its arrays that needs more."""
+        del x
+        return self
 
     def refuse(self, x: Array) -> None:
         """Accept every type of array."""
@@ -96,6 +102,11 @@ class ArrayAPI:
     def running(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
         return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)
+
+    def places(self, x: Array, axis: int) -> Array:
+        """Return the place of each entry along an axis, without asking for the shape."""
+        ones = self.xp.astype(self.xp.ones_like(x), self.xp.int32)
+        return self.running(ones, axis, product=False) - 1
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x`: the standard has no derivatives."""

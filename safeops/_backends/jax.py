@@ -189,6 +189,11 @@ class Jax(ArrayAPI):
             x = x.astype(jax.eval_shape(jnp.sum, x).dtype)
         return super().running(x, axis, product=product)
 
+    def places(self, x: Array, axis: int) -> Array:
+        """Return the place of each entry along an axis; a running sum would gather them."""
+        shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
+        return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(shape)
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""
         return jax.lax.stop_gradient(x)

@@ -26,6 +26,14 @@ class Torch(ArrayAPI):
         """Whether `x` is a tensor."""
         return isinstance(x, torch.Tensor)
 
+    def kin(self, x: Array) -> "Torch":
+        """Return the backend of DTensors for one."""
+        if type(x).__name__ == "DTensor" and hasattr(x, "placements"):
+            from safeops._backends import _torch_dtensor  # noqa: PLC0415  (it imports this)
+
+            return _torch_dtensor.backend
+        return self
+
     def refuse(self, x: Array) -> None:
         """Refuse masked tensors, which have no `where`."""
         if type(x).__name__ == "MaskedTensor":

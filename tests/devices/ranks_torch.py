@@ -4,24 +4,15 @@ Masked gradients on two ranks of PyTorch: a script, of which two processes run t
 Its arguments are the rank and a file, at which the ranks meet.
 """
 
-import sys
-import warnings
-from datetime import timedelta
-from pathlib import Path
-
-import pytest
 import torch
 from torch import distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-import launched
+from ranks import RANK, answer_all, equal, in_parts, meet, refused
 from safeops.autodiff import torch as masked
 
-RANK = int(sys.argv[1])
 WORLD = distributed.group
 NAN = float("nan")
 CHECKS = []
@@ -31,18 +22,6 @@ def check(function):
     """Add a check, which all ranks run."""
     CHECKS.append(function)
     return function
-
-
-def refused(match, call, kind=RuntimeError):
-    """Check that a call is refused on this rank, in these words."""
-    with pytest.raises(kind, match=match):
-        call()
-
-
-def equal(got, wanted):
-    """Check that two tensors are equal, which are finite."""
-    torch.testing.assert_close(got, wanted, rtol=1e-6, atol=0)
-    assert torch.isfinite(got).all()
 
 
 class Rows(nn.Module):
@@ -168,9 +147,8 @@ def arguments():
 
 
 def on_mesh(x, axes):
-    """Return a tensor in parts, as leaf."""
-    places = [Replicate() if a is None else Shard(a) for a in axes]
-    return distribute_tensor(x, MESH, places).requires_grad_()
+    """Return a leaf in parts."""
+    return in_parts(x, MESH, axes).requires_grad_()
 
 
 @check
@@ -225,16 +203,5 @@ def explain_is_refused_for_dtensors():
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("error", masked.UnknownOperationWarning)
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo",
-        init_method=Path(sys.argv[2]).as_uri(),
-        rank=RANK,
-        world_size=2,
-        timeout=timedelta(seconds=30),
-    )
-    MESH = init_device_mesh("cpu", (2,))
-    for function in CHECKS:
-        launched.answer(function.__name__, function)
-    distributed.destroy_process_group()
+    MESH = meet()
+    answer_all({function.__name__: function for function in CHECKS})

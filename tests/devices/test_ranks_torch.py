@@ -7,6 +7,7 @@ import launched
 pytestmark = pytest.mark.only("torch")
 
 SCRIPT = "ranks_torch.py"
+DTENSORS = "dtensors_torch.py"
 
 
 @pytest.fixture(scope="module")
@@ -20,3 +21,12 @@ def answers(tmp_path_factory):
 def test_on_two_ranks(check, answers):
     """Each rank finds right what the check of that name says."""
     assert [said[check] for said in answers] == ["right", "right"]
+
+
+def test_operations_on_dtensors(tmp_path):
+    """Each operation has the value and the slope of one process, and DTensor its faults."""
+    both = launched.together(DTENSORS, [(rank, tmp_path / "store") for rank in (0, 1)])
+
+    assert len(both[0]) == 45
+    for answers in both:
+        assert {name: said for name, said in answers.items() if said != "right"} == {}
