@@ -11,6 +11,7 @@ from safeops import __version__, _recipes
 from safeops._backends import FRAMEWORKS
 from safeops._demo import demonstrate
 from safeops._explain import add_explain
+from safeops._lint.command import add_lint
 
 DESCRIPTION = """
 Run reported bugs live on every framework installed, naive code beside safe code, and print value
@@ -44,6 +45,7 @@ def make_parser() -> ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     add_recipe(commands)
     add_explain(commands)
+    add_lint(commands)
     return parser
 
 

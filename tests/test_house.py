@@ -35,12 +35,12 @@ FLOORS = (
     ("nan_reductions",),
     ("testing", "autodiff"),
     ("__init__",),
-    ("_demo", "_explain", "_recipes"),
+    ("_demo", "_explain", "_lint", "_recipes"),
     ("__main__",),
 )
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
-TALKERS = {"_demo", "_explain", "__main__"}
+TALKERS = {"_demo", "_explain", "_lint.command", "_lint.prover", "__main__"}
 LONGEST = 30  # lines of a function body, docstring left out
 
 # One word for each idea; the last three belong to one function each.

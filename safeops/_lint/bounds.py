@@ -1,0 +1,138 @@
+"""Between which numbers a term lies, whatever its atoms are."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from safeops._lint.terms import Term
+
+
+class Bounds(NamedTuple):
+    """An interval; `above` if its lower end is not in it."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether 0 is below all of it."""
+        return self.low > 0 or (self.low == 0 and self.above)
+
+
+ALL = Bounds()
+AT_LEAST_0 = Bounds(0.0)
+ABOVE_0 = Bounds(0.0, math.inf, above=True)
+FIXED = {
+    "abs": AT_LEAST_0,
+    "cosh": Bounds(1.0),
+    "cdist": AT_LEAST_0,
+    "exp": ABOVE_0,
+    "hypot": AT_LEAST_0,
+    "norm": AT_LEAST_0,
+    "relu": AT_LEAST_0,
+    "sigmoid": Bounds(0.0, 1.0, above=True),
+    "softmax": Bounds(0.0, 1.0, above=True),
+    "softplus": ABOVE_0,
+    "sqrt": AT_LEAST_0,
+    "square": AT_LEAST_0,
+    "std": AT_LEAST_0,
+    "tanh": Bounds(-1.0, 1.0),
+    "cos": Bounds(-1.0, 1.0),
+    "sin": Bounds(-1.0, 1.0),
+    "var": AT_LEAST_0,
+    "logsigmoid": Bounds(-math.inf, 0.0),
+    "log_softmax": Bounds(-math.inf, 0.0),
+}
+ENTRIES = frozenset({"max", "mean", "min", "sum", "prod", "cumsum"})
+
+
+def bounds(term: Term) -> Bounds:
+    """Return the interval of a term."""
+    word, args = term.operation, term.args
+    if term.value is not None:
+        return Bounds(term.value, term.value)
+    if word in FIXED:
+        return FIXED[word]
+    if word in ENTRIES:
+        inside = bounds(args[0])
+        return (
+            inside if word in {"max", "mean", "min"} or inside.low < 0 else Bounds(*_zero(inside))
+        )
+    return RULES[word](*args) if word in RULES else ALL
+
+
+def _zero(inside: Bounds) -> Bounds:
+    return ABOVE_0 if inside.is_positive else AT_LEAST_0
+
+
+def _add(x: Term, y: Term) -> Bounds:
+    a, b = bounds(x), bounds(y)
+    return Bounds(a.low + b.low, a.high + b.high, above=a.above or b.above)
+
+
+def _mul(x: Term, y: Term) -> Bounds:
+    if x.key == y.key:
+        return AT_LEAST_0
+    a, b = bounds(x), bounds(y)
+    if a.is_positive and b.is_positive:
+        return ABOVE_0
+    return AT_LEAST_0 if a.low >= 0 and b.low >= 0 else ALL
+
+
+def _div(x: Term, y: Term) -> Bounds:
+    a, b = bounds(x), bounds(y)
+    if b.low < 0:
+        return ALL
+    return ABOVE_0 if a.is_positive else AT_LEAST_0 if a.low >= 0 else ALL
+
+
+def _pow(x: Term, y: Term) -> Bounds:
+    a = bounds(x)
+    if y.value is not None and y.value % 2 == 0:
+        return AT_LEAST_0
+    if y.value is not None and a.low >= 0:
+        return ABOVE_0 if a.is_positive else AT_LEAST_0
+    return ABOVE_0 if a.is_positive else ALL
+
+
+def _clip(x: Term, low: Term, high: Term) -> Bounds:
+    a = bounds(x)
+    l, h = (bounds(low), bounds(high))  # noqa: E741  (low and high)
+    least = a.low if math.isnan(l.low) else max(a.low, l.low)
+    most = a.high if math.isnan(h.high) else min(a.high, h.high)
+    return Bounds(least, most, above=a.above and least == a.low)
+
+
+def _maximum(x: Term, y: Term) -> Bounds:
+    a, b = bounds(x), bounds(y)
+    big = max(a, b, key=lambda one: (one.low, one.above))
+    return Bounds(big.low, max(a.high, b.high), above=big.above)
+
+
+def _minimum(x: Term, y: Term) -> Bounds:
+    a, b = bounds(x), bounds(y)
+    small = min(a, b, key=lambda one: (one.low, one.above))
+    return Bounds(small.low, min(a.high, b.high), above=small.above)
+
+
+def _choice(_: Term, x: Term, y: Term) -> Bounds:
+    a, b = bounds(x), bounds(y)
+    small = min(a, b, key=lambda one: (one.low, one.above))
+    return Bounds(small.low, max(a.high, b.high), above=small.above)
+
+
+RULES: dict[str, Callable[..., Bounds]] = {
+    "add": _add,
+    "clip": _clip,
+    "div": _div,
+    "if": _choice,
+    "index": lambda x, _: bounds(x),
+    "maximum": _maximum,
+    "minimum": _minimum,
+    "mul": _mul,
+    "neg": lambda x: Bounds(-bounds(x).high, -bounds(x).low),
+    "pow": _pow,
+    "sub": lambda x, y: Bounds(bounds(x).low - bounds(y).high, bounds(x).high - bounds(y).low),
+    "where": _choice,
+}

@@ -1,0 +1,108 @@
+"""The command `lint`: what it reads, what it prints, and its exit code."""
+
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from safeops._lint.formats import FORMATS, Row
+from safeops._lint.linting import Report, lint
+from safeops._lint.settings import Settings, SettingsError, settings_of
+from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, read
+
+SAID = "read source, and say where a gradient gets NaN although the value is fine"
+EPILOG = """
+Nothing of what is read is imported or run. Exit code: 0 if nothing was found, or all of it
+repaired; 1 if something was found; 2 for a wrong command line or configuration. Configuration:
+select, ignore, exclude and numpy in [tool.safeops.lint] of pyproject.toml; "# safeops:
+ignore[SO001]" on a line.
+"""
+
+
+def add_lint(commands: Any) -> None:
+    """Add the command that reads source."""
+    parser = commands.add_parser("lint", help=SAID, description=SAID, epilog=EPILOG)
+    parser.set_defaults(run=run)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    parser.add_argument("--select", type=words, metavar="RULES", help="these alone: SO001,SO004")
+    parser.add_argument("--ignore", type=words, metavar="RULES", help="all but these")
+    parser.add_argument("--fix", action="store_true", help="edit the files")
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    parser.add_argument(
+        "--numpy", action="store_true", help="report NumPy too, which has no gradients itself"
+    )
+
+
+def words(text: str) -> list[str]:
+    """Return the words between commas."""
+    return [word.strip() for word in text.split(",")]
+
+
+def run(options: Namespace) -> int:
+    """Read the files and print what was found; return the exit code."""
+    try:
+        settings = settings_for(options)
+    except SettingsError as error:
+        print(error, file=sys.stderr)
+        return 2
+    files = list(files_in(options.paths, settings.exclude))
+    pairs = list(reports(files, settings))
+    if options.fix:
+        pairs = [repaired(source, report, settings) for source, report in pairs]
+    rows = [Row(source, found) for source, report in pairs for found in report.findings]
+    if rows or options.format in {"json", "sarif"}:
+        print(FORMATS[options.format](rows))
+    print(summary(rows, len(pairs)), file=sys.stderr)
+    return int(bool(rows))
+
+
+def settings_for(options: Namespace) -> Settings:
+    """Return the settings, if the paths are there."""
+    for path in options.paths:
+        if not path.exists():
+            msg = f"expected a file or a folder, got {path}: there is no such file"
+            raise SettingsError(msg)
+        if path.is_file() and path.suffix not in SUFFIXES:
+            msg = f"expected a file of Python or a notebook, got {path}"
+            raise SettingsError(msg)
+    first = options.paths[0]
+    start = first if first.is_dir() else first.parent
+    return settings_of(start, options.select, options.ignore, numpy=options.numpy)
+
+
+def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
+    """Give each file with what was found in it; those that are no Python are named and skipped."""
+    for file in files:
+        try:
+            source = read(file)
+            yield source, lint(source.text, settings.select, numpy=settings.numpy)
+        except UnreadableError as error:
+            print(f"{file}: skipped, {error}", file=sys.stderr)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            line = getattr(error, "lineno", None)
+            said = getattr(error, "msg", None) or error
+            print(f"{file}{f':{line}' if line else ''}: skipped, {said}", file=sys.stderr)
+
+
+def repaired(source: Source, report: Report, settings: Settings) -> tuple[Source, Report]:
+    """Write a file with its edits, and return what is left to find in it."""
+    if not report.fixes:
+        return source, report
+    if not source.is_writable:
+        print(f"{source.path}: not edited, its JSON has a layout of its own", file=sys.stderr)
+        return source, report
+    source.write(report.fixed)
+    source.text = report.fixed
+    return source, lint(source.text, settings.select, numpy=settings.numpy)
+
+
+def summary(rows: Sequence[Row], files: int) -> str:
+    """Return how much was found."""
+    count = len(rows)
+    edits = sum(row.finding.edit is not None for row in rows)
+    read_ = f"{files} file{'' if files == 1 else 's'} read"
+    if not count:
+        return f"nothing found, {read_}"
+    found = f"{count} finding{'' if count == 1 else 's'}, {read_}"
+    return f"{found}; --fix repairs {edits} of them" if edits else found

@@ -1,0 +1,25 @@
+"""The plugin of flake8: the same rules among its own; flake8 is not imported."""
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from safeops import __version__
+from safeops._lint.linting import lint
+
+Error = tuple[int, int, str, type]
+
+
+class Plugin:
+    """What flake8 makes of each file."""
+
+    name = "safeops"
+    version = __version__
+
+    def __init__(self, tree: ast.Module, lines: Sequence[str]) -> None:
+        """Take a file as flake8 has read it."""
+        self.tree, self.text = tree, "".join(lines)
+
+    def run(self) -> Iterator[Error]:
+        """Give what is found."""
+        for found in lint(self.text, tree=self.tree).findings:
+            yield found.line, found.column - 1, f"{found.rule} {found.message}", type(self)

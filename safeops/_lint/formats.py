@@ -1,0 +1,169 @@
+"""What is printed: text for people, JSON and SARIF for machines, commands for GitHub."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safeops import __version__
+from safeops._lint.linting import Finding
+from safeops._lint.rules import TITLES
+from safeops._lint.sources import Source, lines_of
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+class Row(NamedTuple):
+    """A finding, and the file that it is in."""
+
+    source: Source
+    finding: Finding
+
+    @property
+    def path(self) -> str:
+        """The path of the file, from here if it lies below."""
+        path = self.source.path
+        here = Path.cwd()
+        inside = path.is_absolute() and path.is_relative_to(here)
+        return (path.relative_to(here) if inside else path).as_posix()
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the file."""
+        return lines_of(self.source.text)
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Return, for each finding, the line, a caret, why, and the edit."""
+    return "\n".join(line for row in rows for line in (*block_of(row), ""))
+
+
+def block_of(row: Row) -> list[str]:
+    """Return the lines about one finding."""
+    found = row.finding
+    cell, line = row.source.place(found.line)
+    place = f"{row.path}:{cell + ':' if cell else ''}{line}:{found.column}"
+    text = row.lines[found.line - 1].rstrip("\r\n")
+    end = found.end_column if found.end_line == found.line else len(text) + 1
+    blank = "".join(c if c == "\t" else " " for c in text[: found.column - 1])
+    block = [
+        f"{place}: {found.rule} {TITLES[found.rule]}",
+        f"    {text}",
+        f"    {blank}{'^' * max(1, end - found.column)}",
+        f"  {found.message}",
+    ]
+    if found.edit is not None:
+        block += [f"  - {x.strip()}" for x in found.edit[1].splitlines()]
+        block += [f"  + {x.strip()}" for x in found.edit[2].splitlines()]
+    if found.names:
+        block.append(f"    from safeops import {', '.join(found.names)}")
+    if found.cure:
+        block.append(f"  {found.cure}")
+    if found.proof:
+        block.append(f"  {found.proof}")
+    return block
+
+
+def record(row: Row) -> dict[str, Any]:
+    """Return a finding as JSON has it."""
+    found = row.finding
+    cell, line = row.source.place(found.line)
+    _, end_line = row.source.place(found.end_line)
+    given: dict[str, Any] = {
+        "path": row.path,
+        "line": line,
+        "column": found.column,
+        "end_line": end_line,
+        "end_column": found.end_column,
+        "rule": found.rule,
+        "name": TITLES[found.rule],
+        "message": found.message,
+        "fix": fix_record(row),
+    }
+    if cell:
+        given["cell"] = cell
+    if found.proof:
+        given["proof"] = found.proof
+    return given
+
+
+def fix_record(row: Row) -> dict[str, Any] | None:
+    """Return an edit as JSON has it."""
+    edit = row.finding.edit
+    if edit is None:
+        return None
+    names = row.finding.names
+    imports = f"from safeops import {', '.join(names)}" if names else ""
+    return {
+        "line": row.source.place(edit[0])[1],
+        "old": edit[1],
+        "new": edit[2],
+        "imports": imports,
+    }
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """Return a list of objects."""
+    return json.dumps([record(row) for row in rows], indent=2)
+
+
+def as_github(rows: Sequence[Row]) -> str:
+    """Return a command for each finding, which GitHub shows beside the line."""
+    lines = []
+    for row in rows:
+        found = row.finding
+        _, line = row.source.place(found.line)
+        title = f"{found.rule} {TITLES[found.rule]}"
+        where = f"file={escaped(row.path)},line={line},col={found.column},title={escaped(title)}"
+        text = found.message.replace("%", "%25").replace("\n", "%0A")
+        lines.append(f"::warning {where}::{text}")
+    return "\n".join(lines)
+
+
+def escaped(text: str) -> str:
+    """Return a property of a command of GitHub."""
+    for sign, code in {"%": "%25", "\n": "%0A", ":": "%3A", ",": "%2C"}.items():
+        text = text.replace(sign, code)
+    return text
+
+
+def as_sarif(rows: Sequence[Row]) -> str:
+    """Return a log in the format of SARIF 2.1.0."""
+    used = sorted({row.finding.rule for row in rows})
+    driver = {
+        "name": "safeops",
+        "version": __version__,
+        "rules": [{"id": rule, "name": TITLES[rule]} for rule in used],
+    }
+    results = [result(row, used) for row in rows]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
+    """Return a finding as SARIF has it."""
+    found = row.finding
+    place = {
+        "artifactLocation": {"uri": row.path},
+        "region": {
+            "startLine": row.source.place(found.line)[1],
+            "startColumn": found.column,
+            "endLine": row.source.place(found.end_line)[1],
+            "endColumn": found.end_column,
+        },
+    }
+    return {
+        "ruleId": found.rule,
+        "ruleIndex": used.index(found.rule),
+        "level": "warning",
+        "message": {"text": found.message},
+        "locations": [{"physicalLocation": place}],
+    }
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Row]], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "sarif": as_sarif,
+    "github": as_github,
+}

@@ -1,0 +1,135 @@
+"""What a program asks before it computes: an `if` around it, an early return, no gradient."""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+
+from safeops._lint.names import Names
+from safeops._lint.scopes import BLOCKS, Function, Scopes
+from safeops._lint.terms import COMPARISONS, Term
+
+NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
+# Fills weights before training; PyTorch's run without gradients.
+FIRST = re.compile(r"^_?(init_weights|reset_parameters|_init_weights|initialize_weights)")
+STOPS = frozenset({"detach", "stop_gradient", "item", "numpy", "tolist", "no_grad"})
+EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+# What says nothing about the numbers of an array.
+SHAPES = frozenset({"shape", "ndim", "size", "dtype", "device", "dim", "is_cuda", "requires_grad"})
+NOT_WORDS = frozenset({"self", "cls", "all", "any", "item", "abs", "max", "min", "sum", "float"})
+
+
+class Guards:
+    """What stands around and before an expression of a file."""
+
+    def __init__(self, names: Names, scopes: Scopes, called: Mapping[int, set[str]]) -> None:
+        """Look in one file, with the names that stand for terms."""
+        self.names, self.scopes, self.called = names, scopes, called
+
+    def has_gradient(self, node: ast.AST) -> bool:
+        """Whether anything is differentiated where an expression stands."""
+        child = node
+        for outer in self.scopes.around(node):
+            if isinstance(outer, ast.Call) and _word(outer.func) in STOPS:
+                return False
+            if isinstance(outer, ast.Attribute) and outer.attr in STOPS | SHAPES:
+                return False
+            if isinstance(outer, ast.Compare) or (
+                isinstance(outer, ast.If | ast.While | ast.IfExp) and child is outer.test
+            ):
+                return False
+            if isinstance(outer, ast.With) and any(
+                _mentions(x.context_expr, NO_GRADIENT) for x in outer.items
+            ):
+                return False
+            if isinstance(outer, ast.FunctionDef) and _is_without(outer):
+                return False
+            child = outer
+        return True
+
+    def is_asked(self, node: ast.AST, words: set[str]) -> bool:
+        """Whether an `if`, an early return or an assertion asks about one of these names."""
+        return any(not words.isdisjoint(found) for found in self._asked_before(node))
+
+    def words_of(self, *terms: Term) -> set[str]:
+        """Return the names from which terms are made."""
+        found: set[str] = set()
+        for term in terms:
+            for part in term.every:
+                found |= set(_words(part.node)) | self.called.get(id(part), set())
+        return found - set(self.names.meant) - NOT_WORDS
+
+    def _asked_before(self, node: ast.AST) -> Iterator[set[str]]:
+        child = node
+        for outer in self.scopes.around(node):
+            if isinstance(outer, ast.If | ast.IfExp | ast.While) and child is not outer.test:
+                yield set(_asked(outer.test))
+            if isinstance(outer, Function | ast.Module) or hasattr(outer, "body"):
+                yield from self._of_block(outer, child)
+            if isinstance(outer, Function):
+                return
+            child = outer
+
+    def _of_block(self, outer: ast.AST, child: ast.AST) -> Iterator[set[str]]:
+        """Give what the statements before one ask, in the same block."""
+        for block in BLOCKS:
+            body = getattr(outer, block, ())
+            if not isinstance(body, list) or child not in body:
+                continue
+            for statement in body[: body.index(child)]:
+                if isinstance(statement, ast.Assert):
+                    yield set(_asked(statement.test))
+                elif isinstance(statement, ast.If):
+                    yield from self._of_if(statement)
+
+    def _of_if(self, statement: ast.If) -> Iterator[set[str]]:
+        asked = set(_asked(statement.test))
+        written = {
+            one.id
+            for one in ast.walk(statement)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        }
+        if any(isinstance(x, EXITS) for x in (*statement.body, *statement.orelse)):
+            yield asked
+        elif written:
+            yield asked & written
+
+
+def _is_without(function: ast.FunctionDef) -> bool:
+    marked = any(_mentions(x, NO_GRADIENT) for x in function.decorator_list)
+    return marked or bool(FIRST.match(function.name))
+
+
+def _mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
+    return any(_word(x) in words for x in ast.walk(node))
+
+
+def _word(node: ast.AST) -> str:
+    return str(getattr(node, "attr", "") or getattr(node, "id", ""))
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name | ast.Attribute):
+            yield _word(part)
+
+
+def _asked(test: ast.expr) -> Iterator[str]:
+    """Give the names about whose numbers a condition asks."""
+    stack: list[ast.AST] = [test]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Attribute) and node.attr in SHAPES:
+            continue
+        if isinstance(node, ast.Call) and _word(node.func) in {"len", "isinstance", "hasattr"}:
+            continue
+        if isinstance(node, ast.Compare) and not all(type(op) in COMPARISONS for op in node.ops):
+            continue
+        if isinstance(node, ast.Compare) and any(_is_text(x) for x in node.comparators):
+            continue
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield _word(node)
+        stack += ast.iter_child_nodes(node)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str | None)

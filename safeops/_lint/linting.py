@@ -1,0 +1,122 @@
+"""What is found in a text, and the text with what is found repaired."""
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from safeops._lint.fixes import Edits, Fix, fix_of, page_of, taken_names
+from safeops._lint.names import DIFFERENTIATED
+from safeops._lint.rules import TITLES, File, Found, check
+from safeops._lint.sources import lines_of
+
+IGNORE = re.compile(r"#\s*safeops:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
+# Without one of these words there is nothing to find, and the file is not read further.
+WORDS = re.compile(
+    r"\b(where|where_v2|select|masked_fill_?|nan_to_num_?|a?r?c?cosh?|a?r?c?sinh?|atan2|arctan2|"
+    r"a?r?c?tanh|r?sqrt_?|pow_?|log\w*|norm|vector_norm|\w*softmax|hypot|raise)\b|/|\*\*|\*|\]\s*="
+)
+
+
+@dataclass(eq=False)
+class Finding:
+    """What is wrong at a place of a file, and what to write there."""
+
+    rule: str
+    line: int
+    column: int  # from 1, in characters
+    end_line: int
+    end_column: int
+    message: str
+    found: Found
+    edit: tuple[int, str, str] | None = None  # first line, the lines as they are, as they become
+    cure: str = ""
+    proof: str = ""  # what --confirm saw
+    names: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Report:
+    """The findings in a text."""
+
+    text: str
+    tree: ast.Module
+    file: File | None = None
+    findings: list[Finding] = field(default_factory=list)
+    fixes: list[Fix] = field(default_factory=list)
+
+    @cached_property
+    def fixed(self) -> str:
+        """The text with all edits."""
+        if not self.fixes:
+            return self.text
+        return Edits(page_of(self.text, self.tree), self.fixes).applied()
+
+
+def lint(
+    text: str,
+    select: frozenset[str] = frozenset(TITLES),
+    *,
+    numpy: bool = False,
+    tree: ast.Module | None = None,
+) -> Report:
+    """Return what these rules find in a text; a SyntaxError if that is no Python."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # of what is read, which is not ours
+        tree = ast.parse(text) if tree is None else tree
+    file = File(tree, DIFFERENTIATED | ({"numpy"} if numpy else set()))
+    report = Report(text, tree, file)
+    if not is_of_arrays(file, text):
+        return report
+    lines = lines_of(text)
+    every = [one for one in check(file) if one.rule in select and not is_ignored(one, lines)]
+    page = page_of(text, tree)
+    taken = taken_names(tree)
+    fixes = [fix_of(page, one, taken) for one in every]
+    report.fixes = [fix for fix in fixes if fix is not None]
+    edits = Edits(page, report.fixes)
+    for one, fix in zip(every, fixes, strict=True):
+        report.findings.append(finding_of(one, fix, edits, lines))
+    return report
+
+
+def is_of_arrays(file: File, text: str) -> bool:
+    """Whether a file may have what the rules look for."""
+    known = file.names.frameworks & file.differentiated or re.search(r"\bxp\b", text)
+    return bool(known) and bool(WORDS.search(text))
+
+
+def is_ignored(one: Found, lines: list[str]) -> bool:
+    """Whether a comment on the lines of the finding says so."""
+    rows = range(one.node.lineno, (one.node.end_lineno or one.node.lineno) + 1)
+    for row in {*rows, one.whole.lineno, one.whole.end_lineno or one.whole.lineno}:
+        said = IGNORE.search(lines[row - 1])
+        if said and (said[1] is None or one.rule in re.split(r"[\s,]+", said[1].upper())):
+            return True
+    return False
+
+
+def finding_of(one: Found, fix: Fix | None, edits: Edits, lines: list[str]) -> Finding:
+    """Return what is reported of what a rule found."""
+    node = one.node
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
+    found = Finding(
+        one.rule,
+        node.lineno,
+        column_of(lines, node.lineno, node.col_offset),
+        end_line,
+        column_of(lines, end_line, end),
+        one.why,
+        one,
+        cure=one.cure,
+    )
+    if fix is not None:
+        found.edit = edits.of(fix.node)
+        found.names = (fix.name,) if fix.name else ()
+    return found
+
+
+def column_of(lines: list[str], line: int, offset: int) -> int:
+    """Return the number of a character, from 1, at an offset in bytes."""
+    return len(lines[line - 1].encode()[:offset].decode(errors="replace")) + 1

@@ -1,0 +1,177 @@
+"""The names of a file: which framework's function a call means, whatever it is imported as."""
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+# The first word of a module's name, and whose functions it has.
+FRAMEWORKS = {
+    "autograd": "jax",  # of HIPS, whose functions JAX took over
+    "jax": "jax",
+    "keras": "keras",
+    "numpy": "numpy",
+    "scipy": "numpy",
+    "tensorflow": "tensorflow",
+    "tf_keras": "tensorflow",
+    "torch": "torch",
+}
+DIFFERENTIATED = frozenset({"jax", "keras", "tensorflow", "torch", "xp"})
+# Names that people give to a namespace that is passed in.
+NAMESPACES = {"xp": "xp", "xnp": "xp"}
+# One word for an operation with several.
+WORDS = {
+    "absolute": "abs",
+    "add_n": "add",
+    "amax": "max",
+    "amin": "min",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "bitwise_and": "logical_and",
+    "bitwise_not": "logical_not",
+    "bitwise_or": "logical_or",
+    "clamp": "clip",
+    "clamp_max": "minimum",
+    "clamp_min": "maximum",
+    "clip_by_value": "clip",
+    "divide": "div",
+    "float_power": "pow",
+    "gammaln": "lgamma",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "is_finite": "isfinite",
+    "is_inf": "isinf",
+    "is_nan": "isnan",
+    "less": "lt",
+    "less_equal": "le",
+    "log_sigmoid": "logsigmoid",
+    "matrix_norm": "matrixnorm",
+    "multiply": "mul",
+    "nansum": "sum",
+    "negative": "neg",
+    "not_equal": "ne",
+    "power": "pow",
+    "reduce_euclidean_norm": "norm",
+    "reduce_logsumexp": "logsumexp",
+    "reduce_max": "max",
+    "reduce_mean": "mean",
+    "reduce_min": "min",
+    "reduce_prod": "prod",
+    "reduce_std": "std",
+    "reduce_sum": "sum",
+    "reduce_variance": "var",
+    "select": "where",
+    "subtract": "sub",
+    "true_divide": "div",
+    "truediv": "div",
+    "var": "var",
+    "vector_norm": "norm",
+    "where_v2": "where",
+    "equal": "eq",
+    "expit": "sigmoid",
+}
+# Methods of arrays that mean the function of that name.
+METHODS = frozenset(
+    """
+    abs absolute acos acosh add all amax amin any arccos arcsin arctanh asin astype atan2 atanh
+    bool byte clamp clamp_max clamp_min clip clone contiguous cos cosh cpu cuda cumsum detach
+    digamma div divide double eq erfinv exp expand expand_as expm1 flatten float ge greater gt half
+    int isfinite isinf isnan item le lgamma log log10 log1p log2 logical_and logical_not logical_or
+    logit long logsumexp lt masked_fill max maximum mean min minimum mul multiply nan_to_num ne neg
+    nansum norm numpy permute pow power prod ravel reciprocal relu repeat requires_grad_ reshape
+    rsqrt sigmoid sign sin sinh softmax sqrt square squeeze std sub sum tanh to tolist transpose
+    true_divide type type_as unsqueeze var view view_as where
+    """.split()  # noqa: SIM905  (names read best in a row)
+)
+BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "pow", "range", "round"})
+
+
+class Called(NamedTuple):
+    """A call: the operation, whose it is, its arguments with an array that it is a method of."""
+
+    operation: str
+    framework: str
+    args: tuple[ast.expr, ...]
+    options: dict[str, ast.expr]
+
+
+class Names:
+    """The modules and functions that a file has imported, by the names that it gave them."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        """Read the imports, wherever they stand."""
+        self.meant = dict(_imported(tree))
+
+    @cached_property
+    def frameworks(self) -> set[str]:
+        """Whose functions the file can call."""
+        found = {framework_of(name) for name in self.meant.values()}
+        return found - {""}
+
+    @cached_property
+    def home(self) -> str:
+        """The framework of a method of an array: the only one that the file imports."""
+        found = (self.frameworks & DIFFERENTIATED) or self.frameworks
+        return min(found, default="xp") if len(found) < 2 or "torch" not in found else "torch"  # noqa: PLR2004
+
+    def full(self, node: ast.expr) -> str:
+        """Return the full name of a module or function; "" if it is neither."""
+        words: list[str] = []
+        while isinstance(node, ast.Attribute):
+            words.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return ""
+        first = self.meant.get(node.id) or NAMESPACES.get(node.id, "")
+        return ".".join([first, *reversed(words)]) if first else ""
+
+    def called(self, call: ast.Call) -> Called | None:
+        """Return what a call of a known framework is."""
+        options = {k.arg: k.value for k in call.keywords if k.arg}
+        is_open = any(isinstance(x, ast.Starred) for x in call.args)
+        if is_open or len(options) < len(call.keywords):
+            return None
+        return self._called(call.func, tuple(call.args), options)
+
+    def _called(
+        self, f: ast.expr, args: tuple[ast.expr, ...], options: dict[str, ast.expr]
+    ) -> Called | None:
+        full = self.full(f)
+        if framework := framework_of(full):
+            return Called(word_of(full), framework, args, options)
+        if isinstance(f, ast.Name) and not full and f.id in BUILTINS:
+            return Called(f.id, "python", args, options)
+        is_method = isinstance(f, ast.Attribute) and f.attr.removesuffix("_") in METHODS
+        if isinstance(f, ast.Attribute) and is_method and not full:
+            return Called(word_of(f.attr), self.home, (f.value, *args), options)
+        return None
+
+
+def word_of(name: str) -> str:
+    """Return the one word for an operation."""
+    last = name.rpartition(".")[2]
+    last = last.removesuffix("_") or last
+    return WORDS.get(last, last)
+
+
+def framework_of(full: str) -> str:
+    """Return whose function a full name means; "" if that of none."""
+    first = full.partition(".")[0]
+    return "xp" if first == "xp" else FRAMEWORKS.get(first, "")
+
+
+def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or name, name
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield alias.asname or alias.name, f".{node.module or ''}.{alias.name}"

@@ -1,0 +1,160 @@
+"""Numbers at which a selection leaves out a branch whose derivative is not finite."""
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+from safeops._lint.bounds import bounds
+from safeops._lint.terms import REDUCTIONS, Term
+from safeops._lint.values import SINGULAR, Program, Value
+
+# Tried in this order: the first that shows the fault is the one that is reported.
+POINTS = (0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 200.0, -200.0)
+FEW = 7  # points for each of three atoms
+VARIED = 3  # atoms that are varied at once
+MOST = 8  # atoms beyond which nothing is tried
+LARGEST = 150  # operations beyond which nothing is tried
+BIG = 1e6
+
+
+class Hit(NamedTuple):
+    """A fault: the operation without a finite slope, and the numbers at which it is dropped."""
+
+    culprit: Term
+    numbers: dict[str, float]
+
+
+def hit(cond: Term, taken: Term, other: Term) -> Hit | None:
+    """
+    Return where ``where(cond, taken, other)`` drops a branch that has no finite slope.
+
+    Only if the condition keeps that operation from the points at which it fails: if it fails among
+    the entries that are taken too, the condition is about something else.
+    """
+    asked = set(cond.atoms)
+    if not asked or not any(is_suspect(x, asked) for x in (*taken.every, *other.every)):
+        return None
+    program = Program(cond, taken, other)
+    if len(program.parts) > LARGEST:
+        return None
+    hits: dict[str, list[Hit]] = {}
+    failed: set[str] = set()
+    for numbers in trials(cond, taken, other):
+        found = program.run(numbers)
+        chosen = found[cond.key].number
+        if chosen is None:
+            continue
+        here, dead = (taken, other) if chosen else (other, taken)
+        bad = found[dead.key].bad
+        if (genuine := found[here.key].bad) is not None:
+            failed.add(genuine.key)
+        elif bad is not None and is_suspect(bad, asked) and is_healthy(found[here.key]):
+            hits.setdefault(bad.key, []).append(Hit(bad, numbers))
+    if asks_by_value(cond):  # of what comes out, not of what goes in
+        failed.clear()
+    kept = (one for key, some in hits.items() if key not in failed for one in some[:TRIED])
+    return next((one for one in kept if is_meant(program, cond, one)), None)
+
+
+def is_meant(program: Program, cond: Term, found: Hit) -> bool:
+    """
+    Whether a condition is there for the point at which an operation fails.
+
+    It is if the branch is taken close by, or if the operation overflows. Else the condition divides
+    the numbers somewhere else, and that point may be outside of them: a shape of -1.
+    """
+    numbers = found.numbers
+    if any(abs(numbers[name]) > HUGE for name in found.culprit.atoms):
+        return found.culprit.operation in OVERFLOWING
+    here = program.run(numbers)[cond.key].number
+    for name in cond.atoms:
+        for step in (x for size in CLOSE for x in (size, -size)):
+            beside = program.run(numbers | {name: numbers[name] + step})[cond.key].number
+            if beside is not None and bool(beside) != bool(here):
+                return True
+    return False
+
+
+def asks_by_value(cond: Term) -> bool:
+    """Whether a condition asks if a value is NaN or infinite."""
+    return any(
+        x.operation in {"isnan", "isinf", "isfinite"} or math.isinf(x.value or 0)
+        for x in cond.every
+    )
+
+
+TRIED = 8  # faults of one operation that are looked at
+OVERFLOWING = frozenset({"cosh", "exp", "expm1", "sinh"})
+CLOSE = (1e-4, 1e-2, 0.1, 0.5)
+
+
+def is_suspect(term: Term, asked: set[str]) -> bool:
+    """Whether an operation may have no finite slope because of what the condition asks about."""
+    if term.operation not in SINGULAR:
+        return False
+    causes = causes_of(term)
+    return any(not asked.isdisjoint(x.atoms) and not is_padded(x) for x in causes)
+
+
+def causes_of(term: Term) -> tuple[Term, ...]:
+    """Return the operands at whose numbers an operation fails."""
+    if term.operation == "div":
+        return term.args[1:]
+    if term.operation == "pow":
+        return term.args[:1]
+    if term.operation in {"mul", "square"}:  # of a factor that is infinite, and has no slope itself
+        return tuple(x for x in term.args if x.is_plain and x.operation in SINGULAR)
+    return term.args
+
+
+def is_padded(term: Term) -> bool:
+    """Whether a small number is added: ``x + eps``."""
+    return term.operation == "add" and any(0 < (x.value or 0) <= SMALL for x in term.args)
+
+
+SMALL = 1e-2
+
+
+def is_healthy(found: Value) -> bool:
+    """Whether a branch has a finite number, as far as is known."""
+    return found.number is None or math.isfinite(found.number)
+
+
+def first_bad(term: Term) -> Hit | None:
+    """Return where a term has no finite slope, but for an overflow."""
+    program = Program(term)
+    for numbers in trials(term):
+        bad = program.run(numbers)[term.key].bad
+        if bad is not None and not any(abs(x) > HUGE for x in numbers.values()):
+            return Hit(bad, numbers)
+    return None
+
+
+HUGE = 100.0
+
+
+def trials(*terms: Term) -> Iterator[dict[str, float]]:
+    """Give numbers for the atoms: those of the first term vary, and a few more."""
+    atoms = {name: atom for term in terms for name, atom in term.atoms.items()}
+    if len(atoms) > MOST:
+        return
+    mentioned = {x.value for term in terms for x in term.every if x.value is not None}
+    more = sorted(x for x in mentioned - set(POINTS) if abs(x) < BIG)
+    rest = set().union(*(term.atoms for term in terms[1:]))
+    first = sorted(terms[0].atoms, key=lambda name: name not in rest)
+    varied = [*first, *(name for name in atoms if name not in first)][:VARIED]
+    points = [*more[:FEW], *POINTS] if len(varied) < VARIED else [*more[:2], *POINTS[: FEW - 1]]
+    points.sort(key=lambda x: POINTS.index(x) if x in POINTS else len(POINTS))
+    grids = [[p for p in points if is_possible(atoms[name], p)] for name in varied]
+    fixed = {name: 0.37 + 0.171 * i for i, name in enumerate(atoms)}  # no two are equal
+    for numbers in product(*grids):
+        yield fixed | dict(zip(varied, numbers, strict=True))
+
+
+def is_possible(atom: Term, number: float) -> bool:
+    """Whether an atom can have this number."""
+    if atom.operation not in REDUCTIONS:
+        return True
+    found = bounds(atom)
+    return found.low <= number <= found.high and not (found.above and number == found.low)

@@ -1,0 +1,535 @@
+"""The ten rules: each gives the places of a file at which its pattern stands."""
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from safeops._lint.bounds import bounds
+from safeops._lint.guards import Guards
+from safeops._lint.names import DIFFERENTIATED, Names
+from safeops._lint.probes import Hit, asks_by_value, first_bad, hit
+from safeops._lint.scopes import Scopes
+from safeops._lint.shapes import (
+    CLOSE,
+    ENDS,
+    is_mask,
+    is_named_mask,
+    is_root,
+    length_of,
+    number,
+)
+from safeops._lint.terms import TRUTH, Reader, Term
+
+TITLES = {
+    "SO001": "where-drops-singular-branch",
+    "SO002": "eps-after-the-norm",
+    "SO003": "clip-at-the-singular-point",
+    "SO004": "nan-to-num-hides-the-slope",
+    "SO005": "mask-times-infinity",
+    "SO006": "division-by-empty-mask",
+    "SO007": "softmax-of-empty-row",
+    "SO008": "root-of-a-zero-length",
+    "SO009": "guard-that-nan-passes",
+    "SO010": "acos-of-a-dot-product",
+}
+
+
+@dataclass(eq=False)
+class Found:
+    """A place where a rule holds: what is at fault, why, and what takes its place."""
+
+    rule: str
+    node: ast.expr  # what the caret points at
+    why: str
+    whole: ast.expr  # the expression that shows the fault when it is run
+    framework: str
+    culprit: Term | None = None  # the operation that a safe one can replace
+    numbers: dict[str, float] = field(default_factory=dict)  # of the atoms, where it fails
+    cure: str = ""  # in words, where there is no edit
+    selection: ast.Call | None = None  # the `where` that a safe one can replace
+    filled: Term | None = None  # what a selection puts in
+
+
+class File:
+    """A file as the rules see it."""
+
+    def __init__(self, tree: ast.Module, differentiated: frozenset[str] = DIFFERENTIATED) -> None:
+        """Read the names and assignments of a file."""
+        self.tree, self.differentiated = tree, differentiated
+        self.names = Names(tree)
+        self.scopes = Scopes(tree)
+        self.reader = Reader(self.names, self.scopes, differentiated)
+        self.guards = Guards(self.names, self.scopes, self.reader.called)
+
+    @cached_property
+    def expressions(self) -> list[ast.expr]:
+        """All expressions that a rule may ask about, outer ones first."""
+        kinds = ast.Call | ast.BinOp | ast.Subscript
+        return [node for node in self.scopes.order if isinstance(node, kinds)]
+
+    def terms(self, *operations: str) -> Iterator[Term]:
+        """Give the terms of these operations, wherever they stand."""
+        for term in self.every_term:
+            if term.operation in operations:
+                yield term
+
+    @cached_property
+    def every_term(self) -> list[Term]:
+        """The terms of all expressions that stand where something is differentiated."""
+        return [term for node in self.expressions for term in self._term(node)]
+
+    def _term(self, node: ast.expr) -> Iterator[Term]:
+        term = self.reader.term(node)
+        if term.node is node and term.operation not in {"atom", "constant"}:
+            yield term
+
+    def framework(self, *terms: Term) -> str:
+        """Return whose operations terms are made of; "" if nothing is differentiated there."""
+        named = [part.framework for term in terms for part in term.every if part.framework]
+        found = [x for x in named if x in self.differentiated]
+        if found:
+            return found[0]
+        home = self.names.home
+        return home if home in self.differentiated and not named and self.names.frameworks else ""
+
+    def is_live(self, node: ast.AST, *terms: Term) -> bool:
+        """Whether a gradient goes through an expression, and no `if` asks about its operands."""
+        nodes = [node, *(term.node for term in terms)]
+        if any(term.is_plain for term in terms) or not all(map(self.guards.has_gradient, nodes)):
+            return False
+        words = self.guards.words_of(*terms)
+        return not any(self.guards.is_asked(one, words) for one in nodes)
+
+    def text(self, node: ast.AST) -> str:
+        """Return the source of an expression, on one line and not too long."""
+        text = " ".join(ast.unparse(node).split())
+        return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
+LONGEST = 48  # of an expression in a sentence
+Rule = Callable[[File], Iterator[Found]]
+
+
+def at(file: File, culprit: Term, numbers: dict[str, float]) -> str:
+    """Return in words where an operation fails: ``x = 0``."""
+    shown = []
+    for name, atom in culprit.atoms.items():
+        if name in numbers and not atom.is_plain:
+            where = file.text(atom.node)
+            shown.append(f"{where} = {numbers[name]:g}")
+    return " and ".join(shown[:2])
+
+
+# SO001 and SO004: a selection drops what has no finite slope.
+
+
+def selections(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
+    """Give each selection as (itself, condition, what it takes, what it takes otherwise)."""
+    for term in file.terms("where", "index"):
+        if term.operation == "where":
+            yield (term, *term.args)  # type: ignore[misc]  # three of them
+        else:
+            x, mask = term.args
+            yield term, mask, x, file.reader.zero(term.node)
+    yield from assignments(file)
+
+
+def assignments(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
+    """Give each ``y[cond] = number``."""
+    for node in file.scopes.order:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
+            continue
+        target = node.targets[0]
+        if not isinstance(target.value, ast.Name):
+            continue
+        term, cond = file.reader.term(target.value), file.reader.term(target.slice)
+        if cond.operation not in TRUTH:
+            continue
+        other = file.reader.term(node.value)
+        yield term, cond, other, term
+
+
+def dropped(file: File) -> Iterator[Found]:
+    """SO001, SO004: ``where(x > 0, log(x), 0)``; ``where(isnan(y), 0, y)``."""
+    for whole, cond, taken, other in selections(file):
+        framework = file.framework(whole, taken, other)
+        if not framework:
+            continue
+        found = hit(cond, taken, other)
+        if found is None or not file.is_live(whole.node, found.culprit):
+            continue
+        if file.framework(found.culprit) or not found.culprit.framework:
+            put = taken if found.culprit in other.every else other
+            yield from drop(file, framework, (whole, cond, put), found)
+
+
+def drop(
+    file: File, framework: str, selection: tuple[Term, Term, Term], found: Hit
+) -> Iterator[Found]:
+    """Give one selection that drops what has no finite slope."""
+    whole, cond, put = selection
+    culprit, numbers = found
+    if NAN.search(ast.unparse(whole.node)):  # it marks what has no value
+        return
+    text = file.text(culprit.node)
+    why = (
+        f"line {whole.node.lineno} drops `{text}` at {at(file, culprit, numbers)}, but not its "
+        "slope, which is not finite there: 0 times that is NaN in the gradient"
+    )
+    call = whole.node if isinstance(whole.node, ast.Call) else None
+    rule = "SO004" if asks_by_value(cond) else "SO001"
+    one = Found(rule, culprit.node, why, whole.node, framework, culprit, numbers)
+    one.selection, one.filled = call, put
+    yield one
+
+
+NAN = re.compile(r"\bnan\b", re.IGNORECASE)
+
+
+def replaced(file: File) -> Iterator[Found]:
+    """SO004: ``nan_to_num(x / y)``."""
+    for term in file.terms("nan_to_num"):
+        framework = file.framework(term)
+        if not framework:
+            continue
+        found = first_bad(term.args[0])
+        if found is None or not file.is_live(term.node, found.culprit):
+            continue
+        text = file.text(found.culprit.node)
+        why = (
+            f"nan_to_num mends the value of `{text}` at {at(file, *found)}, and not its slope: "
+            "the gradient stays NaN"
+        )
+        yield Found("SO004", found.culprit.node, why, term.node, framework, *found)
+
+
+# SO005: 0 times infinity.
+
+
+def multiplied(file: File) -> Iterator[Found]:
+    """SO005: ``mask * log(x)``."""
+    for term in file.terms("mul"):
+        for mask, other in (term.args, term.args[::-1]):
+            framework = file.framework(term)
+            if not framework or not is_mask(mask) or is_mask(other):
+                continue
+            zero = file.reader.zero(term.node)
+            found = log_of(other) if is_named_mask(mask) else hit(mask, other, zero)
+            if found is None or not file.is_live(term.node, found.culprit):
+                continue
+            text = file.text(found.culprit.node)
+            why = (
+                f"the mask leaves `{text}` in at {at(file, *found)}: 0 times infinity is NaN, in "
+                "the gradient if not in the value"
+            )
+            yield Found("SO005", found.culprit.node, why, term.node, framework, *found)
+
+
+def log_of(term: Term) -> Hit | None:
+    """Return where a logarithm is infinite, if it is that of an array and nothing else."""
+    inner = term
+    while inner.operation in {"neg", "mul"}:
+        inner = next((x for x in inner.args if x.operation.startswith("log")), inner.args[-1])
+    if inner.operation not in {"log", "log2", "log10"} or inner.args[0].operation != "atom":
+        return None
+    return first_bad(inner)
+
+
+# SO002, SO008: lengths.
+
+
+def padded(file: File) -> Iterator[Found]:
+    """SO002: ``v / (norm(v) + eps)``."""
+    for term in file.terms("div"):
+        length = padded_length(term.args[1])
+        framework = file.framework(term) if length else ""
+        if length is None or not framework or not file.is_live(term.node, length):
+            continue
+        why = (
+            f"the eps saves the value where `{file.text(length.node)}` is 0, and not the gradient: "
+            "the slope of the length is not finite there"
+        )
+        yield Found("SO002", length.node, why, term.node, framework, length, zeros(length))
+
+
+def padded_length(term: Term) -> Term | None:
+    """Return the length in ``length + eps``, ``maximum(length, eps)``."""
+    if term.operation not in {"add", "maximum", "clip"}:
+        return None
+    for x, y in (term.args[:2], term.args[1::-1]):
+        if 0 < number(y) < 1 and (length_of(x) is not None or is_deviation(x)):
+            return x
+    return None
+
+
+def is_deviation(term: Term) -> bool:
+    """Whether a term is a deviation that has no slope where all entries are equal."""
+    return term.operation == "std" and term.framework in {"jax", "tensorflow", "keras", "xp"}
+
+
+def zeros(term: Term) -> dict[str, float]:
+    """Return 0 for every atom."""
+    return dict.fromkeys(term.atoms, 0.0)
+
+
+def rooted(file: File) -> Iterator[Found]:
+    """SO008: ``sqrt(sum(x**2))``; the norm of the differences of points with themselves."""
+    for term in file.terms("sqrt", "pow", "norm"):
+        inside = length_of(term)
+        framework = file.framework(term) if inside is not None else ""
+        if inside is None or not framework or not file.is_live(term.node, term):
+            continue
+        if (term.operation == "norm" and not is_pairwise(inside)) or is_of_constants(inside):
+            continue
+        where = "the two points are one" if is_pairwise(inside) else "all that it sums up is 0"
+        why = f"the slope of `{file.text(term.node)}` is not finite where {where}"
+        yield Found("SO008", term.node, why, term.node, framework, term, zeros(term))
+
+
+def is_of_constants(term: Term) -> bool:
+    """Whether the names say that squares are those of constants: ``sigma**2 + noise_level**2``."""
+    return any(CONSTANTS.search(name.split("@")[0]) for name in term.atoms)
+
+
+CONSTANTS = re.compile(r"(^|_|\.)(sigma|noise|scale|std|var|radius|h|w)(_\w+)?$", re.IGNORECASE)
+
+
+def is_pairwise(term: Term) -> bool:
+    """Whether a term has the differences of the rows of an array: ``x[:, None] - x``."""
+    return any(x.operation == "sub" and x.args[0].key == x.args[1].key for x in term.every)
+
+
+# SO003, SO010: a clip at the very end of a domain.
+
+
+def clipped(file: File) -> Iterator[Found]:
+    """SO003, SO010: ``sqrt(clip(x, 0))``; ``acos(clip(dot, -1, 1))``."""
+    for term in file.terms(*ENDS, "pow"):
+        word = "sqrt" if is_root(term) else term.operation
+        framework = file.framework(term) if word in ENDS else ""
+        if not framework:
+            continue
+        inner = term.args[0]
+        end = clip_at(inner, *ENDS[word])
+        is_angle = word == "acos" and is_dot(unclipped(inner))
+        unbounded = is_angle and inner.operation not in {"clip", "maximum", "minimum"}
+        if (end is None and not unbounded) or not file.is_live(term.node, term):
+            continue
+        yield clip_found(file, term, framework, end, is_angle=is_angle)
+
+
+def clip_found(
+    file: File, term: Term, framework: str, end: float | None, *, is_angle: bool
+) -> Found:
+    """Return what is wrong with a clip, or with an angle that has none."""
+    text = file.text(term.node)
+    if end is None:
+        why = f"rounding takes the argument of `{text}` beyond 1, where there is NaN"
+    else:
+        why = f"`{text}` clips at {end:g}, where the slope is infinite: the gradient is inf or NaN"
+    numbers = dict.fromkeys(term.atoms, 1.0 if end is None else end)
+    cure = "the angle is 2 * atan2(|a/|a| - b/|b||, |a/|a| + b/|b||)" if is_angle else ""
+    rule = "SO010" if is_angle else "SO003"
+    return Found(rule, term.node, why, term.node, framework, term, numbers, cure)
+
+
+def clip_at(term: Term, low: float, high: float) -> float | None:
+    """Return the end of a domain at which a term is clipped."""
+    word, args = term.operation, term.args
+    if word == "clip":
+        least, most = number(args[1]), number(args[2])
+        inside = bounds(args[0])
+        if low - CLOSE <= least <= low + tolerance(low) and inside.low <= low:
+            return low
+        at_high = math.isfinite(high) and abs(most - high) <= CLOSE and inside.high >= high
+        return high if at_high else None
+    if word == "maximum":
+        for x, y in (args, args[::-1]):
+            if number(x) == low and bounds(y).low <= low and not bounds(y).is_positive:
+                return low
+    return None
+
+
+def tolerance(end: float) -> float:
+    """Return how close to an end float32 does not tell a number from it."""
+    return CLOSE if end else 0.0
+
+
+def unclipped(term: Term) -> Term:
+    """Return what is inside clips."""
+    while term.operation in {"clip", "maximum", "minimum"}:
+        term = max(term.args, key=lambda x: len(x.every))
+    return term
+
+
+DOTS = frozenset({"dot", "matmul", "inner", "vdot", "cosine_similarity", "einsum"})
+
+
+def is_dot(term: Term) -> bool:
+    """Whether a term is a dot product, perhaps over the lengths."""
+    word, args = term.operation, term.args
+    if word == "div":
+        return is_dot(args[0])
+    if word == "sum":
+        return args[0].operation == "mul" and args[0].args[0].key != args[0].args[1].key
+    return word in DOTS
+
+
+# SO006, SO007: nothing is kept.
+
+
+def averaged(file: File) -> Iterator[Found]:
+    """SO006: ``sum(loss * mask) / mask.sum()``."""
+    for term in file.terms("div"):
+        total = term.args[1]
+        if total.operation not in {"sum", "mean"} or not is_mask(total.args[0]):
+            continue
+        framework = file.framework(term)
+        if not framework or not file.guards.has_gradient(term.node) or term.args[0].is_plain:
+            continue
+        words = file.guards.words_of(total)
+        if file.guards.is_asked(term.node, words) or file.guards.is_asked(total.node, words):
+            continue
+        text = file.text(total.node)
+        why = f"`{text}` is 0 where the mask keeps nothing: 0 / 0 is NaN"
+        yield Found("SO006", term.node, why, term.node, framework, term, zeros(total))
+
+
+def emptied(file: File) -> Iterator[Found]:
+    """SO007: ``softmax(masked_fill(x, mask, -inf))``; the sum of two masks of ``finfo.min``."""
+    for term in file.terms("softmax", "log_softmax"):
+        framework = file.framework(term)
+        inner = term.args[0]
+        if not framework or is_mended(file, term.node):
+            continue
+        if (mask := mask_of_infinity(inner)) is not None and not is_never_empty(file, mask):
+            text = file.text(mask.node)
+            why = f"a row that `{text}` leaves out as a whole is all -inf, and its softmax is NaN"
+        elif len(minimum_masks(inner)) > 1:
+            why = "the sum of two masks of finfo.min is -inf: a row of these has the softmax NaN"
+        else:
+            continue
+        if not file.guards.is_asked(term.node, file.guards.words_of(inner) - {"float"}):
+            yield Found("SO007", term.node, why, term.node, framework, term)
+
+
+def mask_of_infinity(term: Term) -> Term | None:
+    """Return the mask that puts -inf into the argument of a softmax."""
+    if term.operation == "where":
+        cond, x, y = term.args
+        return cond if -math.inf in {number(x), number(y)} else None
+    if term.operation in {"add", "sub", "mul", "div", "if"}:
+        return next((m for x in term.args if (m := mask_of_infinity(x)) is not None), None)
+    return None
+
+
+def is_never_empty(file: File, mask: Term) -> bool:
+    """Whether a mask keeps something in each row: a triangle, the largest ones, lengths."""
+    words = {word.lower() for word in file.guards.words_of(mask) | set(mask_words(file, mask))}
+    return any(known in word for word in words for known in NEVER_EMPTY)
+
+
+def mask_words(file: File, mask: Term) -> Iterator[str]:
+    """Give the names of all functions of which a mask is made."""
+    nodes = [node for part in mask.every for node in ast.walk(part.node)]
+    for name in [node for node in nodes if isinstance(node, ast.Name)]:
+        given = file.scopes.definition_of(name)
+        if given is not None and given.value is not None:
+            nodes += ast.walk(given.value)
+    yield from (last_word(node) for node in nodes if isinstance(node, ast.Call))
+
+
+NEVER_EMPTY = (
+    "arange", "causal", "diag", "eye", "filter", "future", "kth", "lookahead", "look_ahead",
+    "remove", "sort", "subsequent", "suppress", "topk", "top_k", "top_p", "tril", "triu", "window",
+)  # fmt: skip
+
+
+def minimum_masks(term: Term) -> list[Term]:
+    """Return the masks of the least number that are summed up."""
+    if term.operation == "add":
+        return [mask for x in term.args for mask in minimum_masks(x)]
+    least = any(number(x) <= LEAST for x in term.every)
+    return [term] if least and term.operation in {"where", "mul"} else []
+
+
+LEAST = -1e38
+
+
+def is_mended(file: File, node: ast.expr) -> bool:
+    """Whether what a softmax gives goes through a selection next."""
+    parent = file.scopes.parents[node]
+    while isinstance(parent, ast.Attribute | ast.Call):
+        if last_word(parent) in MENDS:
+            return True
+        parent = file.scopes.parents[parent]
+    if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
+        return False
+    name = parent.targets[0].id
+    calls = (x for x in ast.walk(file.scopes.scope_of(parent)) if isinstance(x, ast.Call))
+    mending = (call for call in calls if last_word(call) in MENDS)
+    return any(isinstance(x, ast.Name) and x.id == name for call in mending for x in ast.walk(call))
+
+
+MENDS = frozenset({"nan_to_num", "masked_fill", "where", "nan_to_num_", "masked_fill_"})
+
+
+def last_word(node: ast.AST) -> str:
+    """Return the last word of the name of a function, or of what is called."""
+    f = node.func if isinstance(node, ast.Call) else node
+    return str(getattr(f, "attr", "") or getattr(f, "id", ""))
+
+
+# SO009: a comparison with NaN is False.
+
+
+def passed(file: File) -> Iterator[Found]:
+    """SO009: ``if norm <= tol: raise``."""
+    for node in file.scopes.order:
+        if not isinstance(node, ast.If) or not isinstance(node.body[0], ast.Raise):
+            continue
+        for test in ast.walk(node.test):
+            if isinstance(test, ast.Compare) and is_small_guard(file, test):
+                why = f"NaN passes `{file.text(test)}`: every comparison with NaN is False"
+                found = Found("SO009", test, why, test, file.names.home)
+                found.cure = "ask for what is right: `if not norm > tol`"
+                yield found
+
+
+def is_small_guard(file: File, test: ast.Compare) -> bool:
+    """Whether a comparison asks if a number of an array is small."""
+    if len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE):
+        return False
+    left, right = file.reader.term(test.left), file.reader.term(test.comparators[0])
+    if not 0 < number(right) <= SMALL or left.value is not None:
+        return False
+    used = {part.framework for part in left.every if part.framework}
+    return bool(used & {*file.differentiated, "numpy"}) and left.operation in LENGTHS
+
+
+SMALL = 1e-2
+LENGTHS = frozenset({"norm", "abs", "sqrt", "max", "min", "sum", "mean", "div", "sub"})
+
+RULES: tuple[Rule, ...] = (
+    dropped,
+    replaced,
+    multiplied,
+    padded,
+    clipped,
+    rooted,
+    averaged,
+    emptied,
+    passed,
+)
+
+
+def check(file: File) -> list[Found]:
+    """Return what the rules find, each place once, in the order of the text."""
+    found: dict[tuple[int, int], Found] = {}
+    for rule in RULES:
+        for one in rule(file):
+            found.setdefault((one.node.lineno, one.node.col_offset), one)
+    return [found[key] for key in sorted(found)]

@@ -1,0 +1,216 @@
+"""Which value a name has where it is read: the assignment before, if there is one and no other."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+Scope = Function | Comprehension | ast.Module
+BLOCKS = ("body", "orelse", "finalbody", "handlers")
+# A branch of it may not run: what it assigns is not known after it.
+MAYBE = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.ExceptHandler)
+SHAPE = re.compile(r"(size|shape)s?(\(\))?(\[.*\])?$")  # what is unpacked is numbers of entries
+PLAIN = frozenset({"int", "bool", "float", "str"})  # of Python: no gradient goes there
+
+
+@dataclass(eq=False)
+class Definition:
+    """A place where a name gets a value; no value if it is not that of one expression."""
+
+    name: str
+    statement: ast.AST
+    value: ast.expr | None = None
+    is_plain: bool = False  # a number of Python, by its annotation
+    is_number: bool = False  # a float, by its annotation
+    perhaps: tuple[ast.expr, ...] = ()  # the values that it may have
+
+
+@dataclass(eq=False)
+class Scopes:
+    """The assignments of a file."""
+
+    tree: ast.Module
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    order: dict[ast.AST, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Number the nodes in the order of the text."""
+        stack: list[ast.AST] = [self.tree]
+        while stack:
+            node = stack.pop()
+            self.order[node] = len(self.order)
+            children = list(ast.iter_child_nodes(node))
+            for child in children:
+                self.parents[child] = node
+            stack += reversed(children)
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Give what a node is a part of, inner ones first."""
+        while node is not self.tree:
+            node = self.parents[node]
+            yield node
+
+    def statement_of(self, node: ast.AST) -> ast.AST:
+        """Return the statement that an expression is a part of."""
+        while not isinstance(node, ast.stmt) and node is not self.tree:
+            node = self.parents[node]
+        return node
+
+    def scope_of(self, node: ast.AST) -> ast.AST:
+        """Return the function, or the like, that a node stands in."""
+        return next((x for x in self.around(node) if isinstance(x, Scope)), self.tree)
+
+    @cached_property
+    def definitions(self) -> dict[ast.AST, dict[str, list[Definition]]]:
+        """By scope and name, in the order of the text."""
+        found: dict[ast.AST, dict[str, list[Definition]]] = defaultdict(lambda: defaultdict(list))
+        for node in list(self.order):
+            for one in definitions_in(node):
+                scope = node if isinstance(node, Function) else self.scope_of(one.statement)
+                found[scope][one.name].append(one)
+                self._place(one)
+        return found
+
+    def _place(self, one: Definition) -> None:
+        """Let ``x + y`` of ``x += y``, which the text does not have, be a part of its statement."""
+        if isinstance(one.value, ast.BinOp) and one.value not in self.parents:
+            self.parents[one.value] = one.statement
+            self.parents[one.value.left] = one.value
+
+    def definition_of(self, name: ast.Name) -> Definition | None:
+        """Return what gave a name its value; None if that is not known."""
+        statement = self.statement_of(name)
+        scope: ast.AST = name
+        is_outer = False
+        while scope is not self.tree:
+            scope = self.scope_of(scope)
+            every = self.definitions[scope].get(name.id) if scope in self.definitions else None
+            if every:
+                return self._of_outer(every) if is_outer else self._reaching(every, statement)
+            is_outer = is_outer or not isinstance(scope, ast.Lambda | Comprehension)
+        return None
+
+    def _of_outer(self, every: list[Definition]) -> Definition | None:
+        """Return the definition of a name that another function has assigned."""
+        return every[0] if len(every) == 1 else Definition(every[0].name, every[0].statement)
+
+    def _reaching(self, every: list[Definition], use: ast.AST) -> Definition:
+        at = self.order[use]
+        before = [one for one in every if self.order[one.statement] < at]
+        if not before:
+            return Definition(every[0].name, every[0].statement)
+        last = before[-1]
+        if self._is_sure(last.statement, use) and not self._comes_round(every, last, use):
+            return last
+        values = [one.value for one in before if one.value is not None]
+        perhaps = tuple(values) if len(values) == len(before) else ()
+        return Definition(last.name, last.statement, perhaps=perhaps)
+
+    def _comes_round(self, every: list[Definition], last: Definition, use: ast.AST) -> bool:
+        """Whether a loop around the use assigns the name later on."""
+        loops = [x for x in self.around(use) if isinstance(x, ast.For | ast.AsyncFor | ast.While)]
+        inner = [x for x in loops if x not in list(self.around(last.statement))]
+        return any(loop in self.around(one.statement) for loop in inner for one in every)
+
+    def _is_sure(self, statement: ast.AST, use: ast.AST) -> bool:
+        """Whether a statement has run wherever a later one runs."""
+        if isinstance(statement, Scope):
+            return True
+        outside = {id(x) for x in self.around(use)}
+        child = statement
+        for outer in self.around(statement):
+            if isinstance(outer, MAYBE) and not (
+                id(outer) in outside and self._branch(outer, child) == self._branch_of(outer, use)
+            ):
+                return False
+            if isinstance(outer, Scope):
+                return True
+            child = outer
+        return True
+
+    def _branch_of(self, outer: ast.AST, node: ast.AST) -> str:
+        while self.parents[node] is not outer:
+            node = self.parents[node]
+        return self._branch(outer, node)
+
+    def _branch(self, outer: ast.AST, child: ast.AST) -> str:
+        """Return which block of a statement another one stands in."""
+        for block in BLOCKS:
+            if child in getattr(outer, block, ()):
+                return block
+        return ""
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        """All functions."""
+        return [node for node in self.order if isinstance(node, Function)]
+
+
+def definitions_in(node: ast.AST) -> Iterator[Definition]:
+    """Give the names to which a node gives a value."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _targets(target, node, node.value)
+    elif isinstance(node, ast.AnnAssign) and node.value is not None:
+        yield from _targets(node.target, node, node.value)
+    elif isinstance(node, ast.AugAssign):
+        yield from _targets(node.target, node, _sum_of(node))
+    elif isinstance(node, ast.Expr) and _in_place(node.value):
+        yield Definition(_in_place(node.value), node, node.value)
+    elif isinstance(node, Function):
+        yield from _parameters(node)
+    elif isinstance(node, ast.NamedExpr):
+        yield Definition(node.target.id, node, node.value)
+    elif isinstance(node, ast.For | ast.AsyncFor | ast.comprehension):
+        yield from _targets(node.target, node, None)
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        yield from _targets(node.optional_vars, node, None)
+
+
+def _targets(target: ast.expr, statement: ast.AST, value: ast.expr | None) -> Iterator[Definition]:
+    if isinstance(target, ast.Name):
+        yield Definition(target.id, statement, value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        values: list[ast.expr | None] = [None] * len(target.elts)
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(values):
+            values = list(value.elts)
+        plain = value is not None and bool(SHAPE.search(ast.unparse(value)))
+        for one, part in zip(target.elts, values, strict=True):
+            for found in _targets(one, statement, part):
+                found.is_plain = found.is_plain or plain
+                yield found
+    elif isinstance(target, ast.Starred):
+        yield from _targets(target.value, statement, None)
+    elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+        yield Definition(target.value.id, statement)  # written into
+
+
+def _sum_of(node: ast.AugAssign) -> ast.expr | None:
+    """Return ``x + y`` for ``x += y``, at its place."""
+    if not isinstance(node.target, ast.Name):
+        return None
+    left = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
+    return ast.copy_location(ast.BinOp(left, node.op, node.value), node)
+
+
+def _in_place(node: ast.expr) -> str:
+    """Return the name of the tensor that a call such as ``x.clamp_(0)`` writes into."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return ""
+    name, array = node.func.attr, node.func.value
+    writes = name.endswith("_") and not name.startswith("_") and isinstance(array, ast.Name)
+    return array.id if writes and isinstance(array, ast.Name) else ""
+
+
+def _parameters(node: Function) -> Iterator[Definition]:
+    args = node.args
+    for one in [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]:
+        if one is not None:
+            hint = one.annotation
+            plain = isinstance(hint, ast.Name) and hint.id in PLAIN
+            number = isinstance(hint, ast.Name) and hint.id == "float"
+            yield Definition(one.arg, node, is_plain=plain, is_number=number)

@@ -1,0 +1,90 @@
+"""The patterns that several rules ask for: a length, a mask, an end of a domain."""
+
+import math
+import re
+
+from safeops._lint.bounds import bounds
+from safeops._lint.terms import TRUTH, Term
+
+# Their norm of a zero vector has no finite slope; that of PyTorch is 0 there.
+STEEP = frozenset({"jax", "tensorflow", "keras", "xp"})
+MASK = re.compile(r"(^|_)(mask|masks|valid)$", re.IGNORECASE)
+ENDS = {  # the ends of a domain at which the slope is infinite
+    "acos": (-1.0, 1.0),
+    "acosh": (1.0, math.inf),
+    "asin": (-1.0, 1.0),
+    "atanh": (-1.0, 1.0),
+    "log": (0.0, math.inf),
+    "log10": (0.0, math.inf),
+    "log1p": (-1.0, math.inf),
+    "log2": (0.0, math.inf),
+    "logit": (0.0, 1.0),
+    "rsqrt": (0.0, math.inf),
+    "sqrt": (0.0, math.inf),
+}
+CLOSE = 3e-8  # float32 rounds 1 - CLOSE to 1
+
+
+def number(term: Term) -> float:
+    """Return the number of a constant; NaN of what is none."""
+    return math.nan if term.value is None else term.value
+
+
+def is_root(term: Term) -> bool:
+    """Whether a term is a square root."""
+    return term.operation == "sqrt" or (term.operation == "pow" and number(term.args[1]) == 0.5)  # noqa: PLR2004  (a root)
+
+
+def is_square(term: Term) -> bool:
+    """Whether a term is a square."""
+    word, args = term.operation, term.args
+    if word == "mul":
+        return args[0].key == args[1].key or (number(args[0]) > 0 and is_square(args[1]))
+    return word == "square" or (word == "pow" and number(args[1]) == 2)  # noqa: PLR2004  (a square)
+
+
+def is_squares(term: Term) -> bool:
+    """Whether a term is a sum of squares, which is 0 where all of them are."""
+    if term.operation in {"sum", "mean"}:
+        return is_square(term.args[0]) or is_squares(term.args[0])
+    if term.operation == "add":
+        return all(is_square(x) or is_squares(x) for x in term.args)
+    return False
+
+
+def length_of(term: Term) -> Term | None:
+    """Return the term inside a length that has no finite slope at 0; None if it is no such."""
+    if is_root(term) and is_squares(term.args[0]) and not bounds(term.args[0]).is_positive:
+        return term.args[0]
+    if term.operation == "norm" and term.framework in STEEP and is_euclidean(term):
+        return term.args[0]
+    return None
+
+
+def is_euclidean(term: Term) -> bool:
+    """Whether a norm is the square root of a sum of squares."""
+    for name in ("ord", "p", "#0"):
+        given = term.options.get(name)
+        value = getattr(given, "value", None)
+        if given is not None and value not in (None, 2, 2.0, "euclidean", "fro"):
+            return False
+    return True
+
+
+def is_mask(term: Term) -> bool:
+    """Whether a term is True and False, or 1 and 0 by its name."""
+    if term.operation in TRUTH:
+        return True
+    if term.operation == "sub":  # 1 - mask
+        return number(term.args[0]) == 1 and is_mask(term.args[1])
+    return is_named_mask(term)
+
+
+def is_named_mask(term: Term) -> bool:
+    """Whether the name of an atom says that it is a mask."""
+    if term.operation != "atom":
+        return False
+    words = term.name.split("@")[0].split()[:1]
+    return bool(words) and bool(
+        MASK.search(words[0].rpartition(".")[2].split("(")[0].split("[")[0])
+    )

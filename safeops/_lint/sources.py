@@ -1,0 +1,124 @@
+"""The files that are read: Python and notebooks, with the lines that Python counts."""
+
+import io
+import json
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+SUFFIXES = (".py", ".pyi", ".ipynb")
+SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
+CELL = "# safeops: cell "  # between two cells of a notebook
+MAGIC = "# safeops: magic "  # in front of what is IPython's, and no Python
+IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
+INDENTS = (1, 2, 4, None)
+
+
+class UnreadableError(Exception):
+    """A file is no text, or a notebook is no notebook."""
+
+
+@dataclass
+class Source:
+    """The text of a file, and how it is written back."""
+
+    path: Path
+    text: str
+    encoding: str = "utf-8"
+    notebook: Any = None  # the cells, as JSON has them
+    layout: tuple[int | None, bool] | None = None  # of that JSON; None if it is another
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the file can be written without a change to what is not edited."""
+        return self.notebook is None or self.layout is not None
+
+    def place(self, line: int) -> tuple[str, int]:
+        """Return the cell of a notebook, in words, and the line in it."""
+        if self.notebook is None:
+            return "", line
+        before = lines_of(self.text)[:line]
+        start = max(i for i, text in enumerate(before) if text.startswith(CELL))
+        return f"cell {before[start].removeprefix(CELL).strip()}", line - start - 1
+
+    def write(self, text: str) -> None:
+        """Write the file with another text."""
+        if self.notebook is not None:
+            text = self._as_notebook(text)
+        self.path.write_bytes(text.encode(self.encoding))
+
+    def _as_notebook(self, text: str) -> str:
+        """Return the JSON of a notebook with other cells."""
+        _, *cells = re.split(rf"^{CELL}(\d+)\n", text, flags=re.MULTILINE)
+        for number, code in zip(cells[::2], cells[1::2], strict=True):
+            cell = self.notebook["cells"][int(number) - 1]
+            source = code.removesuffix("\n").replace(MAGIC, "")
+            cell["source"] = lines_of(source) if isinstance(cell["source"], list) else source
+        indent, ascii_only = self.layout or (1, False)
+        return json.dumps(self.notebook, indent=indent, ensure_ascii=ascii_only) + self._end
+
+    _end: str = ""
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text as Python counts them, with their ends."""
+    return io.StringIO(text, newline="").readlines()
+
+
+def read(path: Path) -> Source:
+    """Return the source of a file."""
+    try:
+        raw = path.read_bytes()
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        text = raw.decode(encoding)
+    except (OSError, SyntaxError, UnicodeDecodeError, LookupError) as error:
+        msg = f"no text: {error}"
+        raise UnreadableError(msg) from error
+    return read_notebook(path, text) if path.suffix == ".ipynb" else Source(path, text, encoding)
+
+
+def read_notebook(path: Path, text: str) -> Source:
+    """Return the code cells of a notebook as one program."""
+    try:
+        notebook = json.loads(text)
+        cells = [(i, x) for i, x in enumerate(notebook["cells"], 1) if x["cell_type"] == "code"]
+        code = "".join(f"{CELL}{i}\n{as_python(''.join(x['source']))}\n" for i, x in cells)
+    except (ValueError, KeyError, TypeError) as error:
+        msg = f"no notebook: {error}"
+        raise UnreadableError(msg) from error
+    end = text[len(text.rstrip()) :]
+    layouts = [(indent, is_ascii) for indent in INDENTS for is_ascii in (False, True)]
+    same = (
+        x for x in layouts if text == json.dumps(notebook, indent=x[0], ensure_ascii=x[1]) + end
+    )
+    return Source(path, code, "utf-8", notebook, next(same, None), end)
+
+
+def as_python(code: str) -> str:
+    """Return the code of a cell with what is IPython's as comments."""
+    if code.startswith("%%"):
+        return "\n".join(MAGIC + line for line in code.split("\n"))
+    return "\n".join(MAGIC + line if IS_MAGIC.match(line) else line for line in code.split("\n"))
+
+
+def files_in(paths: Sequence[Path], exclude: Sequence[str]) -> Iterator[Path]:
+    """Give the files to read: those named, and those in folders but what is excluded."""
+    for path in paths:
+        if path.is_dir():
+            found = (x for x in sorted(path.rglob("*")) if x.suffix in SUFFIXES and x.is_file())
+            yield from (x for x in found if not is_left_out(x.relative_to(path), x, exclude))
+        else:
+            yield path
+
+
+def is_left_out(inside: Path, path: Path, exclude: Sequence[str]) -> bool:
+    """Whether a file lies in a folder that nobody wrote, or is excluded."""
+    folders = inside.parts[:-1]
+    if any(part in SKIPPED or part.startswith(".") for part in folders):
+        return True
+    names = (inside.as_posix(), path.as_posix(), *inside.parts)
+    return any(fnmatch(name, pattern) for pattern in exclude for name in names)

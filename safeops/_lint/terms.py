@@ -1,0 +1,438 @@
+"""What an expression computes, as a tree of operations whose names are those of no framework."""
+
+import ast
+import math
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from safeops._lint.names import DIFFERENTIATED, Called, Names
+from safeops._lint.scopes import Definition, Scopes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LARGEST = 120  # operations for which a name may stand: more are not looked into
+BINARY = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "div",
+    ast.Pow: "pow",
+    ast.MatMult: "matmul",
+    ast.BitAnd: "logical_and",
+    ast.BitOr: "logical_or",
+}
+COMPARISONS = {
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+}
+UNARY = {ast.USub: "neg", ast.Not: "logical_not", ast.Invert: "logical_not"}
+# What gives its first argument in another shape, dtype or place.
+SAME = frozenset(
+    """
+    array asarray as_tensor astype broadcast_arrays broadcast_to cast clone constant contiguous
+    convert_to_tensor copy cpu cuda double ensure_shape expand expand_as expand_dims flatten float
+    float32 float64 from_numpy half identity item moveaxis permute ravel repeat requires_grad_
+    reshape scalar_tensor squeeze swapaxes tensor tile to transpose type type_as unsqueeze
+    view view_as
+    """.split()  # noqa: SIM905  (names read best in a row)
+)
+CONSTANTS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
+CONSTANTS |= {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
+FULL = {"fill": 1, "full": 1, "full_like": 1, "new_full": 2}
+# Its result has no gradient: numbers of entries, places, truth.
+PLAIN = frozenset(
+    """
+    all any arange argmax argmin argsort bincount bool bucketize byte ceil count_nonzero degree
+    detach meshgrid digitize eye floor int int32 int64 isin len linspace long nonzero numel numpy
+    one_hot ones rand randint randn randn_like rand_like range rank rint round searchsorted
+    shape sign size
+    sorted stop_gradient tolist tril triu unique zeros zero_stop_gradient
+    """.split()  # noqa: SIM905
+)
+# Selections that are operations: the names of what they take, in the order of (cond, x, y).
+LIMITS = {"tiny": 1e-38, "smallest_normal": 1e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
+SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
+# Numbers of entries, by their names.
+SIZES = re.compile(
+    r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
+    r"steps?|bins|n|H|W|D|N)(_t)?$|^(num|n|max|len)_"
+)
+OPTION = 1.7  # what a parameter that is a float by its annotation stands for
+EPSILON = 1e-6  # what a name such as eps stands for
+ASPECTS = frozenset({"shape", "ndim", "size", "data", "device", "dtype"})  # of an array
+WORDS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": 0.0}
+WORDS |= {"Inf": math.inf, "infty": math.inf, "NaN": math.nan}
+
+
+@dataclass(eq=False)
+class Term:
+    """An operation on terms, a constant, or an atom, of which nothing is known."""
+
+    operation: str
+    args: tuple["Term", ...]
+    node: ast.expr
+    framework: str = ""
+    value: float | None = None  # of a constant
+    name: str = ""  # of an atom
+    is_plain: bool = False  # has no gradient
+    options: dict[str, ast.expr] = field(default_factory=dict)
+
+    @cached_property
+    def key(self) -> str:
+        """The same for terms of the same value."""
+        if self.operation == "atom":
+            return self.name
+        if self.operation == "constant":
+            return repr(self.value)
+        return f"{self.operation}({', '.join(x.key for x in self.args)}{self.extra})"
+
+    @cached_property
+    def extra(self) -> str:
+        """The options in the key."""
+        return "".join(f", {k}={ast.unparse(x)}" for k, x in sorted(self.options.items()))
+
+    @cached_property
+    def every(self) -> list["Term"]:
+        """The term and all its parts, outer ones first."""
+        found, stack = [], [self]
+        while stack:
+            term = stack.pop()
+            found.append(term)
+            stack += reversed(term.args)
+        return found
+
+    @cached_property
+    def atoms(self) -> dict[str, "Term"]:
+        """Its atoms by name; a reduction is one."""
+        if self.operation == "atom" or self.operation in REDUCTIONS:
+            return {self.key: self}
+        return {name: x for part in self.args for name, x in part.atoms.items()}
+
+
+REDUCTIONS = frozenset(
+    """
+    cdist cosine_similarity cumsum dot inner logsumexp matmul max mean min norm prod softmax
+    log_softmax std sum var vdot
+    """.split()  # noqa: SIM905
+)
+
+
+class Reader:
+    """Reads expressions as terms."""
+
+    def __init__(
+        self, names: Names, scopes: Scopes, differentiated: frozenset[str] = DIFFERENTIATED
+    ) -> None:
+        """Read with the names and the assignments of one file."""
+        self.names, self.scopes, self.differentiated = names, scopes, differentiated
+        self.called: dict[int, set[str]] = {}  # by the identity of a term: names that stand for it
+        self._terms: dict[int, Term] = {}
+        self._by_type: dict[type, Callable[[Any], Term | None]] = {
+            ast.Constant: self._constant,
+            ast.Name: self._name,
+            ast.Attribute: self._attribute,
+            ast.Subscript: self._subscript,
+            ast.Call: self._call,
+            ast.BinOp: self._binary,
+            ast.UnaryOp: self._unary,
+            ast.Compare: self._compare,
+            ast.BoolOp: self._both,
+            ast.IfExp: self._if,
+            ast.NamedExpr: self._named,
+        }
+
+    def term(self, node: ast.expr) -> Term:
+        """Return what an expression computes."""
+        found = self._terms.get(id(node))
+        if found is None:
+            read = self._by_type.get(type(node))
+            found = (read(node) if read else None) or self._atom(node)
+            self._terms[id(node)] = found
+        return found
+
+    def zero(self, node: ast.expr) -> Term:
+        """Return the constant 0."""
+        return self._number(node, 0.0)
+
+    def _atom(self, node: ast.expr, *, is_plain: bool = False) -> Term:
+        return Term("atom", (), node, name=self._identity(node), is_plain=is_plain)
+
+    def _identity(self, node: ast.expr) -> str:
+        """Return the source of an expression, its names with the places of their assignments."""
+        if isinstance(node, ast.Name):
+            found = self.scopes.definition_of(node)
+            order = self.scopes.order
+            return node.id if found is None else f"{node.id}@{order.get(found.statement, 0)}"
+        names = sorted({self._identity(x) for x in ast.walk(node) if isinstance(x, ast.Name)})
+        return f"{ast.unparse(node)} {' '.join(names)}"
+
+    def _number(self, node: ast.expr, value: float) -> Term:
+        return Term("constant", (), node, value=value, is_plain=True)
+
+    def _constant(self, node: ast.Constant) -> Term | None:
+        value = node.value
+        if isinstance(value, int | float):
+            return self._number(node, _float(value))
+        return None
+
+    def _name(self, node: ast.Name) -> Term | None:
+        name, found = node.id, self.scopes.definition_of(node)
+        word = self.names.full(node).rpartition(".")[2]
+        if found is None and word in WORDS:
+            return self._number(node, WORDS[word])
+        if found is not None and found.is_number and self.names.home != "jax":
+            return self._number(node, OPTION)
+        if found is not None and found.value is not None:
+            term = self.term(found.value)
+            if (term.operation != "atom" and len(term.every) <= LARGEST) or term.is_plain:
+                self.called.setdefault(id(term), set()).add(name)
+                return term
+        elif SMALL.search(name):
+            return self._number(node, EPSILON)
+        return self._atom(node, is_plain=found is not None and self._is_plain(found))
+
+    def _is_plain(self, found: Definition) -> bool:
+        """Whether a name stands for what has no gradient, whichever assignment it is from."""
+        if found.is_plain or SIZES.search(found.name):
+            return True
+        values = [self.term(x) for x in found.perhaps]
+        return bool(values) and all(x.is_plain for x in values)
+
+    def _attribute(self, node: ast.Attribute) -> Term | None:
+        word = node.attr
+        if word in WORDS and (self.names.full(node) or _root(node) == "math"):
+            return self._number(node, WORDS[word])
+        if isinstance(node.value, ast.Call) and _last(node.value.func) == "finfo":
+            return self._number(node, LIMITS[word]) if word in LIMITS else None
+        if SMALL.search(word):
+            return self._number(node, EPSILON)
+        if word in {"T", "mT", "real"}:
+            return self.term(node.value)
+        is_plain = bool(SIZES.search(word)) or word in ASPECTS
+        return self._atom(node, is_plain=True) if is_plain else None
+
+    def _subscript(self, node: ast.Subscript) -> Term | None:
+        if _is_view(node.slice):
+            return self.term(node.value)
+        array = node.value
+        if isinstance(array, ast.Attribute) and array.attr == "shape":
+            return self._atom(node, is_plain=True)
+        index = self.term(node.slice)
+        if index.operation in TRUTH:
+            return self._operation(node, "index", (self.term(array), index))
+        return None
+
+    def _operation(
+        self, node: ast.expr, operation: str, args: tuple[Term, ...], **more: object
+    ) -> Term:
+        plain = operation in TRUTH or (bool(args) and all(x.is_plain for x in args))
+        return Term(operation, args, node, is_plain=plain, **more)  # type: ignore[arg-type]  # framework and options
+
+    def _binary(self, node: ast.BinOp) -> Term | None:
+        word = BINARY.get(type(node.op))
+        if word is None:
+            return None
+        args = (self.term(node.left), self.term(node.right))
+        return self._operation(node, word, args)
+
+    def _unary(self, node: ast.UnaryOp) -> Term | None:
+        word, part = UNARY.get(type(node.op)), self.term(node.operand)
+        if word == "neg" and part.value is not None:
+            return self._number(node, -part.value)
+        return part if word is None else self._operation(node, word, (part,))
+
+    def _compare(self, node: ast.Compare) -> Term | None:
+        if not all(type(op) in COMPARISONS for op in node.ops):
+            return self._atom(node, is_plain=True)
+        sides = [self.term(x) for x in (node.left, *node.comparators)]
+        words = [COMPARISONS[type(op)] for op in node.ops]
+        whole, *others = (
+            self._operation(node, word, pair)
+            for word, pair in zip(words, pairwise(sides), strict=True)
+        )
+        for other in others:
+            whole = self._operation(node, "logical_and", (whole, other))
+        return whole
+
+    def _both(self, node: ast.BoolOp) -> Term | None:
+        word = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
+        whole, *others = (self.term(x) for x in node.values)
+        for other in others:
+            whole = self._operation(node, word, (whole, other))
+        return whole
+
+    def _if(self, node: ast.IfExp) -> Term | None:
+        parts = tuple(self.term(x) for x in (node.test, node.body, node.orelse))
+        return self._operation(node, "if", parts)
+
+    def _named(self, node: ast.NamedExpr) -> Term | None:
+        return self.term(node.value)
+
+    def _call(self, node: ast.Call) -> Term | None:
+        called = self.names.called(node)
+        if called is None:
+            return self._set_at(node) or self._other(node)
+        word, args = called.operation, called.args
+        if (number := self._made(node, called)) is not None:
+            return number
+        if word in PLAIN or _is_integer(called):
+            return self._atom(node, is_plain=True)
+        if word in SAME and args:
+            return self.term(args[0])
+        if called.framework == "python" and word not in {"abs", "pow"}:
+            return self._other(node)
+        return self._known(node, called)
+
+    def _made(self, node: ast.Call, called: Called) -> Term | None:
+        """Return the number of an array that is made of one."""
+        word, args = called.operation, called.args
+        if word in CONSTANTS:
+            return self._number(node, CONSTANTS[word])
+        if word in FULL and len(args) > FULL[word]:
+            return self.term(args[FULL[word]])
+        if word == "float" and args and isinstance(args[0], ast.Constant):
+            return self._number(node, _float(args[0].value))
+        return None
+
+    def _other(self, node: ast.Call) -> Term:
+        word = _last(node.func)
+        plain = word in PLAIN
+        if word.startswith(("scatter", "segment", "unsorted_segment")) and node.args:
+            plain = self.term(node.args[0]).is_plain  # sums of constants
+        return self._atom(node, is_plain=plain or _root(node.func) == "math")
+
+    def _known(self, node: ast.Call, called: Called) -> Term | None:
+        word, args, options = called.operation, called.args, called.options
+        order = ORDERS.get(word)
+        if order is None:
+            return None
+        if word == "where" and isinstance(node.func, ast.Attribute):
+            args = _where_args(called, args, self.names.full(node.func))
+        found = _in_order(order, args, options)
+        if found is None:
+            return None
+        parts, rest = found
+        terms = tuple(self._number(node, math.nan) if x is None else self.term(x) for x in parts)
+        more = {"framework": called.framework, "options": rest}
+        if word == "masked_fill":
+            word, terms = "where", (terms[1], terms[2], terms[0])
+        found_term = self._operation(node, word, terms, **more)
+        if called.framework not in self.differentiated:
+            found_term.is_plain = True
+        return found_term
+
+    def _set_at(self, node: ast.Call) -> Term | None:
+        """Return ``x.at[cond].set(y)`` of JAX as ``where(cond, y, x)``."""
+        f = node.func
+        if not (isinstance(f, ast.Attribute) and f.attr == "set" and len(node.args) == 1):
+            return None
+        at = f.value
+        if not (isinstance(at, ast.Subscript) and isinstance(at.value, ast.Attribute)):
+            return None
+        if at.value.attr != "at":
+            return None
+        cond = self.term(at.slice)
+        parts = (cond, self.term(node.args[0]), self.term(at.value.value))
+        return self._operation(node, "where", parts, framework="jax")
+
+
+def _in_order(
+    order: tuple[tuple[str, ...], ...], args: tuple[ast.expr, ...], options: dict[str, ast.expr]
+) -> tuple[list[ast.expr | None], dict[str, ast.expr]] | None:
+    """Return the arguments that are arrays in their order, and the other options."""
+    rest = dict(options)
+    found: list[ast.expr | None] = []
+    for place, spellings in enumerate(order):
+        optional = spellings[0] == ""
+        given = next((rest.pop(word) for word in spellings if word in rest), None)
+        if place < len(args):
+            given = args[place]
+        if given is None and not optional:
+            return None
+        found.append(given)
+    for place, more in enumerate(args[len(order) :]):
+        rest[f"#{place}"] = more
+    return found, rest
+
+
+X = ("x", "input", "a", "tensor", "input_tensor", "logits", "t", "value", "features")
+Y = ("y", "other", "b", "x2")
+ONE, TWO = (X,), ((*X, "x1"), Y)
+OF_ONE = """
+abs acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv exp expm1 isfinite isinf isnan
+lgamma log log10 log1p log2 logical_not logit logsigmoid neg reciprocal relu rsqrt sigmoid sign sin
+sinc sinh softplus sqrt square tan tanh ndtri nan_to_num cumsum logsumexp max mean min norm prod
+softmax log_softmax std sum var
+"""
+OF_TWO = """
+add atan2 div eq ge gt hypot le logical_and logical_or logical_xor lt maximum minimum mul ne pow sub
+cdist fmax fmin divide_no_nan multiply_no_nan xlogy xlog1py xdivy dot matmul inner vdot cross
+"""
+ORDERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    **dict.fromkeys(OF_ONE.split(), ONE),
+    **dict.fromkeys(OF_TWO.split(), TWO),
+    "where": (("condition", "cond", "pred"), ("x", "input", "self"), ("y", "other")),
+    "masked_fill": (X, ("mask",), ("value", "fill_value")),
+    "clip": (
+        X,
+        ("", "min", "a_min", "clip_value_min", "x_min", "min_value"),
+        ("", "max", "a_max", "clip_value_max", "x_max", "max_value"),
+    ),
+    "cosine_similarity": (("x1", "x"), ("x2", "y")),
+}
+TRUTH = frozenset(
+    {"eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not"}
+    | {"logical_or", "logical_xor", "lt", "ne"}
+)
+
+
+def _where_args(called: Called, args: tuple[ast.expr, ...], full: str) -> tuple[ast.expr, ...]:
+    """Return (cond, x, y) for ``x.where(cond, y)`` too."""
+    if not full and called.framework == "torch" and len(args) == 3:  # noqa: PLR2004  (x, cond, y)
+        return (args[1], args[0], args[2])
+    return args
+
+
+def _is_integer(called: Called) -> bool:
+    """Whether a call makes an integer of an array."""
+    if called.operation not in {"to", "astype", "cast", "type", "asarray", "tensor", "array"}:
+        return False
+    given = [*called.args[1:], *called.options.values()]
+    return any(re.search(r"(^|\W)(u?int\d*|long|bool_?)\b", ast.unparse(x)) for x in given)
+
+
+def _is_view(index: ast.expr) -> bool:
+    """Whether an index keeps every entry: ``x[..., None]``."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    return all(
+        (isinstance(x, ast.Constant) and x.value in (None, ...))
+        or (isinstance(x, ast.Slice) and x.lower is x.upper is x.step is None)
+        or (isinstance(x, ast.Attribute) and x.attr == "newaxis")
+        for x in parts
+    )
+
+
+def _last(node: ast.AST) -> str:
+    return getattr(node, "attr", "") or getattr(node, "id", "")
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return getattr(node, "id", "")
+
+
+def _float(value: object) -> float:
+    """Return a number, or what ``float("-inf")`` says."""
+    try:
+        return float(value)  # type: ignore[arg-type]  # a constant of the source
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

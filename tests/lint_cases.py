@@ -1,0 +1,300 @@
+"""Snippets for `safeops lint`: risky ones with their rule, and sound ones, for all frameworks."""
+
+from typing import NamedTuple
+
+from safeops import _recipes
+
+SPELLED = ("torch", "jax", "tensorflow")
+IMPORTS = {
+    "torch": "import math\n\nimport torch\nimport torch.nn.functional as F\n",
+    "jax": "import math\n\nimport jax\nimport jax.numpy as jnp\n",
+    "tensorflow": "import math\n\nimport tensorflow as tf\n",
+    "keras": "from keras import ops\n",
+    "numpy": "import numpy as np\n",
+    "xp": "",
+}
+HEAD = {"xp": "def f(x, y, mask, xp):\n"}
+
+
+class Snippet(NamedTuple):
+    """A function of x, y and mask; its rule, or none if it is sound."""
+
+    framework: str
+    body: str
+    rule: str = ""
+    head: str = ""
+
+    @property
+    def source(self):
+        """The program."""
+        head = self.head or HEAD.get(self.framework, "def f(x, y, mask):\n")
+        lines = "".join(f"    {line}\n" for line in self.body.split("\n"))
+        return f"{IMPORTS[self.framework]}\n\n{head}{lines}"
+
+    def __str__(self):
+        """Return a name for the test."""
+        return f"{self.rule or 'sound'}-{self.framework}-{self.body}"
+
+
+def spelled(body, rule=""):
+    """Return a snippet in the spelling of each framework."""
+    return [Snippet(name, _recipes.spell(body, name), rule) for name in SPELLED]
+
+
+# In the names of the array API standard, for three frameworks each.
+RISKY_ANYWHERE = {
+    "SO001": """
+return xp.where(x > 0, xp.log(x), 0.0)
+return xp.where(x > 0, xp.sqrt(x), 0.0)
+return xp.where(x != 0, 1 / x, 0.0)
+return xp.where(x == 0, 0.0, y / x)
+return xp.where(x > 0, x * xp.log(x), 0.0)
+return xp.where(x > 0, x**0.5, xp.zeros_like(x))
+return xp.where(x <= 0, 0.0, y / xp.sqrt(x))
+return xp.where(xp.abs(x) < 1, xp.acos(x), 0.0)
+return xp.where(x > 0, x, xp.exp(x) - 1)
+return xp.where(x > 20, x, xp.log1p(xp.exp(x)))
+return xp.where(xp.abs(x) > 1e-6, xp.sin(x) / x, 1.0)
+return xp.where((x > 0) & (y > 0), xp.log(x) + xp.log(y), 0.0)
+return xp.where(x < 1, xp.log(1 - x), 0.0)
+return xp.where(x > y, xp.sqrt(x - y), 0.0)
+return xp.where(x > -1, xp.log1p(x), 0.0)
+return xp.where(x > 0, x**-2, 0.0)
+ok = x > 0; return xp.where(ok, xp.log(x), 0.0)
+z = xp.log(x); return xp.where(x > 0, z, 0.0)
+squares = xp.sum(x * x); r = xp.sqrt(squares); return xp.where(squares > 1e-6, xp.sin(r) / r, 1.0)
+""",
+    "SO002": """
+return x / (xp.sqrt(xp.sum(x**2)) + 1e-6)
+length = xp.sqrt(xp.sum(x * x)); return x / (length + 1e-6)
+""",
+    "SO003": """
+return xp.sqrt(xp.clip(x, 0.0, 10.0))
+return xp.acos(xp.clip(x, -1.0, 1.0))
+return xp.log(xp.clip(x, 0.0, 10.0))
+inside = xp.clip(x, -1.0, 1.0); return xp.asin(inside)
+""",
+    "SO004": """
+z = x / y; return xp.where(xp.isnan(z), 0.0, z)
+z = xp.log(x); return xp.where(xp.isfinite(z), z, 0.0)
+return xp.where(xp.isinf(1 / x), 0.0, 1 / x)
+""",
+    "SO005": """
+return mask * xp.log(x)
+return -xp.log(x) * mask
+""",
+    "SO006": """
+return xp.sum(x * mask) / xp.sum(mask)
+count = xp.sum(mask); return xp.sum(x * mask) / count
+""",
+    "SO008": """
+return xp.sqrt(xp.sum((x - y) ** 2))
+return xp.sqrt(x * x + y * y)
+return xp.sum(x**2) ** 0.5
+""",
+    "SO009": r"""
+if xp.sum(xp.abs(x)) <= 1e-6: raise ValueError
+length = xp.sqrt(xp.sum(x * x) + 1e-30)\nif length < 1e-6: raise ValueError\nreturn x / length
+""",
+    "SO010": """
+return xp.acos(xp.clip(xp.sum(x * y), -1.0, 1.0))
+""",
+}
+RISKY_HERE = [
+    ("torch", "SO001", "return torch.where(x > 0, x.log(), 0.0)"),
+    ("torch", "SO001", "return x.log().masked_fill(x <= 0, 0.0)"),
+    ("torch", "SO001", "return x.rsqrt().masked_fill(x <= 0, 0.0)"),
+    ("torch", "SO001", "return torch.log(x)[x > 0]"),
+    ("torch", "SO001", "z = torch.log(x)\nz[x <= 0] = 0.0\nreturn z"),
+    ("torch", "SO001", "return torch.where(x > 0, x.pow(-0.5), 0.0)"),
+    ("torch", "SO001", "return torch.where(torch.logical_and(x > 0, y > 0), torch.log(x), 0.0)"),
+    ("torch", "SO001", "return torch.where(x.gt(0), torch.sqrt(x), torch.zeros_like(x))"),
+    ("torch", "SO003", "return torch.sqrt(x.clamp(min=0))"),
+    ("torch", "SO003", "return x.clamp_min(0).sqrt()"),
+    ("torch", "SO003", "return torch.atanh(x.clamp(-1, 1))"),
+    ("torch", "SO004", "return torch.nan_to_num(x / y)"),
+    ("torch", "SO004", "return (x / y).nan_to_num()"),
+    ("torch", "SO004", "z = x.pow(-0.5)\nreturn z.masked_fill(z == float('inf'), 0)"),
+    ("torch", "SO004", "z = 1 / x\nz[torch.isinf(z)] = 0\nreturn z"),
+    ("torch", "SO005", "return (x > 0).float() * torch.log(x)"),
+    ("torch", "SO005", "return torch.log(x) * (x > 0)"),
+    ("torch", "SO006", "return (x * mask).sum(-1) / mask.sum(-1)"),
+    ("torch", "SO006", "mask = mask.float()\nreturn (x * mask).sum() / mask.sum()"),
+    ("torch", "SO007", "return torch.softmax(x.masked_fill(mask, float('-inf')), dim=-1)"),
+    ("torch", "SO007", "x = x.masked_fill(mask == 0, -math.inf)\nreturn F.softmax(x, dim=-1)"),
+    ("torch", "SO007", "return torch.where(mask, x, -torch.inf).softmax(-1)"),
+    ("torch", "SO010", "return torch.acos(torch.dot(x, y))"),
+    ("torch", "SO010", "return torch.acos(F.cosine_similarity(x, y, dim=-1))"),
+    ("jax", "SO001", "return jnp.where(x > 0, jax.lax.rsqrt(x), 0.0)"),
+    ("jax", "SO001", "return jax.lax.select(x > 0, jnp.log(x), jnp.zeros_like(x))"),
+    ("jax", "SO001", "return jnp.where(x > 0, jnp.power(x, 0.3), 0.0)"),
+    ("jax", "SO001", "return jnp.where(x > 0, jnp.arctan2(y, x) / jnp.sqrt(x), 0.0)"),
+    ("jax", "SO001", "return jnp.where(x > 0, jax.scipy.special.gammaln(x), 0.0)"),
+    ("jax", "SO002", "return x / (jnp.linalg.norm(x) + 1e-8)"),
+    ("jax", "SO002", "return x / jnp.maximum(jnp.linalg.norm(x), 1e-8)"),
+    ("jax", "SO002", "return (x - x.mean()) / (jnp.std(x) + 1e-6)"),
+    ("jax", "SO003", "return jnp.sqrt(jnp.maximum(x, 0))"),
+    ("jax", "SO003", "return jnp.arccos(jnp.clip(x, -1, 1))"),
+    ("jax", "SO004", "return jnp.nan_to_num(jnp.log(x))"),
+    ("jax", "SO005", "return jnp.log(x) * (x > 0)"),
+    ("jax", "SO007", "return jax.nn.softmax(jnp.where(mask, x, -jnp.inf), axis=-1)"),
+    ("jax", "SO008", "return jnp.linalg.norm(x[:, None] - x[None, :], axis=-1)"),
+    ("jax", "SO009", "if jnp.any(jnp.linalg.norm(x) < 1e-8):\n    raise ValueError"),
+    ("jax", "SO010", "return jnp.arccos(jnp.clip(x @ y, -1.0, 1.0))"),
+    ("tensorflow", "SO001", "return tf.where(x > 0, tf.math.rsqrt(x), 0.0)"),
+    ("tensorflow", "SO001", "return tf.where(tf.greater(x, 0), tf.math.log(x), 0.0)"),
+    ("tensorflow", "SO001", "return tf.compat.v1.where_v2(x > 0, tf.math.log(x), 0.0)"),
+    ("tensorflow", "SO002", "return x / (tf.norm(x) + 1e-6)"),
+    ("tensorflow", "SO003", "return tf.sqrt(tf.maximum(x, 0.0))"),
+    ("tensorflow", "SO005", "return tf.cast(x > 0, x.dtype) * tf.math.log(x)"),
+    ("tensorflow", "SO007", "return tf.nn.softmax(tf.where(mask, x, -math.inf), axis=-1)"),
+    ("keras", "SO001", "return ops.where(x > 0, ops.log(x), 0.0)"),
+    ("keras", "SO003", "return ops.sqrt(ops.maximum(x, 0.0))"),
+    ("keras", "SO006", "return ops.sum(x * mask) / ops.sum(mask)"),
+    ("xp", "SO001", "return xp.where(x > 0, xp.log(x), 0.0)"),
+    ("xp", "SO002", "return x / (xp.linalg.vector_norm(x) + 1e-6)"),
+]
+SOUND_ANYWHERE = r"""
+inside = xp.where(x > 0, x, 1.0); return xp.where(x > 0, xp.log(inside), 0.0)
+return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), 0.0)
+safe_x = xp.where(x != 0, x, 1.0); return xp.where(x != 0, y / safe_x, 0.0)
+zero = x == 0; safe_x = xp.where(zero, xp.ones_like(x), x); return xp.where(zero, 0.0, y / safe_x)
+return xp.where(x > 0, xp.log(xp.clip(x, 1e-6, 1e6)), 0.0)
+x = xp.clip(x, 1e-6, 1e6); return xp.where(x > 0, xp.log(x), 0.0)
+return xp.where(x > 0, xp.log(x + 1e-6), 0.0)
+return xp.where(x > 0, xp.sqrt(x + 1e-12), 0.0)
+return xp.where(x > 0, xp.exp(-xp.abs(x)), 0.0)
+return xp.where(x > 0, xp.sin(x), xp.cos(x))
+return xp.where(x > 0, x**2, 0.0)
+return xp.where(x > 0, x / 2, 0.0)
+return xp.where(x > 0, xp.log(1 + xp.exp(-xp.abs(x))), 0.0)
+return xp.where(x > 0, xp.log(y), 0.0)
+return xp.where(mask > 0, y / x, 0.0)
+return xp.where(x > 0, y / (1 + x * x), 0.0)
+return xp.where(x > 0, xp.sqrt(1 + x**2), 0.0)
+return xp.where(x > 0, xp.tanh(x), xp.exp(-x * x))
+return xp.where(x > 1, xp.log(y) * x, x)
+return xp.sqrt(xp.sum(x**2) + 1e-12)
+return xp.sqrt(xp.sum(x**2) + xp.exp(y))
+return x / xp.sqrt(xp.sum(x**2) + 1e-12)
+return xp.sqrt(xp.clip(x, 1e-6, 1e6))
+return xp.log(xp.clip(x, 1e-6, 1.0))
+return xp.acos(xp.clip(x, -1 + 1e-6, 1 - 1e-6))
+return xp.acos(0.99 * xp.tanh(x))
+return xp.sum(x * mask) / (xp.sum(mask) + 1e-6)
+return xp.sum(x * mask) / xp.clip(xp.sum(mask), 1.0, 1e6)
+count = xp.sum(mask); return xp.sum(x * mask) / count if count > 0 else 0.0
+return xp.sum(x) / xp.sum(y)
+return mask * x / y
+return mask * xp.exp(x)
+return mask * xp.log(x + 1e-6)
+return mask * xp.log(xp.clip(x, 1e-6, 1.0))
+return xp.isnan(x / y)
+return xp.where(xp.isfinite(x), x, 0.0)
+return xp.where(xp.isnan(x), 0.0, x)
+if xp.any(x <= 0): raise ValueError\nreturn xp.where(x > 0, xp.log(x), 0.0)
+if not xp.sum(xp.abs(x)) > 1e-6: raise ValueError
+assert xp.all(x > 0); return xp.where(x > 0, xp.log(x), 0.0)
+return xp.where(x > 0, xp.log(x), 0.0) > 1
+"""
+SOUND_HERE = [
+    ("torch", "return torch.linalg.norm(x)"),
+    ("torch", "return x / (x.norm() + 1e-6)"),
+    ("torch", "return x / x.norm().clamp(min=1e-6)"),
+    ("torch", "return torch.cdist(x, x)"),
+    ("torch", "return torch.sqrt(torch.relu(x))"),
+    ("torch", "return torch.where(x > 0, torch.log(x.clamp(min=1e-6)), 0.0)"),
+    ("torch", "return torch.where(x > 0, torch.log(x.clamp_min(1e-6)), 0.0)"),
+    ("torch", "with torch.no_grad():\n    return torch.where(x > 0, torch.log(x), 0.0)"),
+    ("torch", "return torch.where(x > 0, torch.log(x), 0.0).detach()"),
+    ("torch", "return torch.where(x > 0, torch.log(x.detach()), 0.0)"),
+    ("torch", "return torch.where(x > 0, torch.log(x), 0.0).item()"),
+    ("torch", "x = x.masked_fill(x <= 0, 1.0)\nreturn torch.where(x > 0, torch.log(x), 0.0)"),
+    ("torch", "x = x.clone()\nx[x <= 0] = 1.0\nreturn x.log()"),
+    ("torch", "x.clamp_(min=1e-6)\nreturn torch.where(x > 0, torch.log(x), 0.0)"),
+    ("torch", "return torch.nan_to_num(x)"),
+    ("torch", "return torch.nan_to_num(torch.exp(x))"),
+    ("torch", "return torch.nan_to_num(x / 2)"),
+    ("torch", "return x.log()[x > 0] if x.min() > 0 else x"),
+    ("torch", "keep = x > 0\nreturn torch.log(x[keep])"),
+    ("torch", ("causal = torch.ones(3, 3).triu(1).bool()\n"
+     "return torch.softmax(x.masked_fill(causal, float('-inf')), -1)")),
+    ("torch", ("mask = torch.triu(torch.ones(3, 3), 1) > 0\n"
+     "return torch.softmax(x.masked_fill(mask, float('-inf')), -1)")),
+    ("torch", "return torch.nan_to_num(torch.softmax(x.masked_fill(mask, float('-inf')), -1))"),
+    ("torch", ("p = torch.softmax(x.masked_fill(mask, float('-inf')), -1)\n"
+     "return p.masked_fill(mask, 0.0)")),
+    ("torch", "return torch.softmax(x.masked_fill(mask, -1e9), -1)"),
+    ("torch", "return torch.softmax(x.masked_fill(mask, torch.finfo(x.dtype).min), -1)"),
+    ("torch", "return F.softplus(x)"),
+    ("torch", "return F.normalize(x, dim=-1)"),
+    ("torch", "return -torch.log_softmax(x, -1) * mask"),
+    ("torch", "n = x.shape[0]\nreturn torch.where(x > 0, x / n, 0.0)"),
+    ("torch", "return (x * mask).sum() / mask.sum().clamp(min=1)"),
+    ("torch", "return (x * mask).sum() / max(mask.sum(), 1)"),
+    ("torch", "if mask.sum() == 0:\n    return x.sum() * 0\nreturn (x * mask).sum() / mask.sum()"),
+    ("torch", "if mask.any():\n    x = (x * mask).sum() / mask.sum()\nreturn x"),
+    ("torch", "return torch.xlogy(x, y)"),
+    ("torch", "from safeops import safe_log\nreturn torch.where(x > 0, safe_log(x), 0.0)"),
+    ("torch", "from safeops import safe_where\nreturn safe_where(x > 0, x, torch.log)"),
+    ("torch", "return math.sqrt(2) * torch.where(x > 0, x / math.sqrt(2), 0.0)"),
+    ("torch", "return torch.where(x > 0, torch.atan2(y, x), 0.0)"),
+    ("torch", "return torch.std(x) + 1e-6"),
+    ("torch", "return torch.acos(x.clamp(-1 + 1e-4, 1 - 1e-4))"),
+    ("jax", "return jnp.where(x > 0, jnp.log(jnp.maximum(x, 1e-6)), 0.0)"),
+    ("jax", "x = jnp.maximum(x, 1e-6)\nreturn jnp.where(x > 0, 1 / x, 0.0)"),
+    ("jax", "x = x.at[x <= 0].set(1.0)\nreturn jnp.where(x > 0, jnp.log(x), 0.0)"),
+    ("jax", "return jnp.sqrt(jax.nn.relu(x))"),
+    ("jax", "return jax.lax.cond(x > 0, jnp.log, jnp.zeros_like, x)"),
+    ("jax", "return jnp.where(x > 0, jnp.log(jax.lax.stop_gradient(x)), 0.0)"),
+    ("jax", "return jax.nn.softmax(x, where=mask)"),
+    ("jax", "return jax.nn.softplus(x)"),
+    ("jax", "return jnp.linalg.norm(x - y)"),
+    ("jax", "d = jnp.linalg.norm(x) + 1e-6\nreturn d"),
+    ("jax", "return jnp.where(x > 0, jnp.log(x), jnp.nan)"),
+    ("jax", "tiny = jnp.finfo(x.dtype).tiny\nreturn jnp.log(jnp.maximum(x, tiny))"),
+    ("jax", "eps = 1e-6\nreturn jnp.where(x > 0, jnp.sqrt(x + eps), 0.0)"),
+    ("jax", "return jax.scipy.special.xlogy(x, x)"),
+    ("jax", ("causal = jnp.tril(jnp.ones((3, 3), bool))\n"
+     "return jax.nn.softmax(jnp.where(causal, x, -jnp.inf))")),
+    ("tensorflow", "return tf.math.divide_no_nan(x, y)"),
+    ("tensorflow", "return tf.math.divide_no_nan(tf.reduce_sum(x * mask), tf.reduce_sum(mask))"),
+    ("tensorflow", "return tf.where(x > 0, tf.math.log(tf.maximum(x, 1e-6)), 0.0)"),
+    ("tensorflow", "return tf.where(x > 0, tf.math.log(tf.stop_gradient(x)), 0.0)"),
+    ("tensorflow", "return tf.math.xlogy(x, x)"),
+    ("tensorflow", "return tf.sqrt(tf.maximum(x, 1e-12))"),
+    ("tensorflow", "return tf.linalg.l2_normalize(x)"),
+    ("keras", "return ops.where(x > 0, ops.log(ops.maximum(x, 1e-6)), 0.0)"),
+    ("keras", "return ops.sqrt(ops.maximum(x, 1e-6))"),
+    ("numpy", "return np.where(x > 0, np.log(x), 0.0)"),
+    ("numpy", "return np.sqrt(np.clip(x, 0, None))"),
+    ("xp", "return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), 0.0)"),
+    ("xp", "return xp.sqrt(xp.sum(x * x) + 1e-12)"),
+]  # fmt: skip
+
+
+def bodies(text):
+    """Return the bodies of functions, one a line; a semicolon begins a new line."""
+    for line in text.strip().splitlines():
+        yield line.replace("\\n", "\n").replace("; ", "\n")
+
+
+RISKY = [x for rule, text in RISKY_ANYWHERE.items() for b in bodies(text) for x in spelled(b, rule)]
+RISKY += [Snippet(framework, body, rule) for framework, rule, body in RISKY_HERE]
+SOUND = [x for b in bodies(SOUND_ANYWHERE) for x in spelled(b)]
+SOUND += [Snippet(framework, body) for framework, body in SOUND_HERE]
+
+# Ten published helpers for a logarithm or a quotient that shall be safe: their patterns, written
+# anew. Seven have the bug.
+HELPERS = {
+    "where, positive": ("jax", "return jnp.where(x > 0, jnp.log(x), y)", "SO001"),
+    "where, zeros like": ("torch", "return torch.where(x > 0, x.log(), 0 * x)", "SO001"),
+    "entropy": ("jax", "return jnp.where(x == 0, 0.0, -x * jnp.log(x))", "SO001"),
+    "quotient": ("tensorflow", "return tf.where(y == 0.0, tf.zeros_like(x), x / y)", "SO001"),
+    "nan to num": ("torch", "return torch.nan_to_num(torch.log(x), neginf=0.0)", "SO004"),
+    "clip at zero": ("jax", "return jnp.log(jnp.clip(x, 0.0))", "SO003"),
+    "times a mask": ("torch", "return torch.log(x) * (x > 0)", "SO005"),
+    "floor": ("torch", "return torch.log(x.clamp(min=1e-8))", ""),
+    "eps inside": ("tensorflow", "return tf.math.log(x + 1e-7)", ""),
+    "two wheres": ("jax", "z = jnp.where(x > 0, x, 1)\nreturn jnp.where(x > 0, jnp.log(z), 0)", ""),
+}  # fmt: skip
