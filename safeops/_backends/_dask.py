@@ -1,0 +1,121 @@
+"""
+Arrays of dask: what works entry by entry runs block by block, with the kernels of NumPy.
+
+So a graph is as large as that of the plain operation, where each step of a double where would add a
+layer. Nothing is computed when an operation is called, but on one entry, for the dtype.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import array_api_compat.dask.array as xp
+import dask.array as da
+import numpy as np
+
+from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._typing import Array, Axis, Function
+
+ELEMENTWISE = """
+    safe_div safe_reciprocal safe_mul safe_sqrt safe_rsqrt safe_log safe_log2 safe_log10 safe_log1p
+    safe_exp safe_expm1 safe_pow safe_asin safe_acos safe_acosh safe_atanh safe_atan2 safe_hypot
+    xlogy xlog1py xdivy entr rel_entr safe_logaddexp safe_logsubexp sinc safe_logit
+"""
+
+
+class OfBlocks:
+    """A public function by its name, which any worker finds; options follow the arrays."""
+
+    def __init__(self, name: str, given: tuple[str, ...], options: dict[str, Any]) -> None:
+        self.name, self.given, self.options = name, given, options
+        self.__name__ = name  # of the layer in the graph
+
+    def __call__(self, *blocks: Any) -> Any:
+        """Return the value of blocks, the last of which are options."""
+        function = getattr(import_module("safeops"), self.name)
+        first = len(blocks) - len(self.given)
+        settings = dict(zip(self.given, blocks[first:], strict=True))
+        value = function(*blocks[:first], **settings, **self.options)
+        return np.asarray(value)
+
+
+def blockwise(name: str, *args: Any, **options: Any) -> Array | None:
+    """Return an operation entry by entry; None for what is no array of dask, NumPy or a number."""
+    given = tuple(key for key, x in options.items() if isinstance(x, (da.Array, np.ndarray)))
+    values = (*args, *(options[key] for key in given))
+    if not all(isinstance(x, (da.Array, np.ndarray, np.generic, *SCALARS)) for x in values):
+        return None  # for the error to be ours
+    rest = {key: x for key, x in options.items() if key not in given}
+    function = OfBlocks(name, given, rest)
+    return da.core.elemwise(function, *values, dtype=function(*map(one_of, values)).dtype)
+
+
+def one_of(x: Any) -> Any:
+    """Return an array of one entry for an array of many."""
+    return np.ones((1,) * x.ndim, x.dtype) if isinstance(x, (da.Array, np.ndarray)) else x
+
+
+def quantile(
+    x: Array,
+    q: Any,
+    method: str,
+    /,
+    *,
+    axis: Axis,
+    keepdims: bool,
+    where: Any,
+    fill_value: Any,
+) -> Array:
+    """Return quantiles along axes, of which each slice becomes one chunk."""
+    if axis is None or not isinstance(q, SCALARS) or not isinstance(fill_value, SCALARS):
+        wanted = "axes, as no chunk has all entries" if axis is None else "one number as q and fill"
+        msg = (
+            f"expected {wanted}, for an array of dask; for others compute it, or use "
+            "da.map_blocks(safeops.nanquantile, x, ...) where each slice is one chunk"
+        )
+        raise NotImplementedError(msg)
+    axes = tuple(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
+    x = x.rechunk(dict.fromkeys(axes, -1))
+    arrays = [x] if where is None else [x, da.broadcast_to(where, x.shape).rechunk(x.chunks)]
+    settings = {"axis": axes, "keepdims": keepdims, "method": method, "fill_value": fill_value}
+    function = Quantile("nanquantile", ("where",)[: len(arrays) - 1], settings, q)
+    shape: dict[str, Any] = {"drop_axis": axes}
+    if keepdims:
+        shape = {"chunks": tuple((1,) if a in axes else c for a, c in enumerate(x.chunks))}
+    return da.map_blocks(function, *arrays, dtype=function(*map(one_of, arrays)).dtype, **shape)
+
+
+class Quantile(OfBlocks):
+    """`safeops.nanquantile` of blocks."""
+
+    def __init__(self, name: str, given: Any, options: dict[str, Any], q: Any) -> None:
+        super().__init__(name, given, options)
+        self.q = q
+
+    def __call__(self, x: Any, *blocks: Any) -> Any:
+        """Return the quantile of blocks."""
+        return super().__call__(x, self.q, *blocks)
+
+
+class Dask(ArrayAPI):
+    """Arrays of dask, and NumPy's beside them."""
+
+    name = "dask"
+    precedence = 1
+    kernels: Mapping[str, Function] = {
+        name: partial(blockwise, name) for name in ELEMENTWISE.split()
+    } | {"_quantile": quantile}
+
+    def takes(self, x: Any) -> bool:
+        """Take all of NumPy's, as dask does."""
+        del x
+        return True
+
+    def constant(self, x: Any, like: Array) -> Array:
+        """Return an array in the chunks of `like`, if it has its shape."""
+        x = np.asarray(x)
+        return da.from_array(x, chunks=like.chunks if x.shape == like.shape else -1)
+
+
+backend = Dask(xp)
