@@ -11,7 +11,7 @@ import derivatives
 import reductions
 import safeops
 import slices
-from safeops import _recipes
+from safeops import _recipes, rotations
 
 # The families, by the module of a function.
 FAMILIES = {
@@ -60,6 +60,7 @@ def write(docs: Path) -> None:
     made["recipes/index.md"] = recipe_index()
     for module, (page, title) in FAMILIES.items():
         made[f"reference/{page}.md"] = family_page(module, title)
+    made["reference/rotations.md"] = rotations_page()
     made["reference/support.md"] = support_page()
     made["reference/masked-classes.md"] = masked_classes.page()
     made["reference/real-models.md"] = real_table.page()
@@ -149,6 +150,14 @@ def family_page(module: str, title: str) -> str:
         parts.append(f"```{{eval-rst}}\n.. autofunction:: safeops.{name}\n```")
         if name in _recipes.names():
             parts.append(f"To copy: [the recipe of {name}](../recipes/{name}.md).")
+    return "\n\n".join(parts) + "\n"
+
+
+def rotations_page() -> str:
+    """Return the reference of the rotations, made from docstrings."""
+    names = sorted(rotations.__all__, key=lambda n: inspect.getsourcelines(vars(rotations)[n])[1])
+    parts = ["# Rotations", inspect.getdoc(rotations) or ""]
+    parts += [f"```{{eval-rst}}\n.. autofunction:: safeops.rotations.{name}\n```" for name in names]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,5 +1,6 @@
 """Safe numerical operations for NumPy, PyTorch, JAX and TensorFlow: the gradient is right too."""
 
+from safeops import rotations as rotations
 from safeops._angles import (
     safe_acos,
     safe_acosh,
@@ -69,7 +70,7 @@ from safeops.nan_reductions import (
 )
 
 __version__ = "0.1.0"
-_MODULES = ("autodiff", "nan_reductions", "testing")
+_MODULES = ("autodiff", "nan_reductions", "rotations", "testing")
 
 __all__ = [
     "entr",

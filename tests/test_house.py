@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import version
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -16,21 +17,30 @@ import safeops
 from assertions import assert_examples_run
 from frameworks import FRAMEWORKS, MAKERS
 
+
+def public(name):
+    """Return a public function by its name, that of its module before it if it has one."""
+    return attrgetter(name)(safeops)
+
+
 ROOT = Path(__file__).parents[1]
 HOUSE = Path(safeops.__file__).parent
 MODULES = {".".join(f.relative_to(HOUSE).with_suffix("").parts): f for f in HOUSE.rglob("*.py")}
 TESTS = {file.stem: file for file in (ROOT / "tests").glob("*.py")}
-PUBLIC = sorted(name for name in safeops.__all__ if inspect.isfunction(getattr(safeops, name)))
+ROTATIONS = {f"rotations.{name}" for name in safeops.rotations.__all__}
+PUBLIC = sorted(name for name in {*safeops.__all__, *ROTATIONS} if inspect.isfunction(public(name)))
 
 # A module imports from floors below its own only.
 FLOORS = (
     ("_typing",),
     ("_backends",),
     ("_where",),
-    ("_ranges",),
+    ("_ranges", "_series"),
     ("_angles", "_division", "_logs", "_neighbours", "_powers", "_slices"),
     ("_norms", "_softmax"),  # made of elementwise operations
-    ("_reductions",),  # a deviation is a norm
+    ("_reductions", "_vectors"),  # a deviation is a norm
+    ("_rigid",),
+    ("rotations",),
     ("_quantiles",),
     ("nan_reductions",),
     ("testing", "autodiff"),
@@ -108,7 +118,7 @@ def helpers_seen_to_fail(source):
 
 def sections(name):
     """Return the sections of a docstring by their titles."""
-    doc = inspect.getdoc(getattr(safeops, name)) or ""
+    doc = inspect.getdoc(public(name)) or ""
     summary, *rest = re.split(r"^(\w[\w ]*)\n-{3,}\n", doc, flags=re.MULTILINE)
     return {"Summary": summary, **dict(zip(rest[::2], rest[1::2], strict=True))}
 
@@ -121,7 +131,7 @@ def python_blocks(text):
 
 def parameters(name):
     """Return the parameters of a public function."""
-    return inspect.signature(getattr(safeops, name)).parameters.values()
+    return inspect.signature(public(name)).parameters.values()
 
 
 @pytest.mark.parametrize(
@@ -276,7 +286,7 @@ def test_arrays_by_position_options_by_keyword(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_functions_are_annotated(name):
     """Every parameter has a type, and so has the result."""
-    signature = inspect.signature(getattr(safeops, name))
+    signature = inspect.signature(public(name))
 
     assert all(p.annotation is not p.empty for p in parameters(name))
     assert signature.return_annotation is not signature.empty
@@ -307,7 +317,7 @@ def test_docstrings_name_every_parameter(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_examples_run(name):
     """There are examples, and they print what they say."""
-    assert_examples_run(getattr(safeops, name), vars(safeops))
+    assert_examples_run(public(name), vars(safeops) | vars(safeops.rotations))
 
 
 # The files at the top.

@@ -1,0 +1,587 @@
+"""
+Rotations, rigid motions and angles that stay smooth where their usual formulas are 0 / 0.
+
+Arrays have the shapes (..., 3) for rotation vectors, (..., 4) for quaternions with the scalar last,
+(..., 3, 3) for matrices, (..., 6) and (..., 4, 4) for rigid motions; angles are in radians. These
+are the conventions of `scipy.spatial.transform`.
+"""
+
+from functools import partial
+
+from safeops import _rigid, _vectors
+from safeops._backends import backend_of, enter, kernel_first
+from safeops._ranges import in_float32
+from safeops._slices import drop_axes
+from safeops._typing import Array, Axis
+from safeops._vectors import require_shape
+
+__all__ = [
+    "matrix_to_quaternion",
+    "matrix_to_rotvec",
+    "matrix_to_twist",
+    "quaternion_slerp",
+    "quaternion_to_matrix",
+    "quaternion_to_rotvec",
+    "rotvec_to_matrix",
+    "rotvec_to_quaternion",
+    "safe_angle",
+    "safe_dihedral",
+    "squared_angle",
+    "twist_to_matrix",
+]
+
+
+@kernel_first
+def rotvec_to_matrix(w: Array, /) -> Array:
+    """
+    Matrix of a rotation vector: the exponential map of SO(3), smooth at 0 too.
+
+    Same as ``I + sin(t) / t * W + (1 - cos(t)) / t**2 * W @ W`` with ``t = norm(w)`` and the matrix
+    ``W`` of the cross product with `w`.
+
+    Parameters
+    ----------
+    w : array, shape (..., 3), real floating
+        Axis times angle in radians, of any length. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 3, 3)
+        Framework, dtype and device of `w`.
+
+    Raises
+    ------
+    TypeError
+        If `w` is not a real array of a supported framework.
+    ValueError
+        If the last axis of `w` has another length than 3.
+
+    Notes
+    -----
+    **Gradient.** Exact everywhere, at every order: the function is entire. At 0 it is the three
+    generators, the matrices of the cross product with the unit vectors.
+
+    **Source.** Rodrigues; by the quaternion, whose factors are power series near 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rotvec_to_matrix(np.asarray([0.0, 0.0, np.pi / 2])).round(6) + 0.0
+    array([[ 0., -1.,  0.],
+           [ 1.,  0.,  0.],
+           [ 0.,  0.,  1.]])
+    """
+    xp, w = enter(w)
+    require_shape(w, 3, of="rotation vectors")
+    return in_float32(xp, lambda w: _rigid.matrix_of_turn(xp, _rigid.turn_of_vector(xp, w)))(w)
+
+
+@kernel_first
+def matrix_to_rotvec(matrix: Array, /) -> Array:
+    """
+    Rotation vector of a matrix: the logarithm of SO(3), smooth at the identity too.
+
+    Same as ``t / (2 * sin(t)) * v``, with ``v`` from ``matrix - matrix.T`` and the angle ``t``,
+    where that keeps its digits.
+
+    Parameters
+    ----------
+    matrix : array, shape (..., 3, 3), real floating
+        Rotation matrices, which is not checked. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 3)
+        Of length at most pi; framework, dtype and device of `matrix`.
+
+    Raises
+    ------
+    TypeError
+        If `matrix` is not a real array of a supported framework.
+    ValueError
+        If its last axes have other lengths than 3 and 3.
+
+    Notes
+    -----
+    **Gradient.** That of `quaternion_to_rotvec` after `matrix_to_quaternion`. At the identity it is
+    exact: half the difference between the matrix of changes and its transpose. At the half turn,
+    where the rotation vector jumps to its opposite, it is the exact one of the branch taken: the
+    entry of the largest size is positive.
+
+    **Source.** Shepperd's choice among four formulas; the four are the rows of Bar-Itzhack's
+    matrix, without roots.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> matrix_to_rotvec(np.diag([-1.0, -1.0, 1.0]))
+    array([0.        , 0.        , 3.14159265])
+    """
+    xp, matrix = enter(matrix)
+    require_shape(matrix, 3, 3, of="rotation matrices")
+    return in_float32(xp, lambda m: _rigid.vector_of_turn(xp, _rigid.quaternion_of_matrix(xp, m)))(
+        matrix
+    )
+
+
+@kernel_first
+def rotvec_to_quaternion(w: Array, /) -> Array:
+    """
+    Unit quaternion of a rotation vector, smooth at 0 too; the scalar is last.
+
+    Same as ``(sin(t / 2) / t * w, cos(t / 2))`` with ``t = norm(w)``.
+
+    Parameters
+    ----------
+    w : array, shape (..., 3), real floating
+        Axis times angle in radians, of any length. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 4)
+        Framework, dtype and device of `w`. The scalar is negative for angles between pi and 3 * pi.
+
+    Raises
+    ------
+    TypeError
+        If `w` is not a real array of a supported framework.
+    ValueError
+        If the last axis of `w` has another length than 3.
+
+    Notes
+    -----
+    **Gradient.** Exact everywhere, at every order: the function is entire. At 0 it is 1 / 2 for the
+    vector and 0 for the scalar.
+
+    **Source.** Euler; the factors are power series near 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rotvec_to_quaternion(np.asarray([[np.pi, 0.0, 0.0], [0.0, 0.0, 0.0]])).round(6)
+    array([[1., 0., 0., 0.],
+           [0., 0., 0., 1.]])
+    """
+    xp, w = enter(w)
+    require_shape(w, 3, of="rotation vectors")
+    return in_float32(xp, lambda w: xp.concat(_rigid.turn_of_vector(xp, w), axis=-1))(w)
+
+
+@kernel_first
+def quaternion_to_rotvec(q: Array, /) -> Array:
+    """
+    Rotation vector of a quaternion of any length, smooth at the identity; 0 where `q` is zero.
+
+    Same as ``2 * atan2(norm(v), s) / norm(v) * v`` for ``q = (v, s)`` with ``s >= 0``; `q` and its
+    negative are one rotation, and the one with ``s >= 0`` is taken.
+
+    Parameters
+    ----------
+    q : array, shape (..., 4), real floating
+        Quaternions, the scalar last. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 3)
+        Of length at most pi; framework, dtype and device of `q`.
+
+    Raises
+    ------
+    TypeError
+        If `q` is not a real array of a supported framework.
+    ValueError
+        If the last axis of `q` has another length than 4.
+
+    Notes
+    -----
+    **Gradient.** The derivative of the function of the normalised quaternion, exact at the
+    identity: ``2 / s`` for the vector, for `q` and its negative alike. At the half turn, ``s = 0``,
+    the vector is taken as it stands, and the derivative is the exact one of that branch. At
+    ``q = 0``, which is no rotation, value and gradient 0 are chosen.
+
+    **Source.** The logarithm of unit quaternions; the factor is a power series near the identity.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> quaternion_to_rotvec(np.asarray([[0.0, 0.0, 0.0, 1.0], [2.0, 0.0, 0.0, 2.0]]))
+    array([[0.        , 0.        , 0.        ],
+           [1.57079633, 0.        , 0.        ]])
+    """
+    xp, q = enter(q)
+    require_shape(q, 4, of="quaternions")
+    return in_float32(xp, partial(_rigid.vector_of_turn, xp))(q)
+
+
+@kernel_first
+def quaternion_to_matrix(q: Array, /) -> Array:
+    """
+    Matrix of a quaternion of any length, which is normalised; the identity where `q` is zero.
+
+    Same as ``I + 2 * s * V + 2 * V @ V`` for ``q / norm(q) = (v, s)`` and the matrix ``V`` of the
+    cross product with `v`.
+
+    Parameters
+    ----------
+    q : array, shape (..., 4), real floating
+        Quaternions, the scalar last. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 3, 3)
+        Framework, dtype and device of `q`.
+
+    Raises
+    ------
+    TypeError
+        If `q` is not a real array of a supported framework.
+    ValueError
+        If the last axis of `q` has another length than 4.
+
+    Notes
+    -----
+    **Gradient.** The derivative of the function of the normalised quaternion, exact at every order.
+    At ``q = 0``, which is no rotation, the identity with gradient 0 is chosen.
+
+    **Source.** Hamilton; `quaternion_to_rotvec` has the same identity at ``q = 0``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> quaternion_to_matrix(np.asarray([0.0, 0.0, 2.0, 0.0]))
+    array([[-1.,  0.,  0.],
+           [ 0., -1.,  0.],
+           [ 0.,  0.,  1.]])
+    """
+    xp, q = enter(q)
+    require_shape(q, 4, of="quaternions")
+    return in_float32(xp, partial(_rigid.matrix_of_quaternion, xp))(q)
+
+
+@kernel_first
+def matrix_to_quaternion(matrix: Array, /) -> Array:
+    """
+    Unit quaternion of a rotation matrix; the scalar is last, and not negative.
+
+    Same as ``(v / (2 * r), r / 2)`` with ``r = sqrt(1 + trace(matrix))`` and ``v`` from
+    ``matrix - matrix.T``, where that keeps its digits; elsewhere by the largest diagonal entry.
+
+    Parameters
+    ----------
+    matrix : array, shape (..., 3, 3), real floating
+        Rotation matrices, which is not checked. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 4)
+        Of length 1, also if the matrix is only nearly a rotation; framework, dtype and device of
+        `matrix`.
+
+    Raises
+    ------
+    TypeError
+        If `matrix` is not a real array of a supported framework.
+    ValueError
+        If its last axes have other lengths than 3 and 3.
+
+    Notes
+    -----
+    **Gradient.** Exact along rotations, at every order, at the identity and at the half turn too:
+    the formula taken has the largest of four radicands, which is at least 1. Where the scalar is 0
+    the vector's entry of the largest size is positive, and the derivative is the exact one of that
+    branch. For changes that leave the rotations the derivative is that of the normalised formula.
+
+    **Source.** Shepperd's choice among four formulas, normalised.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> matrix_to_quaternion(np.diag([-1.0, -1.0, 1.0]))
+    array([0., 0., 1., 0.])
+    """
+    xp, matrix = enter(matrix)
+    require_shape(matrix, 3, 3, of="rotation matrices")
+    return in_float32(xp, partial(_rigid.unit_of_matrix, xp))(matrix)
+
+
+@kernel_first
+def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
+    """
+    Quaternion a part `t` of the way from `p` to `q`, by the shorter way; 0 if one of them is zero.
+
+    Same as ``p * exp(t * log(inverse(p) * q))`` with `p` and `q` normalised, and with the
+    logarithm of `quaternion_to_rotvec`.
+
+    Parameters
+    ----------
+    p, q : array, shape (..., 4), real floating
+        Quaternions of any length, the scalar last. NaN stays NaN.
+    t : array, shape (...), real floating
+        0 gives `p`, and 1 gives `q` or its negative; beyond, the motion goes on.
+
+    Returns
+    -------
+    array, shape (..., 4)
+        Of length 1; framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+    ValueError
+        If the last axis of `p` or `q` has another length than 4.
+
+    Notes
+    -----
+    **Gradient.** Exact for all three, at every order, also where `p` and `q` are equal or
+    antipodal, which is one rotation. Half a turn apart, where ``sum(p * q)`` is 0, two ways are
+    equally short: the one towards `q` itself is taken, with its exact derivative. Where `p` or `q`
+    is zero, value and gradient 0 are chosen.
+
+    **Source.** Shoemake; by the logarithm, whose series need no case of equal arguments.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> identity, turn = np.asarray([0.0, 0.0, 0.0, 1.0]), np.asarray([1.0, 0.0, 0.0, 0.0])
+    >>> quaternion_slerp(identity, turn, np.asarray([0.0, 0.5]))
+    array([[0.        , 0.        , 0.        , 1.        ],
+           [0.70710678, 0.        , 0.        , 0.70710678]])
+    """
+    xp, p, q, t = enter(p, q, t)
+    require_shape(p, 4, of="quaternions")
+    require_shape(q, 4, of="quaternions")
+    return in_float32(xp, partial(_rigid.slerp, xp))(p, q, t)
+
+
+@kernel_first
+def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
+    """
+    Angle between vectors, with gradient 0 where they are parallel; 0 if one of them is zero.
+
+    Same as ``acos(sum(a * b) / (norm(a) * norm(b)))`` over `axis`, with all digits of small angles
+    and of angles near pi.
+
+    Parameters
+    ----------
+    a, b : array, shape (...), real floating
+        Vectors of any length. NaN stays NaN.
+    axis : int or tuple of ints, default: -1
+        Axes of a vector; None for all.
+
+    Returns
+    -------
+    array
+        Radians in [0, pi]; framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** For `a` the unit vector away from `b`, at a right angle to `a`, over ``norm(a)``.
+    For parallel vectors the angle is a cone, at 0 as at pi: 0 is chosen, at every order, the
+    subgradient of minimum norm and the supergradient. For a zero vector too. Vectors count as
+    parallel if no entry of the directions differs by more than eight units of rounding. Inside a
+    smooth composite, such as ``angle**2``, use `squared_angle`.
+
+    **Source.** Kahan's formula ``2 * atan2(norm(u - v), norm(u + v))`` of the directions. The arc
+    cosine is 0 below 3e-4 rad in float32.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_angle(np.asarray([1.0, 0.0]), np.asarray([[1.0, 1e-9], [2.0, 0.0], [-1.0, 0.0]]))
+    array([1.00000000e-09, 0.00000000e+00, 3.14159265e+00])
+    """
+    xp, a, b = enter(a, b)
+    angle = in_float32(xp, partial(_vectors.angle, xp, axis=axis))(a, b)
+    return drop_axes(xp, angle, axis, keepdims=False)
+
+
+@kernel_first
+def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
+    """
+    Square of the angle between vectors, smooth where they are parallel; 0 if one of them is zero.
+
+    Same as ``safe_angle(a, b, axis=axis) ** 2``.
+
+    Parameters
+    ----------
+    a, b : array, shape (...), real floating
+        Vectors of any length. NaN stays NaN.
+    axis : int or tuple of ints, default: -1
+        Axes of a vector; None for all.
+
+    Returns
+    -------
+    array
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** Exact for parallel vectors of one direction: 0, with the Hessian
+    ``2 * (I - n n^T) / norm(a)**2`` for `a`, where ``n = a / norm(a)``. For opposite ones the
+    function has a cone, and 0 is chosen; for a zero vector too.
+
+    **Source.** The power series of ``asin(x)**2``; relates to `safe_angle` as `squared_norm` to
+    `safe_norm`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> squared_angle(np.asarray([2.0, 0.0]), np.asarray([[1.0, 0.0], [0.0, 1.0]]))
+    array([0.       , 2.4674011])
+    """
+    xp, a, b = enter(a, b)
+    square = in_float32(xp, partial(_vectors.squared_angle, xp, axis=axis))(a, b)
+    return drop_axes(xp, square, axis, keepdims=False)
+
+
+@kernel_first
+def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) -> Array:
+    """
+    Torsion angle of four points, with gradient 0 where three in a row are on a line; 0 there.
+
+    Same as ``atan2(sum(cross(n, m) * e), sum(n * m))`` with ``n = cross(b - a, c - b)``,
+    ``m = cross(c - b, d - c)`` and ``e = (c - b) / norm(c - b)``.
+
+    Parameters
+    ----------
+    a, b, c, d : array, shape (..., 3), real floating
+        Points. NaN stays NaN.
+    axis : int, default: -1
+        Axis of the coordinates.
+
+    Returns
+    -------
+    array, shape (...)
+        Radians from -pi to pi: 0 for cis, pi for trans, positive clockwise as seen from `b` to `c`
+        (IUPAC); framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+    ValueError
+        If `axis` has another length than 3.
+
+    Notes
+    -----
+    **Gradient.** Exact wherever there is an angle, at cis and at trans too. With three points on a
+    line there is none: value and gradient 0 are chosen, at every order. Points count as on a line
+    if no entry of the cross product exceeds its own rounding.
+
+    **Source.** The formula by the arc tangent, which has no singularity at cis and trans, as that
+    by the arc cosine has.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, b, c, d = np.asarray([[1.0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 1, 1]])
+    >>> safe_dihedral(a, b, c, d).round(6)
+    np.float64(1.570796)
+    """
+    xp, *points = enter(a, b, c, d)
+    backend = backend_of(*points)
+    points = [backend.merged(x, axis) for x in xp.broadcast_arrays(*points)]
+    for x in points:
+        require_shape(x, 3, of="points")
+    angle = in_float32(xp, partial(_vectors.dihedral, xp))(*points)
+    return xp.squeeze(angle, axis=-1)
+
+
+@kernel_first
+def twist_to_matrix(twist: Array, /) -> Array:
+    """
+    Matrix of a rigid motion from its twist: the exponential map of SE(3), smooth at 0 too.
+
+    Same as ``expm([[W, v], [0, 0]])`` for the twist ``(w, v)``, with the matrix ``W`` of the cross
+    product with `w`.
+
+    Parameters
+    ----------
+    twist : array, shape (..., 6), real floating
+        Rotation vector, then translation, as in `scipy.spatial.transform.RigidTransform`. NaN stays
+        NaN.
+
+    Returns
+    -------
+    array, shape (..., 4, 4)
+        Framework, dtype and device of `twist`.
+
+    Raises
+    ------
+    TypeError
+        If `twist` is not a real array of a supported framework.
+    ValueError
+        If the last axis of `twist` has another length than 6.
+
+    Notes
+    -----
+    **Gradient.** Exact everywhere, at every order: the function is entire. At 0 it is the six
+    generators.
+
+    **Source.** Rodrigues' formula and its integral; the factors are power series near 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> twist_to_matrix(np.asarray([0.0, 0.0, np.pi, np.pi, 0.0, 0.0])).round(6) + 0.0
+    array([[-1.,  0.,  0.,  0.],
+           [ 0., -1.,  0.,  2.],
+           [ 0.,  0.,  1.,  0.],
+           [ 0.,  0.,  0.,  1.]])
+    """
+    xp, twist = enter(twist)
+    require_shape(twist, 6, of="twists")
+    return in_float32(xp, partial(_rigid.matrix_of_twist, xp))(twist)
+
+
+@kernel_first
+def matrix_to_twist(matrix: Array, /) -> Array:
+    """
+    Twist of the matrix of a rigid motion: the logarithm of SE(3), smooth at the identity too.
+
+    Same as ``logm(matrix)``, as the six numbers that it is made of.
+
+    Parameters
+    ----------
+    matrix : array, shape (..., 4, 4), real floating
+        Rigid motions, which is not checked; the last row is not read. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (..., 6)
+        Rotation vector, of length at most pi, then translation; framework, dtype and device of
+        `matrix`.
+
+    Raises
+    ------
+    TypeError
+        If `matrix` is not a real array of a supported framework.
+    ValueError
+        If its last axes have other lengths than 4 and 4.
+
+    Notes
+    -----
+    **Gradient.** Exact at the identity, and at the half turn on the branch of `matrix_to_rotvec`.
+
+    **Source.** `matrix_to_rotvec`, and the inverse of the integral of Rodrigues' formula.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> matrix_to_twist(np.eye(4))
+    array([0., 0., 0., 0., 0., 0.])
+    """
+    xp, matrix = enter(matrix)
+    require_shape(matrix, 4, 4, of="matrices of rigid motions")
+    return in_float32(xp, partial(_rigid.twist_of_matrix, xp))(matrix)

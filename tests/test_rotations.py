@@ -1,0 +1,501 @@
+"""Rotations: values and derivatives in every mode, chosen gradients, errors."""
+
+import math
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import cases
+import turning
+from derivatives import MODES, derivatives_in
+from exponents import EXHAUSTIVE
+from frameworks import asarray, to_numpy
+from safeops import rotations as so
+from safeops._backends import dtype_name, load
+
+RTOL = {"float64": 1e-9, "float32": 1e-5}
+# What is not a number of the dtype, or has lost its digits, has no error.
+RANGE = {"float64": (1e-290, 1e290), "float32": (1e-30, 1e30)}
+BY_ARGUMENT = ("reverse", "rev-rev", "fwd-rev", "rev-fwd")
+# Where a function is traced or compiled for each order, these two have all modes and orders, and
+# the others some, unless SAFEOPS_EXHAUSTIVE is set.
+STAND_FOR_ALL = ("rotvec_to_matrix", "quaternion_to_rotvec")
+CHEAP = {"torch": ("autograd", "func", "vmap"), "jax": ("jit",), "tensorflow": ("eager",)}
+REST = {"torch": (), "jax": ("forward", "rev-rev", "rev-fwd", "fwd-fwd")}
+REST["tensorflow"] = ("forward", "fwd-rev", "rev-fwd", "fwd-fwd")
+
+
+def pytest_generate_tests(metafunc):
+    """Run a row in each mode of each selected framework, and in float32 in one mode of it."""
+    if "way" not in metafunc.fixturenames:
+        return
+    ways = [
+        (row, name, mode, dtype)
+        for name in metafunc.config.frameworks
+        for mode in MODES.get(name, ())
+        for dtype in RTOL
+        for row in turning.ROWS
+        if is_due(row, name, mode, dtype)
+    ]
+    ids = [f"{row.name}-{name}-{mode}-{dtype}" for row, name, mode, dtype in ways]
+    metafunc.parametrize("way", ways, ids=ids)
+
+
+def is_due(row, name, mode, dtype):
+    """Whether a row runs in a mode."""
+    if EXHAUSTIVE:
+        return True
+    if dtype == "float32":
+        return mode == CHEAP[name][0] and (name == "torch" or row.name in STAND_FOR_ALL)
+    return mode in CHEAP[name] or row.name in STAND_FOR_ALL
+
+
+def left_out(row, framework):
+    """Return the orders that a row leaves to others."""
+    orders = () if EXHAUSTIVE or row.name in STAND_FOR_ALL else REST[framework]
+    modes = CHEAP[framework] if orders else ()
+    return cases.CONSTANT | {
+        (framework, mode): (orders, "SAFEOPS_EXHAUSTIVE has them") for mode in modes
+    }
+
+
+def found(row, framework, mode, dtype):
+    """Return value and derivatives of a row by their names, a row of numbers a point."""
+    points = row.points_in(dtype)
+    shapes = [x.shape for x in points[0]]
+    x = np.stack([turning.flat(points[i % len(points)]) for i in range(turning.POINTS)])
+    shape = turning.shape_of(row.name)
+    weights = asarray(framework, turning.ramp(shape, 5)[None], dtype)
+    xp = load(framework).xp
+
+    def reduce(out):
+        axes = tuple(range(1, len(shape) + 1))
+        return xp.sum(weights * out, axis=axes) if shape else weights * out
+
+    arrays = [
+        [asarray(framework, np.broadcast_to(a, x.shape), dtype)]
+        for a in (x, directions(shapes, 0), directions(shapes, 9))
+    ]
+    f = of_one_array(row.op, shapes, xp)
+    return {
+        order: rows_of(y, dtype)
+        for order, y in derivatives_in(
+            mode, framework, f, reduce, *arrays, left_out(row, framework)
+        ).items()
+    }
+
+
+def of_one_array(op, shapes, xp):
+    """Return a function of all arguments in one array: in TensorFlow a tangent is one array."""
+    ends = [0, *accumulate(math.prod(shape) for shape in shapes)]
+
+    def f(x):
+        lead = (-1,) if len(x.shape) == 2 else ()
+        parts = (x[..., a:b] for a, b in pairwise(ends))
+        return op(*(xp.reshape(y, (*lead, *s)) for y, s in zip(parts, shapes, strict=True)))
+
+    return f
+
+
+def directions(shapes, seed):
+    """Return a direction in the space of all arguments."""
+    return turning.flat([turning.ramp(shape, k + seed) for k, shape in enumerate(shapes)])
+
+
+def rows_of(x, dtype):
+    """Return an array, or the only one of a tuple, as rows of numbers; it has that dtype."""
+    x = x[0] if isinstance(x, (tuple, list)) or len(x) == 1 else x
+    assert dtype_name(x.dtype) == dtype
+    return to_numpy(x).astype(float).reshape(turning.POINTS, -1)
+
+
+def errors(row, got, dtype):
+    """Return by order the error of each point, as a part of the largest entry of an argument."""
+    shapes = [x.shape for x in row.points_in(dtype)[0]]
+    measure = Measure(shapes, directions(shapes, 0), directions(shapes, 9), RANGE[dtype])
+    exact = turning.exact(row.name, dtype)
+    return {
+        order: np.array([measure.error(order, x[i], e) for i, e in enumerate(exact)])
+        for order, x in got.items()
+    }
+
+
+class Measure(NamedTuple):
+    """How errors are measured: for each argument, in its own size."""
+
+    shapes: list
+    v: np.ndarray
+    u: np.ndarray
+    within: tuple
+
+    @np.errstate(over="ignore", invalid="ignore")  # of numbers that are out of the range
+    def error(self, order, got, exact):
+        """Return the error of an order at a point."""
+        if order == "value":
+            return self.relative(got, exact.value, np.abs(exact.value).max())
+        if order in BY_ARGUMENT:
+            wanted = exact.gradient if order == "reverse" else exact.product
+            cuts = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+            parts = zip(*(np.split(a, cuts) for a in (got, wanted, exact.point)), strict=True)
+            return max(
+                self.relative(g, w, np.abs(w).max(), 1 / (np.abs(x).max() or 1))
+                for g, w, x in parts
+            )
+        terms = exact.gradient * self.v if order == "forward" else exact.product * self.u
+        return self.relative(got, terms.sum(), np.abs(terms).max())
+
+    def relative(self, got, wanted, size, usual=1.0):
+        """
+        Return the error as a part of a size within the range; NaN is infinitely wrong.
+
+        What is 0 but for the rounding of 220 digits has the usual size of a derivative: 1 over that
+        of the argument.
+        """
+        if size < 1e-40 * usual:
+            wanted, size = 0.0 * wanted, usual
+        if not self.within[0] < size < self.within[1]:
+            return 0.0
+        error = np.max(np.abs(got - wanted))
+        return 0.0 if error == 0 else error / size if error < np.inf and size else np.inf
+
+
+def test_values_and_derivatives_are_those_of_the_formula(way):
+    """Value, gradient and second derivatives are exact at all points, in all compositions."""
+    row, *_, dtype = way
+
+    for order, error in errors(row, found(*way), dtype).items():
+        worst = row.points_in(dtype)[error.argmax()]
+        assert error.max() <= RTOL[dtype], (order, error.max(), worst)
+
+
+# Against SciPy, and there and back.
+
+
+@pytest.fixture
+def scipy_rotation():
+    """SciPy's rotations."""
+    return pytest.importorskip("scipy.spatial.transform", reason="SciPy is not installed")
+
+
+RNG = np.random.default_rng(20)
+TURNS = np.concatenate([RNG.normal(size=(20, 3)), [[0.0, 0, 0], [1e-9, 0, 0], [0, np.pi, 0]]])
+
+
+def test_scipy_agrees(scipy_rotation):
+    """Rotation vectors, matrices and quaternions are those of scipy.spatial.transform."""
+    theirs = scipy_rotation.Rotation.from_rotvec(TURNS)
+    matrix, q = theirs.as_matrix(), theirs.as_quat()
+    upright = theirs.as_quat(canonical=True)
+
+    pairs = [
+        (so.rotvec_to_matrix(TURNS), matrix),
+        (so.rotvec_to_quaternion(TURNS), q),
+        (so.quaternion_to_matrix(3.0 * q), matrix),
+        (so.quaternion_to_rotvec(-3.0 * q)[:-1], theirs.as_rotvec()[:-1]),
+        (so.matrix_to_rotvec(matrix), theirs.from_matrix(matrix).as_rotvec()),
+        (so.matrix_to_quaternion(matrix)[:-1], upright[:-1]),
+    ]
+
+    for ours, wanted in pairs:
+        np.testing.assert_allclose(ours, wanted, rtol=0, atol=4e-15)
+
+
+def test_the_way_between_quaternions_is_that_of_scipy(scipy_rotation):
+    """`quaternion_slerp` takes the shorter way, as SciPy's Slerp does."""
+    p, q, t = RNG.normal(size=(9, 4)), RNG.normal(size=(9, 4)), RNG.uniform(size=9)
+    slerp, rotation = scipy_rotation.Slerp, scipy_rotation.Rotation
+
+    wanted = [
+        slerp([0, 1], rotation.from_quat([a, b]))(s).as_matrix()
+        for a, b, s in zip(p, q, t, strict=True)
+    ]
+
+    ours = so.quaternion_to_matrix(so.quaternion_slerp(p, q, t))
+    np.testing.assert_allclose(ours, wanted, rtol=0, atol=4e-15)
+
+
+def test_rigid_motions_are_those_of_scipy(scipy_rotation):
+    """A twist is a rotation vector, then a translation, as in SciPy's RigidTransform."""
+    if not hasattr(scipy_rotation, "RigidTransform"):
+        pytest.skip("RigidTransform came with SciPy 1.16")
+    twist = np.concatenate([TURNS, RNG.normal(size=TURNS.shape)], axis=-1)
+    theirs = scipy_rotation.RigidTransform.from_exp_coords(twist)
+
+    np.testing.assert_allclose(so.twist_to_matrix(twist), theirs.as_matrix(), rtol=0, atol=1e-14)
+    back = so.matrix_to_twist(theirs.as_matrix())
+    np.testing.assert_allclose(back[:-1], theirs.as_exp_coords()[:-1], rtol=0, atol=2e-14)
+
+
+THERE_AND_BACK = {
+    "by matrices": (so.rotvec_to_matrix, so.matrix_to_rotvec, 3),
+    "by quaternions": (so.rotvec_to_quaternion, so.quaternion_to_rotvec, 3),
+    "by rigid motions": (so.twist_to_matrix, so.matrix_to_twist, 6),
+}
+
+
+@pytest.mark.parametrize("name", THERE_AND_BACK)
+def test_there_and_back_is_the_identity(name, autodiff_framework):
+    """Value and Jacobian of there and back are those of the identity, from 0 to nearly pi."""
+    there, back, n = THERE_AND_BACK[name]
+    backend = load(autodiff_framework)
+    sizes = np.array([0.0, 1e-30, 1e-9, 1e-4, 1.0, 3.0])[:, None]
+    x = asarray(autodiff_framework, sizes * np.array([2.0, -1.0, 2.0, 3.0, 3.0, -3.0])[:n] / 3)
+
+    value = back(there(x))
+    rows = [
+        backend.grad(lambda x, k=k: backend.xp.sum(back(there(x))[:, k]))(x)[0] for k in range(n)
+    ]
+
+    np.testing.assert_allclose(to_numpy(value), to_numpy(x), rtol=2e-15, atol=1e-15)
+    jacobian = np.stack([to_numpy(row) for row in rows], axis=1)
+    np.testing.assert_allclose(jacobian, np.broadcast_to(np.eye(n), jacobian.shape), atol=2e-13)
+
+
+# What is chosen.
+
+X, Z = [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]
+ORIGIN, TOP = [0.0, 0.0, 0.0], [0.0, 0.0, 1.5]
+NONE, NORTH = [0.0] * 4, [0.0, 0.0, 0.0, 1.0]
+CHOSEN = {
+    "the rotation vector of no quaternion": (so.quaternion_to_rotvec, [NONE], [0.0] * 3),
+    "the matrix of no quaternion": (so.quaternion_to_matrix, [NONE], np.eye(3)),
+    "the way from no quaternion": (so.quaternion_slerp, [NONE, NORTH, 0.5], NONE),
+    "the way to no quaternion": (so.quaternion_slerp, [NORTH, NONE, 0.5], NONE),
+    "parallel vectors": (so.safe_angle, [X, [3.0, 0, 0]], 0.0),
+    "parallel vectors, rounded": (so.safe_angle, [[0.1, 0.2, 0.7], [0.3, 0.6, 2.1]], 0.0),
+    "opposite vectors": (so.safe_angle, [[0.1, 0.2, 0.7], [-0.3, -0.6, -2.1]], np.pi),
+    "a zero vector": (so.safe_angle, [ORIGIN, X], 0.0),
+    "two zero vectors": (so.safe_angle, [ORIGIN, ORIGIN], 0.0),
+    "opposite vectors, squared": (so.squared_angle, [X, [-2.0, 0, 0]], np.pi**2),
+    "a zero vector, squared": (so.squared_angle, [X, ORIGIN], 0.0),
+    "three points on a line": (so.safe_dihedral, [Z, ORIGIN, TOP, X], 0.0),
+    "three points on a slanting line": (
+        so.safe_dihedral,
+        [[0.1, 0.2, 0.3], [0.3, 0.6, 0.9], [0.7, 1.4, 2.1], X],
+        0.0,
+    ),
+    "two points that coincide": (so.safe_dihedral, [X, TOP, TOP, ORIGIN], 0.0),
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_chosen_gradients(name, autodiff_framework):
+    """At the singular points the value is the one stated, and gradient and Hessian are 0."""
+    op, args, wanted = CHOSEN[name]
+    backend = load(autodiff_framework)
+    xp, args = backend.xp, [asarray(autodiff_framework, x) for x in args]
+
+    def g(*args):
+        return xp.sum(op(*args))
+
+    def slope(*args):
+        return sum(xp.sum(x * 1.5) for x in backend.grad(g)(*args))
+
+    np.testing.assert_array_equal(to_numpy(op(*args)), wanted)
+    for x in (*backend.grad(g)(*args), *backend.grad(slope)(*args)):
+        assert (to_numpy(x) == 0).all()
+
+
+BESIDE = {
+    "the rotation vector of a small quaternion": (
+        *(so.quaternion_to_rotvec, [[0.0, 0.0, 0.0, 1e-100]]),
+        [[2e100] * 3 + [0.0]],
+    ),
+    "nearly parallel vectors": (
+        *(so.safe_angle, [X, [1.0, 1e-12, 0.0]]),
+        [[0.0, -1.0, 0.0], [-1e-12, 1.0, 0.0]],
+    ),
+    "nearly opposite vectors": (
+        *(so.safe_angle, [X, [-1.0, 1e-12, 0.0]]),
+        [[0.0, -1.0, 0.0], [-1e-12, -1.0, 0.0]],
+    ),
+    "three points nearly on a line": (
+        *(so.safe_dihedral, [[1e-12, 0.0, 1.0], ORIGIN, TOP, [1.0, 0.0, 1.0]]),
+        [[0, -1e12, 0], [0, (1e12 - 1) / 3, 0], [0, (2e12 - 2) / 3, 0], [0, 1, 0]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_gradients_beside_the_chosen_ones(name, autodiff_framework):
+    """Beside a singular point the gradient is the derivative, however large."""
+    op, args, wanted = BESIDE[name]
+    backend = load(autodiff_framework)
+    args = [asarray(autodiff_framework, x) for x in args]
+
+    found = backend.grad(lambda *args: backend.xp.sum(op(*args)))(*args)
+
+    for got, exact in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(to_numpy(got), exact, rtol=1e-11, atol=1e-23)
+
+
+def test_half_a_turn_apart_has_the_way_to_the_second(autodiff_framework):
+    """Of two ways that are equally short, the one to `q` itself is taken."""
+    p, q = (asarray(autodiff_framework, x) for x in (NORTH, [1.0, 0.0, 0.0, 0.0]))
+    half = 0.5**0.5
+
+    for sign in (1.0, -1.0):
+        got = so.quaternion_slerp(p, sign * q, asarray(autodiff_framework, 0.5))
+        np.testing.assert_allclose(to_numpy(got), [sign * half, 0, 0, half], atol=1e-15)
+
+
+@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+def test_nan_stays_nan(row, framework):
+    """A NaN in any entry that is read is in the result of its point, and in no other."""
+    for k, x in enumerate(row.points_in("float64")[0]):
+        for index in np.ndindex(x.shape):
+            if row.name == "matrix_to_twist" and index[0] == 3:
+                continue  # the last row of a rigid motion is not read
+            args = [np.stack([y, y]) for y in row.points_in("float64")[6]]
+            args[k][(0, *index)] = np.nan
+            value = to_numpy(row.op(*(asarray(framework, a) for a in args)))
+            assert np.isnan(value[0]).any()
+            assert np.isfinite(value[1]).all()
+
+
+@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+def test_nan_has_a_gradient_of_nan(row, autodiff_framework):
+    """Of a point with a NaN the gradient is NaN, no silent 0."""
+    args = [np.stack([y, y]) for y in row.points_in("float64")[6]]
+    args[0][(0,) * args[0].ndim] = np.nan
+    arrays = [asarray(autodiff_framework, a) for a in args]
+    backend = load(autodiff_framework)
+
+    found = backend.grad(lambda *args: backend.xp.sum(row.op(*args)))(*arrays)
+
+    assert np.isnan(to_numpy(found[0])[0]).any()
+    assert all(np.isfinite(to_numpy(x)[1]).all() for x in found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+def test_values_everywhere(row, dtype, framework):
+    """Values are those of the formula in each dtype, which is kept; an empty batch stays empty."""
+    if dtype in ("float16", "bfloat16") and framework in ("numpy", "array-api-strict"):
+        pytest.skip("has no such dtype in the standard")
+    points = row.points_in("float64")[3:6]
+    args = [asarray(framework, np.stack(column), dtype) for column in zip(*points, strict=True)]
+    rounded = [tuple(to_numpy(a)[i].astype(float) for a in args) for i in range(3)]
+
+    value, empty = row.op(*args), row.op(*(a[:0, ...] for a in args))
+
+    assert dtype_name(value.dtype) == dtype_name(empty.dtype) == dtype
+    assert tuple(empty.shape) == (0, *value.shape[1:])
+    exact = [turning.value_at(row, point) for point in rounded]
+    rtol = {"float64": 1e-14, "float32": 3e-6, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
+    got = to_numpy(value).astype(float).reshape(3, -1)
+    np.testing.assert_allclose(got, exact, rtol=rtol, atol=rtol)
+
+
+def test_arguments_are_broadcast(framework):
+    """One quaternion and many, vectors and a batch of them, each along the last axis."""
+    q = asarray(framework, np.tile(NORTH, (2, 1)))
+    t = asarray(framework, [[0.0], [0.5], [1.0]])
+    x, many = asarray(framework, X), asarray(framework, np.tile(X, (5, 4, 1)))
+
+    assert so.quaternion_slerp(q[0, ...], q, t).shape == (3, 2, 4)
+    assert so.safe_angle(x, many).shape == (5, 4)
+    assert so.squared_angle(many, x).shape == (5, 4)
+    assert so.safe_dihedral(x, many, x, many).shape == (5, 4)
+    assert so.safe_angle(many, many, axis=0).shape == (4, 3)
+    assert so.safe_dihedral(*[many[:3, ...]] * 4, axis=0).shape == (4, 3)
+
+
+WRONG = {
+    "rotvec_to_matrix": (
+        [[4]],
+        r"rotvec_to_matrix: expected rotation vectors of .*3\), got \(4,\)",
+    ),
+    "matrix_to_rotvec": (
+        [[3]],
+        r"matrix_to_rotvec: expected rotation matrices .*3, 3\), got \(3,\)",
+    ),
+    "quaternion_slerp": ([[4], [3], []], r"quaternion_slerp: expected quaternions .*got \(3,\)"),
+    "safe_dihedral": ([[2]] * 4, r"safe_dihedral: expected points of .*3\), got \(2,\)"),
+    "twist_to_matrix": ([[2, 4]], r"twist_to_matrix: expected twists of .*6\), got \(2, 4\)"),
+    "matrix_to_twist": ([[3, 3]], r"matrix_to_twist: expected matrices of rigid .*got \(3, 3\)"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_shapes_that_do_not_fit(name, framework):
+    """A wrong length is an error that names the function, what it takes and what was given."""
+    shapes, message = WRONG[name]
+
+    with pytest.raises(ValueError, match=message):
+        getattr(so, name)(*(asarray(framework, np.zeros(shape)) for shape in shapes))
+
+
+# What people write.
+
+
+def naive_matrix(xp, w):
+    """Rodrigues' formula over a norm: NaN at 0, or a gradient of 0 with a safe norm."""
+    t = xp.sqrt(xp.sum(w * w))
+    return xp.sin(t) / t * w
+
+
+def naive_vector(xp, q):
+    """The logarithm by the arc cosine, which has an infinite slope at the identity."""
+    return 2 * xp.acos(q[3]) / xp.sqrt(1 - q[3] * q[3]) * q[:3]
+
+
+def naive_angle(xp, a, b):
+    """The arc cosine of the cosine."""
+    return xp.acos(xp.sum(a * b) / xp.sqrt(xp.sum(a * a) * xp.sum(b * b)))
+
+
+def naive_torsion(xp, a, b, c, d):
+    """The arc cosine of the cosine between two normals."""
+    n, m = (_cross(xp, *steps) for steps in ((b - a, c - b), (c - b, d - c)))
+    return naive_angle(xp, n, m)
+
+
+def _cross(xp, a, b):
+    return xp.concat([(a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2])[None] for i in range(3)], axis=0)
+
+
+NAIVE = {
+    "rotvec_to_matrix at 0": (naive_matrix, [ORIGIN]),
+    "quaternion_to_rotvec at the identity": (naive_vector, [NORTH]),
+    "safe_angle of parallel vectors": (naive_angle, [X, X]),
+    "safe_angle of opposite vectors": (naive_angle, [X, [-1.0, 0, 0]]),
+    "safe_dihedral at cis": (naive_torsion, [X, ORIGIN, TOP, [2.0, 0.0, 1.5]]),
+}
+
+
+@pytest.mark.parametrize("name", NAIVE)
+def test_naive_versions_fail(name, autodiff_framework):
+    """What people write has no finite gradient there."""
+    naive, args = NAIVE[name]
+    backend = load(autodiff_framework)
+    arrays = [asarray(autodiff_framework, x) for x in args]
+
+    found = backend.grad(lambda *args: backend.xp.sum(naive(backend.xp, *args)))(*arrays)
+
+    assert not all(np.isfinite(to_numpy(x)).all() for x in found)
+
+
+def test_small_angles_keep_their_digits(framework):
+    """`safe_angle` is right to 1e-6 rad in float32, where the arc cosine says 0."""
+    xp = load(framework).xp
+    a, b = (asarray(framework, x, "float32") for x in (X, [1.0, 1e-4, 0.0]))
+
+    assert abs(float(so.safe_angle(a, b)) - 1e-4) < 1e-10
+    assert float(naive_angle(xp, a, b)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_angles_are_right_at_all_sizes(dtype, framework):
+    """Random vectors have their angle to 1e-12 rad, and to 1e-6 in float32."""
+    a = RNG.normal(size=(200, 3))
+    away = np.geomspace(1e-16, 1.0, 200)[:, None] * RNG.normal(size=(200, 3))
+    b = np.where(np.arange(200)[:, None] % 2, 1.0, -1.0) * a * RNG.uniform(0.1, 9, (200, 1)) + away
+    a, b = (x.astype(dtype) for x in (a, b))
+
+    got = to_numpy(so.safe_angle(asarray(framework, a, dtype), asarray(framework, b, dtype)))
+
+    exact = [turning.value_of_angle(x, y) for x, y in zip(a, b, strict=True)]
+    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-12 if dtype == "float64" else 1e-6)
