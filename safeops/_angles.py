@@ -73,7 +73,9 @@ def safe_acos(x: Array, /) -> Array:
     Notes
     -----
     **Gradient.** ``-1 / sqrt(1 - x**2)`` inside, 0 elsewhere, at every order. At the ends the slope
-    is infinite: 0 is chosen.
+    is infinite: 0 is chosen. Inside a smooth composite, such as the square of an angle, that
+    0 is wrong, and a cosine has lost the digits of a small angle: use `squared_angle` or
+    `safe_angle` of `safeops.rotations`.
 
     **Source.** As for `safe_asin`.
 

@@ -58,8 +58,9 @@ def safe_norm(
     Notes
     -----
     **Gradient.** ``x / norm`` for ``ord=2``; at a zero slice 0, the subgradient of minimum norm, at
-    every order, so that the Hessian of ``safe_norm(x)**2`` there is 0 and not ``2 * I``: use
-    `squared_norm`. ``ord=inf``: ties split evenly.
+    every order. Inside a smooth composite the chosen 0 is wrong: the Hessian of ``safe_norm(x)**2``
+    there is 0 and not ``2 * I``. Use `squared_norm`, for rotations `safeops.rotations`, and a
+    series in `squared_norm` elsewhere. ``ord=inf``: ties split evenly.
 
     **Source.** `optax.safe_norm` for `min_norm`; scaling by the largest entry as in LAPACK, without
     which 1e30 and 1e-30 over- and underflow in float32. Entries whose squares are in range are not
@@ -226,7 +227,8 @@ def safe_distance(
     Notes
     -----
     **Gradient.** ``(x - y) / distance`` for `x`, its negative for `y`; 0 and 0 where the points
-    coincide, at every order.
+    coincide, at every order. Inside a smooth composite, such as the square, use `squared_norm` of
+    the difference: its Hessian there is ``2 * I``, and the chosen one is 0.
 
     **Source.** `safe_norm` of the difference.
 
@@ -281,7 +283,8 @@ def safe_cosine_similarity(
     Notes
     -----
     **Gradient.** ``(y / norm(y) - cosine * x / norm(x)) / norm(x)`` for `x`; 0 and 0 where one of
-    the slices is zero, at every order.
+    the slices is zero, at every order. Inside a smooth composite, such as a function of the angle,
+    use `safeops.rotations.safe_angle` or `safeops.rotations.squared_angle`.
 
     **Source.** The product of two `safe_normalize`.
 

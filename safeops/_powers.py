@@ -38,7 +38,8 @@ def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     Notes
     -----
     **Gradient.** ``1 / (2 * sqrt(x))`` above zero, 0 elsewhere, at every order. At zero the slope
-    is infinite: 0 is chosen, so that masked entries do not move.
+    is infinite: 0 is chosen, so that masked entries do not move. Inside a
+    smooth composite, such as ``safe_sqrt(x)**2``, that 0 is wrong: write the composite in `x`.
 
     **Source.** Double where: JAX FAQ, "Gradients contain NaN where using where".
 
