@@ -116,9 +116,14 @@ def real_models(session: nox.Session) -> None:
     install(session, "test", "real-models", *(PREFIX + name for name in FRAMEWORKS))
     alone = nox.project.dependency_groups(PYPROJECT, "real-models-alone")
     session.install("--no-deps", *alone)
+    command = ["pytest", "--installed"]
+    session.run(*command, "--framework=torch", "tests/real_models/test_harness.py")
+    command.append("tests/real_models/test_real_models.py")
+    if not session.posargs:  # what is timed, or written to a file, runs in one process
+        command += ["-n", "2", "--dist", "loadgroup"]
     for family, framework in FAMILIES.items():
-        command = ["pytest", "--installed", "tests/real_models", f"--framework={framework}"]
-        session.run(*command, f"--family={family}", *session.posargs)
+        options = [f"--framework={framework}", f"--family={family}", *session.posargs]
+        session.run(*command, *options)
 
 
 @nox.session(default=False)

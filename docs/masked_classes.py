@@ -44,6 +44,7 @@ SUBJECTS = {
     ),
     "resampling, linear": ("dot_general", "upsample_bilinear2d_backward", "ResizeBilinearGrad"),
     "resampling, cubic": ("dot_general", "upsample_bicubic2d_backward", "ResizeBicubicGrad"),
+    "sampling of a grid": ("gather", "grid_sampler_2d_backward", ""),
     "crops": ("", "", "CropAndResizeGradImage"),
     "triangular solve": (
         "triangular_solve",

@@ -72,6 +72,18 @@ def tripled(x):
 
 
 @tf.custom_gradient
+def normalised(x):
+    """Return the argument; its gradient is divided by its norm."""
+    return tf.identity(x), lambda g: g / tf.norm(g)
+
+
+@tf.custom_gradient
+def blocked(x):
+    """Return the argument; its gradient is 0, a convention."""
+    return tf.identity(x), lambda _: tf.zeros(tf.shape(x))
+
+
+@tf.custom_gradient
 def safe_length(x):
     """Return a norm whose own formula has a double where: a convention about a number."""
     length = tf.norm(x)
@@ -219,6 +231,7 @@ PROGRAMS = {
     ),
     "map_fn": (lambda x: tf.map_fn(tf.sqrt, x)[1], ROOTS, [0.0, 0.25, 0.0]),
     "custom_gradient": (lambda x: tripled(tf.sqrt(x))[1], ROOTS, [0.0, 0.75, 0.0]),
+    "normalised gradient": (lambda x: 7 * normalised(x**0.5)[1], [0.0, 4.0], [0.0, 0.25]),
     "recompute_grad": (
         lambda x: total(tf.recompute_grad(log_where)(x)),
         [0.0, 2.0],
@@ -282,6 +295,7 @@ UNDEFINED = {
     ),
     "largest of NaN": (lambda x: tf.reduce_max(tf.stack([x, x * NAN])), 1.0, NAN),
     "convention of a custom gradient": (lambda x: safe_length(tf.sqrt(x)), [0.0, 0.0], [NAN, NAN]),
+    "zeros of a custom gradient": (lambda x: total(blocked(x**0.5)), [0.0, 4.0], [NAN, 0.0]),
     "its condition, made with the value": (
         lambda x: shared_length(tf.sqrt(x)),
         [0.0, 0.0],

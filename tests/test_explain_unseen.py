@@ -146,8 +146,6 @@ UNSEEN = {
     by_compressed_rows: ("matmul", "to_dense()"),
     by_sparse_entries: ("to_dense", "to_dense()"),
     by_mkldnn: ("mkldnn_rnn_layer", "torch.backends.mkldnn.flags(enabled=False)"),
-    by_sums_over_bags: ("embedding_bag", "drop the entries before"),
-    by_a_loss_of_sequences: ("ctc_loss", "drop the entries before"),
 }
 
 
@@ -160,6 +158,20 @@ def test_what_nobody_sees_into_is_unknown(masked, program):
 
     assert (finding.kind, finding.operation) == ("UNKNOWN", operation)
     assert way_out in finding.repair.text
+
+
+LEFT_OUT = {
+    by_sums_over_bags: ("sqrt", "embedding_bag"),
+    by_a_loss_of_sequences: ("mul", "ctc_loss"),
+}
+
+
+@pytest.mark.parametrize("program", LEFT_OUT, ids=lambda f: f.__name__)
+def test_what_a_kernel_leaves_out_by_itself_is_blocked(masked, program):
+    """A row that is in no bag, and a step behind the end of a sequence, are not used."""
+    (finding,) = masked.explain(program, leaf([0.0, 4.0])).findings
+
+    assert (finding.kind, finding.operation, finding.selection) == ("BLOCKED", *LEFT_OUT[program])
 
 
 def test_the_way_out_of_mkldnn(masked):

@@ -71,6 +71,38 @@ def test_norms_of_one_batch_have_a_wrong_slope_for_permuted_cotangents(norm):
 
 
 @pytest.mark.only("torch")
+def test_the_slope_of_as_strided_scatter_is_of_what_is_written_over():
+    """PyTorch's derivative of `as_strided_scatter` takes the wrong entries (2.13)."""
+    import torch
+
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=True)
+    y = torch.as_strided_scatter(x, torch.zeros(2), (2,), (1,), 2)
+    (found,) = torch.autograd.grad(y.sum(), x)
+
+    assert y.tolist() == [1.0, 2.0, 0.0, 0.0]
+    assert found.tolist() == [0.0, 0.0, 1.0, 1.0]  # the right one is [1, 1, 0, 0]
+
+
+@pytest.mark.only("torch")
+def test_a_bag_scaled_by_frequency_divides_by_a_wrong_count():
+    """
+    On a CPU `embedding_bag` with ``scale_grad_by_freq`` divides by a wrong count (2.13).
+
+    The slope of a sum is the count of a row, divided by that count: 1, as `embedding` has it.
+    """
+    import torch
+    from torch.nn.functional import embedding, embedding_bag
+
+    table = torch.zeros(3, 1, requires_grad=True)
+    indices, one_bag = torch.tensor([0, 1, 1, 2, 2, 2]), torch.tensor([0])
+    rows = embedding(indices, table, scale_grad_by_freq=True)
+    bag = embedding_bag(indices, table, one_bag, mode="sum", scale_grad_by_freq=True)
+
+    assert torch.autograd.grad(rows.sum(), table)[0].flatten().tolist() == [1.0, 1.0, 1.0]
+    assert torch.autograd.grad(bag.sum(), table)[0].flatten().tolist() == [1.0, 1.0, 1.5]
+
+
+@pytest.mark.only("torch")
 def test_a_dispatch_mode_forgets_conjugates():
     """Below a dispatch mode kernels that know no lazy conjugate take numbers as they are (2.13)."""
     import torch

@@ -8,7 +8,7 @@ uses it. What is not recognised is taken for a number, which hides nothing.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -296,6 +296,8 @@ def _beside_nan(op: Any, frame: Frame) -> Array:
 def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Multiply by a coefficient; by that of a largest entry it is a selection."""
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
+    if len(at) > 1:
+        return of_two(op, ins, intersection)
     (pair,) = scale(op, ins, frame)
     if len(at) != 1 or not _is_share(op.inputs[1 - at[0]], frame, op):
         return [pair]
@@ -313,6 +315,8 @@ def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 def quotient(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Divide; the formula of `tf.math.reduce_euclidean_norm` divides by a cotangent, twice."""
     number, divisor = ins
+    if isinstance(number, Pair) and isinstance(divisor, Pair):
+        return of_two(op, ins, lambda number, _: number)
     if isinstance(number, Pair) or not isinstance(divisor, Pair) or not _is_formula(op):
         return scale(op, ins, frame)
     active = divisor.active
@@ -322,6 +326,21 @@ def quotient(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     (value,) = run(op, [number, value_of(divisor)])
     active = widened(active, value)
     return [Pair(cleaned(value, active), active)]
+
+
+def of_two(op: Any, ins: list[Any], active_in: Callable[[Mask, Mask], Mask]) -> list[Any]:
+    """Multiply or divide two cotangents, in a custom gradient: absent times anything is absent."""
+    (value,) = run(op, ins)
+    active = active_in(*(widened(x.active, value) for x in ins))
+    return [Pair(cleaned(value, active), active)]
+
+
+def intersection(a: Mask, b: Mask) -> Mask:
+    """Return where both of two masks are active."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        first, second = (a, b) if isinstance(a, bool) else (b, a)
+        return second if first is True else False
+    return tf.logical_and(a, b)
 
 
 def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:

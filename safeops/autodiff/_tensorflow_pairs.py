@@ -174,7 +174,16 @@ def _is_beside(x: Array, new: frozenset[str]) -> bool:
         n = len(scopes)
         return all(user[:n] == scopes and user[n].endswith("_grad") for user in users)
     is_new = x.op.name in new and FORMULA not in scopes
-    return is_new and all(FORMULA in user for user in users)
+    of_formulas = is_new and all(FORMULA in user for user in users)
+    return of_formulas and not _is_of_custom_gradient(x.op)
+
+
+def _is_of_custom_gradient(op: Any) -> bool:
+    """Whether a custom gradient made an operation, and not the tape itself, by who called whom."""
+    frames = list(op.traceback)
+    taped = [i for i, frame in enumerate(frames) if frame.name == "imperative_grad"]
+    since = frames[taped[-1] :] if taped else frames
+    return any(frame.filename.endswith("ops/custom_gradient.py") for frame in since)
 
 
 def _vacant_in_call(op: Any, new: frozenset[str]) -> list[int]:

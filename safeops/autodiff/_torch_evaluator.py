@@ -7,7 +7,7 @@ a value is 0 where it is not active.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from safeops.autodiff._torch_nodes import (
     OVERWRITES,
     SELECTIONS,
     in_a_hook,
+    is_foreign,
     node_name,
     stem_of,
     words,
@@ -54,6 +55,8 @@ PASSED = words(
     new_empty empty_like new_empty_strided ones_like new_ones rand_like randn_like
     """
 )
+# Operations whose derivative PyTorch has wrong (2.13): their zeros say nothing of what is used.
+MISTAKEN = {"AsStridedScatter": "as_strided_scatter"}
 ZEROS = words("zeros zeros_like new_zeros full full_like new_full scalar_tensor")
 
 
@@ -177,10 +180,13 @@ class Masking(TorchDispatchMode):
         node, name = node_name()
         fill = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}.get(call.name)
         not_zero = fill is not None and (len(call.args) <= fill or call.args[fill] != 0)
-        if node is None or not_zero or not is_number(value) or in_a_hook(node):
+        if node is None or not_zero or not is_number(value) or is_foreign(node):
             return value
         if name == COPY_SLICES:
             name = self.inner(call)
+        if name in MISTAKEN:
+            self.report(replace(call, name=MISTAKEN[name]))
+            return value
         if name in OVERWRITES:
             self.tags.write(value, active=False)
         else:
@@ -207,10 +213,14 @@ class Masking(TorchDispatchMode):
                 self.tags.drop(x)
         if call.name == "zero_":
             node, _ = node_name()
-            if node is not None and not in_a_hook(node):
+            if node is not None and not is_foreign(node):
                 self.tags.write_literal(value, node)
         if call.name in COMPARISONS:
             self.note_comparison(call)
+        if call.name == "mul" and not isinstance(call.args[1], torch.Tensor):
+            call.node, _ = node_name()
+            if call.is_literal_zero(call.args[0]):  # as addmm multiplies what it adds to
+                self.tags.write_literal(value, call.node)
         return value
 
     def note_absent(self, values: Array, active: Mask) -> None:

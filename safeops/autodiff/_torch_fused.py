@@ -7,7 +7,7 @@ import torch
 from safeops._typing import Array
 from safeops.autodiff._torch_contractions import HALF
 from safeops.autodiff._torch_evaluator import Call, Masking, decompose, unknown
-from safeops.autodiff._torch_masks import any_over, is_finite, is_partial, spread
+from safeops.autodiff._torch_masks import any_over, both, is_finite, is_partial, spread
 
 MEAN, LARGEST = 1, 2  # how a bag of embeddings is reduced; 0 is a sum
 
@@ -23,13 +23,16 @@ def rows(call: Call) -> Any:
 
 
 def sequences(call: Call) -> Any:
-    """Scale each sequence, along the second axis, by the cotangent of its CTC loss."""
+    """Scale each sequence, along the second axis, by the cotangent of its CTC loss, to its end."""
     active = call.masks.get(0)
     if active is None:
         return unknown(call)
-    if isinstance(active, torch.Tensor):
-        active = active.reshape(-1, 1) if active.dim() else active
-    return call.finish(active, clean=True)
+    _, x, _, lengths = call.args[:4]
+    if isinstance(active, torch.Tensor) and active.dim():
+        active = active.reshape(-1, 1)
+    ends = torch.as_tensor(lengths, device=x.device).reshape(-1, 1)
+    steps = torch.arange(len(x), device=x.device).reshape(-1, 1, 1)
+    return call.finish(both(active, steps < ends), clean=True)
 
 
 def segments(call: Call) -> Any:
@@ -49,11 +52,15 @@ def segments(call: Call) -> Any:
 
 
 def bag(call: Call) -> Any:
-    """Sum rows of a table up in bags; a sparse gradient is left as it is."""
-    return (unknown if call.args[SPARSE_BAG] else decompose)(call)
+    """Sum rows of a table up in bags: one that is in none is absent; a sparse gradient is left."""
+    cotangent, *rest = call.args
+    if rest[SPARSE_BAG] or call.masks.get(0) is not True or len(call.masks) > 1:
+        return (unknown if rest[SPARSE_BAG] else decompose)(call)
+    rest[BAG_WEIGHTS] = None  # a row times 0 is used
+    return call.finish(embedding_bag_backward(call.mode, torch.ones_like(cotangent), *rest) != 0)
 
 
-SPARSE_BAG = 9  # the place of the option
+SPARSE_BAG, BAG_WEIGHTS = 8, 9  # the places of options behind the cotangent
 
 
 def embedding_bag_backward(

@@ -78,6 +78,11 @@ def is_between(file: str) -> bool:
     return file in OWN_FILES or file.startswith(OF_DTENSOR)
 
 
+def is_foreign(node: Any) -> bool:
+    """Whether an operation is not PyTorch's: a hook calls it, or a custom function."""
+    return (is_custom(node) and not is_ours(node)) or in_a_hook(node)
+
+
 def in_its_method() -> bool:
     """Whether the backward method of a custom function calls an operation, and not a hook."""
     frame: Any = sys._getframe()  # noqa: SLF001  (as above)

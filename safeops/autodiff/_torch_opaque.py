@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff._torch_evaluator import PASSED, ZEROS
 from safeops.autodiff._torch_lines import not_finite, unseen
-from safeops.autodiff._torch_nodes import words
 from safeops.autodiff._torch_rules import RULES
 from safeops.autodiff._torch_tags import name_of
 from safeops.autodiff._unknown import tell
@@ -54,18 +53,11 @@ def reason_unseen(func: Any, given: Any) -> str | None:
     if not all(is_dense(x) for x in tensors):
         return "sparse"
     name = func._opname.removesuffix("_")  # noqa: SLF001  (OpOverload has no public name)
-    if name in LEAVES_OUT:
-        return ""
     if name in RULES or func._opname in PASSED | ZEROS or func.is_view:  # noqa: SLF001  (as above)
         return None
     if name.startswith("mkldnn_rnn"):
         return "mkldnn"
     return None if is_composite(func) else ""
-
-
-# Rules that know what was left out of a cotangent, and not what the kernel leaves out by itself: a
-# row that is in no bag, a step after the end of its sequence.
-LEAVES_OUT = words("_embedding_bag_backward _ctc_loss_backward")
 
 
 def is_dense(x: Array) -> bool:

@@ -1,6 +1,6 @@
 """Resampling: which entries of an image a resampled one reads, those with weight 0 included."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 
 from safeops._typing import Array
 from safeops.autodiff._torch_evaluator import Call, aten, unknown
-from safeops.autodiff._torch_masks import spread
+from safeops.autodiff._torch_masks import any_over, is_finite, spread
 
 # Along one axis: the operation, and which neighbours it reads too of an entry with all the weight.
 KINDS: dict[str, tuple[Callable[..., Array], tuple[int, ...]]] = {
@@ -60,3 +60,89 @@ def read(kind: str, old: int, new: int, corners: Any, scale: Any, dtype: Any) ->
         moved[:, start : start + length] = alone[:, end : end + length]
         reads = reads | moved
     return reads
+
+
+NEAREST, CUBIC = 1, 2  # how a grid is read; 0 is linear
+
+
+def sampled(call: Call) -> Any:
+    """Differentiate the sampling of a grid: what no active place reads is absent, NaN or not."""
+    cotangent, x, grid, *how, wanted = call.args
+    if set(call.masks) != {0}:
+        return unknown(call)
+    active = spread(call.masks[0], cotangent)
+    reached = any_over(active, (1,))[..., None]
+    if not is_finite(grid):
+        # A kernel reads memory at an index that it makes of a NaN (PyTorch 2.13).
+        grid = torch.where(reached, grid, 0)
+        if not is_finite(grid):
+            return unknown(call)
+    reads = pixels_read(call, active, grid)
+    if is_finite(x):
+        found = list(call.func(cotangent, x, grid, *how, wanted))
+    else:
+        used = torch.where(reads, x, 0)
+        holes = ~used.isfinite()
+        found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
+        if wanted[1] and holes.any():
+            # An active place reads what is not finite: there the kernel says what it is.
+            hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
+            whole = call.func(cotangent, used, grid, *how, wanted)[1]
+            found[1] = torch.where(hit, whole, found[1])
+    for value, mask in zip(found, (reads, reached), strict=True):
+        call.mode.state(value, mask)  # there is none for what nobody asked for
+    return tuple(found)
+
+
+def pixels_read(call: Call, active: Array, grid: Array) -> Array:
+    """Return which pixels active places read, those with weight 0 included, and perhaps more."""
+    cotangent, x, _, *how, _ = call.args
+    inner = tuple(range(2, x.dim()))
+    if how[0] == CUBIC:  # whose weights are negative too
+        return any_over(active, inner, keepdim=True).expand(x.shape)
+    ones = active.to(cotangent.dtype)
+    weights, _ = call.func(ones, torch.zeros_like(x), grid, *how, [True, False])
+    if how[0] == NEAREST:
+        return weights > 0
+    reads = neighbours(weights > 0, 1)
+    for axis, near in edges(x, grid, how[2]):
+        reads.select(axis, 0).logical_or_(any_over(active & near, inner, keepdim=True).squeeze(-1))
+    return reads
+
+
+def reads_one_of(call: Call, pixels: Array, grid: Array) -> Array:
+    """Return which places read one of some pixels, and perhaps more places."""
+    cotangent, x, _, *how, _ = call.args
+    inner = tuple(range(2, x.dim()))
+    if how[0] == CUBIC:
+        return any_over(pixels, inner, keepdim=True).expand(cotangent.shape)
+    wide = pixels if how[0] == NEAREST else neighbours(pixels, -1)
+    sample = aten.grid_sampler_2d if x.dim() == 4 else aten.grid_sampler_3d  # noqa: PLR2004  (axes)
+    hit = sample(wide.to(x.dtype), grid, *how) > 0
+    for axis, near in edges(x, grid, how[2]):
+        first = pixels.narrow(axis, 0, 1)
+        hit = hit | (near & any_over(first, inner, keepdim=True))
+    return hit
+
+
+def edges(x: Array, grid: Array, corners: bool) -> Iterator[tuple[int, Array]]:  # noqa: FBT001  (an option of the kernel)
+    """Give, for each axis, where a place is a whole pixel before the first, which it reads too."""
+    for i in range(grid.shape[-1]):
+        axis = x.dim() - 1 - i
+        place, size = grid[:, None, ..., i] + 1, x.shape[axis]
+        pixel = place / 2 * (size - 1) if corners else (place * size - 1) / 2
+        yield axis, (pixel + 1).abs() < NEAR
+
+
+NEAR = 0.05  # pixels, beside which the rounding of a half is small
+
+
+def neighbours(pixels: Array, step: int) -> Array:
+    """Return pixels, and the next ones along each axis: of a place between, both are read."""
+    for axis in range(2, pixels.dim()):
+        length = pixels.shape[axis] - 1
+        start, end = max(step, 0), max(-step, 0)
+        moved = torch.zeros_like(pixels)
+        moved.narrow(axis, start, length).copy_(pixels.narrow(axis, end, length))
+        pixels = pixels | moved
+    return pixels

@@ -27,6 +27,7 @@ from safeops.autodiff._torch_evaluator import (
     unknown,
 )
 from safeops.autodiff._torch_frames import COPY_SLICES
+from safeops.autodiff._torch_functions import elementwise, reduced
 from safeops.autodiff._torch_fused import (
     bag,
     bag_weights_backward,
@@ -40,8 +41,8 @@ from safeops.autodiff._torch_fused import (
 )
 from safeops.autodiff._torch_logarithms import LOGARITHMS
 from safeops.autodiff._torch_masks import any_over, both, either, is_finite, is_partial, spread
-from safeops.autodiff._torch_nodes import BY_PRODUCT, CLAMPS, words
-from safeops.autodiff._torch_resampling import KIND, resampled
+from safeops.autodiff._torch_nodes import BY_PRODUCT, CLAMPS, is_foreign, words
+from safeops.autodiff._torch_resampling import KIND, resampled, sampled
 from safeops.autodiff._torch_sparse import sparse_matrix
 from safeops.autodiff._torch_tags import Mask, is_number
 
@@ -204,7 +205,16 @@ def transport(call: Call) -> Any:
         args[3], args[6] = None, torch.ones_like(args[6])  # weights are no part of the path
     if call.name.endswith("_"):
         args[0] = args[0].clone()
-    return call.finish(call.func(*args, **call.kwargs) != 0)
+    active = call.func(*args, **call.kwargs) != 0
+    if name not in FILLS_NOTHING and is_foreign(call.node):
+        active = active | filled(call, args, places)
+    return call.finish(active)
+
+
+def filled(call: Call, masks: list[Any], places: tuple[int, ...]) -> Array:
+    """Return where an operation writes zeros around the entries: in a custom function, numbers."""
+    args = [torch.ones_like(x) if i in places else x for i, x in enumerate(masks)]
+    return call.func(*args, **call.kwargs) == 0
 
 
 def entries_of(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
@@ -303,8 +313,14 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     same: "neg clone _to_copy conj_physical _conj_physical lift_fresh alias_copy",
     copy: "copy",
     zero: "zero",
-    add: "add sub",
+    add: "add sub rsub",
     total: "sum mean",
+    elementwise: """
+        abs asin asinh atan atanh ceil clamp clamp_max clamp_min cos erf exp expm1 floor fmax fmin
+        frac hardshrink hardtanh log log1p maximum minimum nan_to_num pow reciprocal relu round
+        rsqrt sgn sigmoid sign sin sinh softshrink sqrt tan tanh threshold trunc
+    """,
+    reduced: "amax amin linalg_vector_norm max min norm",
     select: "where",
     fill: "masked_fill index_fill",
     threshold: "threshold_backward",
@@ -362,6 +378,7 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     """,
     bag: "_embedding_bag_backward",
     resampled: " ".join(KIND),
+    sampled: "grid_sampler_2d_backward grid_sampler_3d_backward",
 }
 RULES.update({name: rule for rule, names in CLASSES.items() for name in names.split()})
 BY_NODE["Logcumsumexp"] = LOGARITHMS

@@ -9,7 +9,10 @@ Beside the classes of `safeops.autodiff` there are, in the backward pass of a cu
 any program, and in solvers:
 
 - a constant that is added to a cotangent, or selected in its place: active, unless the text of the
-  program makes it 0 (``jnp.where(cond, g, 0.0)`` selects, ``g + 0.0 * x`` is a number);
+  program makes it 0 (``jnp.where(cond, g, 0.0)`` selects, and so do ``g.at[0].set(0.0)`` and zeros
+  that a cotangent is written into; ``g + 0.0 * x`` is a number). JAX's own transposes write the
+  same. So where a backward pass says by a literal 0 that an entry does not count, a NaN behind that
+  is 0 too: write ``g * mask`` for a number;
 - functions that are not linear: absent entries enter as 0, and a result is absent if the function
   is 0 at 0 (abs, tanh, clipping that leaves 0 as it is), else a number; truths are coefficients;
 - products and quotients of two cotangents: absent times anything is absent;
@@ -23,6 +26,10 @@ any program, and in solvers:
 What has no rule (sparse products, callbacks, kernels of one's own, top_k of a cotangent) runs as it
 is, with a warning even if all that comes in is active: it may drop entries by itself.
 Forward mode takes the rules of custom_jvp to be linear, as JAX demands.
+
+In `shard_map`, a branch of `lax.cond` that devices take differently must hold no collective, nor a
+use of a replicated value, whose derivative is a sum over devices. JAX itself hangs there, or has a
+wrong gradient (0.10.2), and this module hangs; where all devices take the same branch both work.
 """
 
 import time

@@ -12,9 +12,11 @@ are, with a warning, and hide nothing. Solves and factorisations are dense withi
 resampling within a channel of an image, Fourier transforms along their axes: there a NaN that is
 read in part stays. Selections count as numbers, and hide nothing either, within
 `tf.recompute_grad` in the body of a function, branch or loop, in the formula of a custom gradient,
-and where the gradient is taken in another body than its forward pass. XLA drops NaN in largest
-entries, as in their values (TensorFlow issue 116992). What a backward pass does beside its result,
-such as printing, it may do twice.
+and where the gradient is taken in another body than its forward pass. But a literal 0 that a custom
+gradient puts around a cotangent (`tf.pad`, `tf.concat`, an update of `tf.zeros`) is absent, as in
+TensorFlow's own formulas, and a NaN behind it is 0: write ``g * mask`` for a number. XLA drops NaN
+in largest entries, as in their values (TensorFlow issue 116992). What a backward pass does beside
+its result, such as printing, it may do twice.
 """
 
 import functools

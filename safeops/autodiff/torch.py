@@ -16,8 +16,14 @@ What stays as it is:
   stack, in 2 ms, if the formula writes zeros or selects. Where the stack has no names its zeros are
   numbers.
 - A factorisation or a solution of equations is dense within a matrix, and an FFT along its axes.
-- A zero that a hook or an `autograd.Function` writes is a number. What a gradient made with
-  ``create_graph=True`` left out is absent in later programs, in its ``detach()`` too.
+- A zero that a hook or an `autograd.Function` writes is a number, also one that it puts around a
+  cotangent (`zeros`, `cat`, `pad`). A function there that is 0 at 0 (`clamp`, `sign`, a norm) keeps
+  absent entries absent; one that is not (``1 - g``) makes numbers of them.
+- What a gradient made with ``create_graph=True`` left out is absent in later programs, in its
+  ``detach()`` too.
+- `as_strided_scatter` has PyTorch's slope, which is that of other entries (2.13), and a warning. In
+  `embedding_bag` with ``scale_grad_by_freq`` PyTorch's kernel divides by a wrong count on a CPU:
+  the slope is PyTorch's where all bags are used, and the right one where one is left out.
 - What `torch.compile` compiled is one fused kernel, and raises a RuntimeError: run it in
   ``torch.compiler.set_stance("force_eager")``. A compiled caller breaks its graph here.
 - What TorchScript has compiled (from its second run on) is a graph in which a selection is a
@@ -31,9 +37,8 @@ What stays as it is:
 The operations without a rule in the backward passes of PyTorch's own test database (2.13, on a
 CPU, in float64), by class:
 
-- sampling of a grid: grid_sampler_2d_backward, grid_sampler_3d_backward
 - sparse tensors: _sparse_mm_reduce_impl_backward, sparse_mask
-- a cross entropy in chunks: amax, ``exp_``
+- a slope that PyTorch has wrong: as_strided_scatter
 
 A test keeps the list current.
 """

@@ -42,7 +42,10 @@ def pytest_generate_tests(metafunc):
     family = metafunc.config.getoption("family")
     module = import_module(f"real_models.models_{family.split('-')[0]}") if family else None
     marks = [pytest.mark.filterwarnings(line) for line in getattr(module, "FILTERS", ())]
-    cases = [pytest.param(case, marks=marks) for case in getattr(module, "CASES", [])]
+    cases = [
+        pytest.param(case, marks=[*marks, pytest.mark.xdist_group(str(case))])  # one measures it
+        for case in getattr(module, "CASES", [])
+    ]
     metafunc.parametrize("case", cases, ids=[str(case.values[0]) for case in cases])
     metafunc.config.engine = getattr(module, "ENGINE", None)
 

@@ -22,9 +22,6 @@ VECTORS = RANDOM.standard_normal((3, 6))
 SEQUENCES = RANDOM.standard_normal((3, 5, 6))
 IMAGES = RANDOM.uniform(0.1, 0.9, (3, 3, 8, 8))
 WEIGHT = torch.tensor([[0.9, 0.1, -0.2], [0.2, 1.1, 0.3], [0.1, -0.3, 0.8]], dtype=torch.float64)
-SAMPLING = Stays(
-    "grid_sampler_2d_backward", "resampling is one kernel without a formula in PyTorch"
-)
 LSTM = Stays(
     "mkldnn_rnn_layer_backward",
     "the LSTM of mkldnn, float32 on a CPU, is one kernel without a formula in PyTorch",
@@ -175,6 +172,6 @@ CASES = [
     ),
     function("kornia", "sobel", lambda w, x: kornia.filters.sobel(mixed(w, x)), IMAGES),
     function("kornia", "ssim", lambda w, x: kornia.metrics.ssim(mixed(w, x), x, 3), IMAGES),
-    function("kornia", "warp_perspective", transformed, IMAGES, SAMPLING),
+    function("kornia", "warp_perspective", transformed, IMAGES),
     function("kornia", "quaternions", quaternions, VECTORS),
 ]
