@@ -144,6 +144,14 @@ def bench(session: nox.Session) -> None:
     )
 
 
+@nox.session(default=False)
+def accuracy(session: nox.Session) -> None:
+    """Measure errors in units in the last place: the table of the documentation; minutes."""
+    install(session, "bench", "test", *(PREFIX + name for name in FRAMEWORKS))
+    command = ["python", "-P", "benchmarks/accuracy.py", "--out", "benchmarks/accuracy.json"]
+    session.run(*command, *session.posargs)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check form, format and types."""

@@ -3,6 +3,7 @@
 import inspect
 from pathlib import Path
 
+import accuracy_page
 import masked_classes
 import real_table
 
@@ -64,6 +65,8 @@ def write(docs: Path) -> None:
     made["reference/support.md"] = support_page()
     made["reference/masked-classes.md"] = masked_classes.page()
     made["reference/real-models.md"] = real_table.page()
+    titles = {name: FAMILIES[family_of(name)][1] for name in safeops.__all__}
+    made["reference/accuracy.md"] = accuracy_page.write(docs / "reference", titles)
     for name, text in made.items():
         file = docs / name
         file.parent.mkdir(exist_ok=True)

@@ -234,7 +234,8 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     Notes
     -----
     **Gradient.** ``x / hypot(x, y)`` and ``y / hypot(x, y)``; 0 and 0 at the origin, the
-    subgradient of minimum norm, at every order.
+    subgradient of minimum norm, at every order. Where the length is beyond the largest number, and
+    so infinite: 0 and 0 but in TensorFlow, which has those of the finite length.
 
     **Source.** `hypot` of C99, with the slopes of PyTorch's rule; JAX and TensorFlow have no such
     rule, and get it here.
@@ -294,9 +295,14 @@ def _sinc(xp: Namespace, x: Array) -> Array:
 
 
 def _sine_over(xp: Namespace, x: Array) -> Array:
-    """Return the quotient; whole turns are taken off first, which rounds nothing."""
-    turns = stop_gradient(2.0 * xp.round(x / 2.0))
-    return xp.sin(math.pi * (x - turns)) / math.pi / x
+    """
+    Return the quotient; half turns are taken off first, which rounds nothing.
+
+    So the sine is that of a number near 0 at each of its zeros, and keeps its digits there.
+    """
+    turns = stop_gradient(xp.round(x))
+    sine = xp.sin(math.pi * (x - turns)) / math.pi / x
+    return xp.where(xp.floor(turns / 2.0) < turns / 2.0, -sine, sine)
 
 
 def _sinc_series(x: Array) -> Array:

@@ -104,7 +104,8 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     Parameters
     ----------
     x, y : array, shape (...), real or complex floating
-        Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN.
+        Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN. JAX and TensorFlow flush
+        subnormal numbers: times an infinite `y` one is NaN there, as 0 is.
 
     Returns
     -------

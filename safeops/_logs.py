@@ -369,7 +369,12 @@ def entr(p: Array, /) -> Array:
     xp, p = enter(p)
     least = limits(xp, p).smallest_normal
     outside = xp.where(p <= -least, -math.inf, xp.zeros_like(p))
-    formula = _formula(xp, "entropy", lambda p: -p * xp.log(p))
+
+    def entropy(p: Array) -> Array:
+        # Of inf the logarithm is a constant, so that the slope has no inf * 0.
+        return -p * xp.log(xp.where(p == math.inf, stop_gradient(p), p))
+
+    formula = _formula(xp, "entropy", entropy)
     return double_where(xp, p < least, (p,), outside, formula)
 
 

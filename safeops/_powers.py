@@ -91,7 +91,8 @@ def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     xp, x, fill = enter(x, also=(fill_value,))
     bad = x < limits(xp, x).smallest_nonzero
-    return double_where(xp, bad, (x,), fill, lambda x: 1.0 / xp.sqrt(x))
+    formula = getattr(xp, "reciprocal_root", lambda x: 1.0 / xp.sqrt(x))
+    return double_where(xp, bad, (x,), fill, in_float32(xp, formula))
 
 
 @kernel_first
@@ -124,7 +125,8 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     exponent, the same for `x`, and 0 is chosen for `p`: the power is not real beside an integer.
     At zero the derivatives of ``x**p`` for `x`, where 0 is chosen for an infinite one, hence 1 at
     ``p == 1`` and second derivative 2 at ``p == 2``; 0 for `p`. At zero, derivatives above
-    the second are 0. Where the fill stands: 0.
+    the second are 0. Where the fill stands: 0. Of NaN to the power 0, which is 1: 0 and 0; of NaN
+    to another power NaN, but 1 for `x` at ``p == 1``.
 
     **Source.** IEEE 754 `pow` for the values; the gradient is the power rule.
 
@@ -136,10 +138,12 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     """
     xp, x, p = enter(x, p)
     bound = limits(xp, x).smallest_nonzero
-    zero = xp.abs(x) < bound
+    tiny = xp.abs(x) < bound
+    constant = xp.logical_and(xp.isnan(x), p == 0)  # 1, whatever the base
+    zero = xp.logical_or(tiny, constant)
     fractional = xp.floor(p) < p  # NaN is not: it passes on
     unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
-    edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(zero, x, 0.0), stop_gradient(p)))
+    edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(tiny, x, 0.0), stop_gradient(p)))
     formula = in_float32(xp, partial(_power, xp))
     return double_where(xp, xp.logical_or(zero, unreal), (x, p), edge, formula)
 
@@ -148,7 +152,8 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
     """Power of a base that is not zero, by its size, so that the slope for p never meets log(x)."""
     negative = x < 0
     p = xp.where(negative, stop_gradient(p), p)
-    size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(xp.abs(x), p)
+    size = xp.where(negative, -x, x)  # abs(NaN) has slope 0 in PyTorch 2.13, NaN in TensorFlow
+    size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(size, p)
     lost = xp.logical_and(negative, xp.isnan(p))
     size = size + xp.where(lost, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
     odd = xp.floor(p / 2) < p / 2

@@ -339,8 +339,9 @@ def length(form, x, y):
 def cardinal_sine(form, x):
     """`sinc`."""
     t = PI * x
-    turn = PI * (x - 2 * np.rint(x / 2))  # exact before the product
-    sine, cosine = np.sin(turn), np.cos(turn)
+    turn = PI * (x - np.rint(x))  # exact before the product, and near 0 where the sine is
+    side = np.where(np.mod(np.rint(x), 2) == 1, -1, 1)
+    sine, cosine = side * np.sin(turn), side * np.cos(turn)
     small = np.abs(t) < 0.25
     u = np.where(small, t * t, 0)
     t = np.where(small, 1, t)

@@ -99,16 +99,22 @@ def log(x: Array) -> Array:
     return jnp.log(x)
 
 
-@_with_rule(lambda _, x, dot: divide(dot / math.log(2), x))
+@_with_rule(lambda _, x, dot: divide(dot * 1.44269504088896340736, x))  # 1 / log(2)
 def log2(x: Array) -> Array:
     """Return the logarithm to base 2."""
     return jnp.log2(x)
 
 
-@_with_rule(lambda _, x, dot: divide(dot / math.log(10), x))
+@_with_rule(lambda _, x, dot: divide(dot * 0.43429448190325182765, x))  # 1 / log(10)
 def log10(x: Array) -> Array:
     """Return the logarithm to base 10."""
     return jnp.log10(x)
+
+
+@_with_rule(lambda f, x, dot: divide(-0.5 * f(x), x) * dot)
+def reciprocal_root(x: Array) -> Array:
+    """Return ``1 / sqrt(x)``, whose slope as a quotient rounds five times."""
+    return 1 / jnp.sqrt(x)
 
 
 @_with_rule(lambda _, x, dot: divide(dot, 1 + x))
@@ -158,6 +164,7 @@ FORMULAS: dict[str, Function] = {
         log2,
         log10,
         log1p,
+        reciprocal_root,
         relative_entropy,
         entropy,
         log1p_product,
@@ -216,9 +223,9 @@ def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
 
 
 def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
-    """Return where x is 0, and where its power is infinite or not real."""
+    """Return where x is 0, or NaN**0 is 1, and where its power is infinite or not real."""
     bound = limits(jnp, x).smallest_nonzero
-    zero = jnp.abs(x) < bound
+    zero = (jnp.abs(x) < bound) | (jnp.isnan(x) & (p == 0))
     return zero, ((x <= -bound) & (jnp.floor(p) < p)) | (zero & (p < 0))
 
 
@@ -237,7 +244,7 @@ def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
     slope = jnp.where(negative & (jnp.floor(p / 2) == p / 2), -slope, slope)
     first, second = p == 1, p == 2  # noqa: PLR2004  (monomials, the powers with a slope at 0)
     idle = unreal | (zero & ~first & ~second)
-    slope = jnp.where(zero, jnp.where(first, 1, 2 * x), slope)
+    slope = jnp.where(zero, jnp.where(first, 1, jnp.where(second, 2 * x, 0)), slope)
     return jnp.where(idle, 0, dot) * slope
 
 

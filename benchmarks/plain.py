@@ -1,0 +1,185 @@
+"""The functions that frameworks have themselves, by the names of ours: what accuracy is beside."""
+
+from importlib import import_module
+from types import SimpleNamespace
+
+import numpy as np
+
+# Written with `m`, the functions of a framework, where it has none of its own.
+WRITTEN = {
+    "safe_rsqrt": lambda m, x: 1 / m.sqrt(x),
+    "safe_logit": lambda m, x: m.log(x / (1 - x)),
+    "xlogy": lambda m, x, y: x * m.log(y),
+    "xlog1py": lambda m, x, y: x * m.log1p(y),
+    "entr": lambda m, p: -p * m.log(p),
+    "rel_entr": lambda m, p, q: p * m.log(p / q),
+    "safe_logsubexp": lambda m, x, y: x + m.log1p(-m.exp(y - x)),
+    "safe_hypot": lambda m, x, y: m.sqrt(x * x + y * y),
+    "sinc": lambda m, x: m.sin(np.pi * x) / (np.pi * x),
+    "squared_norm": lambda m, x: m.sum(x * x),
+    "safe_normalize": lambda m, x: x / m.norm(x)[:, None],
+    "safe_distance": lambda m, x, y: m.norm(x - y),
+    "safe_cosine_similarity": lambda m, x, y: m.sum(x * y) / (m.norm(x) * m.norm(y)),
+    "safe_rms": lambda m, x: m.sqrt(m.mean(x * x)),
+    "safe_logmeanexp": lambda m, x: m.logsumexp(x) - m.log_of_count(x),
+    "safe_cross_entropy": lambda m, x, y: -m.sum(y * m.log_softmax(x)),
+}
+SHARED = {
+    "safe_div": "divide",
+    "xdivy": "divide",
+    "safe_mul": "multiply",
+    "safe_reciprocal": "reciprocal",
+    "safe_sqrt": "sqrt",
+    "safe_pow": "pow",
+    "safe_exp": "exp",
+    "safe_expm1": "expm1",
+    "safe_log": "log",
+    "safe_log1p": "log1p",
+    "safe_asin": "asin",
+    "safe_acos": "acos",
+    "safe_acosh": "acosh",
+    "safe_atanh": "atanh",
+    "safe_atan2": "atan2",
+    "sinc": "sinc",
+    "safe_norm": "norm",
+    "safe_softmax": "softmax",
+    "safe_log_softmax": "log_softmax",
+    "safe_logsumexp": "logsumexp",
+    "safe_logaddexp": "logaddexp",
+}
+SHARED |= {f"safe_{name}": name for name in ("log2", "log10", "sum", "prod", "mean", "var", "std")}
+SHARED |= {"safe_max": "max", "safe_min": "min"}
+REDUCED = ("nansum", "nanprod", "nanmean", "nanvar", "nanstd", "nanmax", "nanmin", "nanmedian")
+ACCUMULATED = ("nancumsum", "nancumprod")
+
+
+def plain(framework, name):
+    """Return the function of the framework, one written with its functions, or None."""
+    m = FUNCTIONS[framework]()
+    own = getattr(m, SHARED.get(name, name), None)
+    if own is None and name in WRITTEN:
+        return lambda *args: WRITTEN[name](m, *args)
+    return own
+
+
+def is_own(framework, name):
+    """Whether the framework has it as a function."""
+    return hasattr(FUNCTIONS[framework](), SHARED.get(name, name))
+
+
+def along_last(f, axis="axis", **options):
+    """Return a function of slices."""
+    return lambda *args: f(*args, **{axis: -1}, **options)
+
+
+def of_numpy():
+    """Return NumPy's and SciPy's functions."""
+    import scipy.special as sp
+
+    names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
+    names += " atanh atan2 sinc logaddexp"
+    found = {name: getattr(np, name) for name in names.split()}
+    names = "sum prod mean var std max min"
+    found |= {name: along_last(getattr(np, name)) for name in names.split()}
+    found |= {name: along_last(getattr(np, name)) for name in (*REDUCED, *ACCUMULATED)}
+    found |= {name: getattr(sp, name) for name in ("xlogy", "xlog1py", "entr", "rel_entr")}
+    found |= {
+        name: along_last(getattr(sp, name)) for name in ("softmax", "log_softmax", "logsumexp")
+    }
+    return SimpleNamespace(
+        **found,
+        safe_logit=sp.logit,
+        safe_hypot=np.hypot,
+        norm=along_last(np.linalg.norm),
+        log_of_count=lambda x: np.log(x.dtype.type(x.shape[-1])),
+    )
+
+
+def of_torch():
+    """Return PyTorch's functions."""
+    import torch
+    from torch.nn import functional
+
+    names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
+    names += " atanh atan2 sinc logaddexp xlogy"
+    found = {name: getattr(torch, name) for name in names.split()}
+    found |= {name: along_last(getattr(torch, name), "dim") for name in ("sum", "prod", "mean")}
+    found |= {name: along_last(getattr(torch, name), "dim") for name in ("nansum", "nanmean")}
+    found |= {
+        name: along_last(getattr(torch, name), "dim", correction=0) for name in ("var", "std")
+    }
+    found |= {"max": along_last(torch.amax, "dim"), "min": along_last(torch.amin, "dim")}
+    found |= {name: along_last(getattr(torch, name), "dim") for name in ("softmax", "log_softmax")}
+    return SimpleNamespace(
+        **found,
+        safe_rsqrt=torch.rsqrt,
+        safe_logit=torch.logit,
+        xlog1py=torch.special.xlog1py,
+        entr=torch.special.entr,
+        safe_hypot=torch.hypot,
+        norm=along_last(torch.linalg.vector_norm, "dim"),
+        safe_normalize=functional.normalize,
+        safe_cosine_similarity=functional.cosine_similarity,
+        logsumexp=along_last(torch.logsumexp, "dim"),
+        safe_cross_entropy=lambda x, y: functional.cross_entropy(x, y, reduction="none"),
+        log_of_count=lambda x: torch.log(x.new_tensor(x.shape[-1])),
+        nanmedian=lambda x: torch.nanquantile(x, 0.5, -1),
+    )
+
+
+def of_jax():
+    """Return JAX's functions."""
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy.special as sp
+
+    names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
+    names += " atanh atan2 sinc logaddexp"
+    found = {name: getattr(jnp, name) for name in names.split()}
+    names = "sum prod mean var std max min"
+    found |= {name: along_last(getattr(jnp, name)) for name in names.split()}
+    found |= {name: along_last(getattr(jnp, name)) for name in (*REDUCED, *ACCUMULATED)}
+    found |= {name: getattr(sp, name) for name in ("xlogy", "xlog1py", "entr", "rel_entr")}
+    return SimpleNamespace(
+        **found,
+        safe_rsqrt=jax.lax.rsqrt,
+        safe_logit=sp.logit,
+        safe_hypot=jnp.hypot,
+        norm=along_last(jnp.linalg.norm),
+        softmax=jax.nn.softmax,
+        log_softmax=jax.nn.log_softmax,
+        logsumexp=along_last(sp.logsumexp),
+        log_of_count=lambda x: jnp.log(jnp.asarray(x.shape[-1], x.dtype)),
+    )
+
+
+def of_tensorflow():
+    """Return TensorFlow's functions."""
+    tf = import_module("tensorflow")
+    names = "divide multiply reciprocal sqrt pow exp expm1 log log1p asin acos acosh atanh atan2"
+    names += " sin"
+    found = {name: getattr(tf.math, name) for name in names.split()}
+    reduced = {"sum": "sum", "prod": "prod", "mean": "mean", "var": "variance", "std": "std"}
+    reduced |= {"max": "max", "min": "min"}
+    found |= {
+        ours: along_last(getattr(tf.math, f"reduce_{name}")) for ours, name in reduced.items()
+    }
+    return SimpleNamespace(
+        **found,
+        log2=lambda x: tf.math.log(x) / tf.math.log(tf.cast(2, x.dtype)),
+        log10=lambda x: tf.math.log(x) / tf.math.log(tf.cast(10, x.dtype)),
+        safe_rsqrt=tf.math.rsqrt,
+        xlogy=tf.math.xlogy,
+        xlog1py=tf.math.xlog1py,
+        logaddexp=lambda x, y: tf.reduce_logsumexp(tf.stack([x, y]), axis=0),
+        norm=along_last(tf.norm),
+        safe_normalize=along_last(tf.math.l2_normalize),
+        softmax=tf.nn.softmax,
+        log_softmax=tf.nn.log_softmax,
+        logsumexp=along_last(tf.reduce_logsumexp),
+        safe_cross_entropy=lambda x, y: tf.nn.softmax_cross_entropy_with_logits(y, x),
+        log_of_count=lambda x: tf.math.log(tf.cast(x.shape[-1], x.dtype)),
+    )
+
+
+FUNCTIONS = {"numpy": of_numpy, "torch": of_torch, "jax": of_jax, "tensorflow": of_tensorflow}

@@ -1,0 +1,179 @@
+"""The page of accuracy, made from the numbers that ``nox -s accuracy`` measured."""
+
+import json
+import math
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import matplotlib.style
+
+HERE = Path(__file__).parent
+DATA = HERE.parent / "benchmarks/accuracy.json"
+STYLE = HERE / "notebooks/matplotlibrc"
+TITLES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+KINDS = ("value", "slope")
+PAGE = """# Accuracy
+
+How far values and slopes are from the exact ones: {numbers} of them, all checked.
+The arguments have all exponents of a dtype, and lie densely next to singular points and zeros.
+`python -m nox -s accuracy` measured them, with {versions}.
+
+**How to read it.**
+A cell has errors in units in the last place of the exact result: what 99 of 100 do not exceed, then
+the worst; 0.5 is the nearest number, ∞ an infinite or NaN result where the exact one is in range.
+The smaller second line is the framework's own function at the same numbers, with a `*` if it is
+written out because there is none; in the column of NumPy it is NumPy's or SciPy's.
+PyTorch and TensorFlow run eagerly, JAX compiled; slopes are those of reverse mode.
+
+**What is exact.**
+Formulas in extended precision are, which the tests hold against mpmath.
+Not counted are fills, exact zeros, and what is below 16 times the smallest normal number: JAX and
+TensorFlow flush steps to it.
+For a function of slices the unit is that of the largest entry, or of the largest term of a sum.
+At a zero of an elementwise function, or of its slope, the unit shrinks with the result: one
+rounding on the way is many units there, in ours and in the plain one.
+
+**The pictures.**
+They have the worst error in float32 over the size of the argument, or over the distance from the
+point that is singular: ours is the thin blue line, the plain one the thick orange line.
+At the upper edge no digit is right."""
+WORSE = """## What is worse than the plain function
+
+At its worst number, our error is more than twice the plain one, and more than 4 units, in {count}
+of {all} cells:
+
+{listed}
+
+Below that, PyTorch's variance and SciPy's `xlogy` and `xlog1py` compute float32 in float64, and
+have half a unit to one and a half where ours has 2 to 4.
+
+What neither keeps: TensorFlow's reciprocal has 12 right bits of float32 above 1e34, and so have the
+slopes of its logarithms, safe ones too; a power with an exponent p has a slope of 0 below p times
+the smallest normal number on JAX and TensorFlow."""
+
+
+def write(folder: Path, families: dict[str, str]) -> str:
+    """Return the page, for functions by their families, and write its pictures."""
+    data = json.loads(DATA.read_text())
+    table = data["table"]
+    versions = ", ".join(f"{name} {number}" for name, number in data["versions"].items())
+    numbers = sum(row[kind]["ours"][0] for row in rows_of(table) for kind in KINDS if kind in row)
+    parts = [PAGE.format(numbers=f"{numbers / 1e6:.1f} million", versions=versions), worse(table)]
+    (folder / "accuracy").mkdir(parents=True, exist_ok=True)
+    for title in dict.fromkeys(families.values()):
+        names = [name for name in table["torch"]["float32"] if families.get(name) == title]
+        if names:
+            file = f"accuracy/{title.split()[0].lower().strip(',')}-{len(names)}.png"
+            picture(table, names, folder / file)
+            parts += [f"## {title}", f"![Errors over the argument: {title}]({file})"]
+            parts.append(tabs(table, names))
+    return "\n\n".join(parts) + "\n"
+
+
+def rows_of(table: dict) -> list[dict]:
+    """Return all rows."""
+    return [row for dtypes in table.values() for rows in dtypes.values() for row in rows.values()]
+
+
+def tabs(table: dict, names: list[str]) -> str:
+    """Return the tables of a family, one for each dtype."""
+    items = []
+    for dtype in DTYPES:
+        here = [fw for fw in TITLES if dtype in table[fw]]
+        columns = [(fw, kind) for fw in here for kind in KINDS if (fw, kind) != ("numpy", "slope")]
+        head = " | ".join(f"{TITLES[fw]} {kind}" for fw, kind in columns)
+        lines = [f"| function | {head} |", "|" + " --- |" * (len(columns) + 1)]
+        for name in names:
+            cells = (cell(table[fw][dtype][name], kind) for fw, kind in columns)
+            lines.append(f"| `{name}` | {' | '.join(cells)} |")
+        body = "\n".join([":::{table}", ":class: accuracy", "", *lines, ":::"])
+        items.append(f"::::{{tab-item}} {dtype}\n:sync: {dtype}\n\n{body}\n::::")
+    return ":::::{tab-set}\n:sync-group: dtype\n\n" + "\n\n".join(items) + "\n:::::"
+
+
+def cell(row: dict, kind: str) -> str:
+    """Return ours over the plain one."""
+    errors = row.get(kind, {})
+    lines = [" · ".join(map(shown, errors["ours"][2:]))] if "ours" in errors else ["–"]  # noqa: RUF001  (a dash)
+    if "plain" in errors:
+        plain = " · ".join(map(shown, errors["plain"][2:]))
+        lines.append(f"<small>{plain}{'' if row['own'] else ' *'}</small>")
+    return "<br>".join(lines)
+
+
+def shown(error: float | None) -> str:
+    """Return an error in few letters."""
+    if error is None:
+        return "∞"
+    if error >= 1e4:  # noqa: PLR2004  (what has more than four digits)
+        return f"{error:.0e}".replace("e+0", "e").replace("e+", "e")
+    return f"{error:.1f}" if error < 10 else f"{error:.0f}"  # noqa: PLR2004  (two digits)
+
+
+def is_worse(errors: dict) -> bool:
+    """Whether our worst error is a different one from the plain one's."""
+    if not {"ours", "plain"} <= errors.keys():
+        return False
+    ours, plain = (math.inf if x is None else x for x in (errors["ours"][3], errors["plain"][3]))
+    return ours > max(4, 2 * plain)
+
+
+def worse(table: dict) -> str:
+    """Return the list of what is worse, with reasons; without one the page is not made."""
+    found: dict[tuple[str, str], list[str]] = {}
+    count = 0
+    for framework, dtypes in table.items():
+        for dtype, rows in dtypes.items():
+            for name, row in rows.items():
+                for kind in KINDS:
+                    errors = row.get(kind, {})
+                    count += "plain" in errors
+                    if is_worse(errors):
+                        ours, plain = (shown(errors[who][3]) for who in ("ours", "plain"))
+                        said = f"{TITLES[framework]} {dtype} {ours} ({plain})"
+                        found.setdefault((name, kind), []).append(said)
+    listed = "\n".join(
+        f"- `{name}`, {kind}: {REASONS[name, kind]}\n  {', '.join(cases)}."
+        for (name, kind), cases in found.items()
+    )
+    number = sum(map(len, found.values()))
+    return WORSE.format(count=number, all=count, listed=listed)
+
+
+def picture(table: dict, names: list[str], file: Path) -> None:
+    """Draw the worst errors over an argument: a row a function, values, then slopes."""
+    columns = [("numpy", "value"), *((fw, "slope") for fw in TITLES if fw != "numpy")]
+    with matplotlib.style.context(STYLE):
+        size = (9, 1.15 * len(names) + 0.4)
+        figure, axes = plt.subplots(len(names), 4, figsize=size, sharey=True, squeeze=False)
+        for line, name in zip(axes, names, strict=True):
+            for panel, (framework, kind) in zip(line, columns, strict=True):
+                draw(panel, table[framework]["float32"][name].get(f"{kind} curve", {}))
+            line[0].set_ylabel(name.removeprefix("safe_"), fontsize=8)
+        for panel, (framework, kind) in zip(axes[0], columns, strict=True):
+            panel.set_title(f"{kind}, {TITLES[framework]}", fontsize=9)
+        figure.savefig(file)
+        plt.close(figure)
+
+
+def draw(panel: plt.Axes, curves: dict) -> None:
+    """Draw the curves of ours and of the plain one."""
+    for who, colour, width in (("plain", "C1", 2.2), ("ours", "C0", 1.2)):
+        if who not in curves:
+            continue
+        low, high, *errors = curves[who]
+        places = [2.0 ** (low + (i + 0.5) * (high - low) / len(errors)) for i in range(len(errors))]
+        known = [(x, e) for x, e in zip(places, errors, strict=True) if e != -1]
+        drawn = [TOP if e is None else min(max(e, 0.25), TOP) for _, e in known]
+        panel.plot([x for x, _ in known], drawn, color=colour, linewidth=width)
+    panel.set(xscale="log", yscale="log", ylim=(0.2, 2 * TOP))
+    panel.set_yticks([1, 1e3, 1e6], ["1", "1e3", "1e6"])
+    panel.tick_params(labelsize=6)
+    panel.minorticks_off()
+
+
+TOP = 2.0**24  # no digit of float32 is right
+REASONS = {
+    ("entr", "value"): "SciPy computes float32 in float64, and NumPy's own logarithm has 4 units.",
+}
