@@ -157,6 +157,19 @@ def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
     return value / xp.astype(xp.where(nothing, 1.0, number), value.dtype), nothing
 
 
+def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: Any = None) -> Array:
+    """Return the mean, by the number of entries if `count` is none, else the sum over `count`."""
+    if count is None:
+        return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
+    xp = kept.xp
+    value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    value = drop_axes(xp, value, axis, keepdims=keepdims)
+    number = enter_option(kept.backend, count, value)
+    number = kept.backend.cast(number, value.dtype, value)
+    nothing = number == 0
+    return fill_empty(kept, value / xp.where(nothing, 1.0, number), nothing, fill_value)
+
+
 def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Sum of the squares of the deviations, over the number of entries kept less `correction`."""
     away, freedom, nothing = _deviations(kept, axis, correction)
@@ -224,7 +237,7 @@ def extreme(
     if kept.keep is not None and dtype_name(kept.x.dtype) in REAL:
         # Where all that is kept is infinite, the filler is the extreme.
         end = -sign * math.inf
-        most = _most(kept, kept.x != end, axis)
+        most = _most(kept, kept.x != end, axis, sign)
         nothing = most == 0
         value = xp.where(most == 1, end, value)
     else:
@@ -238,15 +251,19 @@ def extreme(
     return value, nothing
 
 
-def _most(kept: Kept, cond: Array, axis: Axis) -> Array:
-    """Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps others only, else 0."""
+def _most(kept: Kept, cond: Array, axis: Axis, sign: int) -> Array:
+    """
+    Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps others only, else 0.
+
+    It does so by the reduction for a sign, if the backend makes one collective of two alike.
+    """
     xp = kept.xp
     # One reduction, of a select of numbers: booleans take four times as long in XLA (jax 0.10.2),
     # and small integers ten times as compiled by PyTorch (2.13).
     levels = xp.where(kept.keep, xp.astype(cond, kept.x.dtype) + 1, 0.0)
     if is_empty(cond):  # frameworks raise
         return xp.sum(levels, axis=axis, keepdims=True)
-    return kept.backend.peak(levels, axis)
+    return kept.backend.level(levels, axis, sign)
 
 
 def _peak(kept: Kept, axis: Axis, sign: int) -> Array:
@@ -450,6 +467,7 @@ def safe_mean(
     axis: Axis = None,
     keepdims: bool = False,
     where: Array | None = None,
+    count: Any = None,
     fill_value: Any = math.nan,
 ) -> Array:
     """
@@ -467,8 +485,11 @@ def safe_mean(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
+    count : number or array, optional
+        What to divide the sum by, such as the number of entries on all devices; an array broadcasts
+        against the result. Default: the number of entries kept.
     fill_value : scalar or array, default: NaN
-        Value of a slice in which no entry is kept.
+        Value of a slice in which no entry is kept, or whose `count` is 0.
 
     Returns
     -------
@@ -482,8 +503,8 @@ def safe_mean(
 
     Notes
     -----
-    **Gradient.** ``1 / n`` to each entry kept; 0 to absent entries and for an empty slice, at
-    every order.
+    **Gradient.** ``1 / n`` to each entry kept, with n the number of entries kept or `count`; 0 to
+    absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.mean` with `where`.
 
@@ -495,7 +516,7 @@ def safe_mean(
     array([ 2., nan])
     """
     kept = enter_entries(x, where, skip_nan=False, divides=True)
-    return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
+    return mean_by(kept, axis, count, keepdims=keepdims, fill_value=fill_value)
 
 
 @kernel_first

@@ -27,8 +27,8 @@ class _Rows(NamedTuple):
     keep: Array | None
     zero: Array  # kept, and at -inf
     absent: Array  # at -inf or not kept
-    empty: Array  # no entry present, axes kept
-    peak: Array  # the largest entry present, a constant; 0 in an empty slice
+    peak: Array  # the largest entry present, a constant; finite in an empty slice
+    empty: Array | None  # no factor that counts, axes kept; None where there are no factors
 
 
 @kernel_first
@@ -73,8 +73,8 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
     """
     rows, _ = _rows(x, axis, where)
     parts = _exponentials(rows)
-    total = rows.xp.where(rows.empty, 1.0, rows.xp.sum(parts, axis=axis, keepdims=True))
-    return rows.xp.astype(parts / total, rows.dtype)
+    total, empty = _total(rows, parts, axis)
+    return rows.xp.astype(parts / rows.xp.where(empty, 1.0, total), rows.dtype)
 
 
 @kernel_first
@@ -117,7 +117,8 @@ def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None
     array([  0., -inf])
     """
     rows, _ = _rows(x, axis, where)
-    out = rows.xp.where(rows.absent, -math.inf, _log_parts(rows, axis))
+    parts, _ = _log_parts(rows, axis)
+    out = rows.xp.where(rows.absent, -math.inf, parts)
     return rows.xp.astype(out, rows.dtype)
 
 
@@ -186,7 +187,7 @@ def safe_logsumexp(
             lambda x, b: b * safe_exp(x - rows.peak),
             dead=(rows.peak, 1.0),
         )
-    return _finish(rows, _log_total(rows, parts, axis), axis, keepdims=keepdims)
+    return _finish(rows, _log_total(rows, *_total(rows, parts, axis)), axis, keepdims=keepdims)
 
 
 @kernel_first
@@ -232,10 +233,10 @@ def safe_logmeanexp(
     np.float64(0.0)
     """
     rows, _ = _rows(x, axis, where)
-    number = count(rows.xp, rows.x, rows.keep, axis)
-    number = rows.xp.where(rows.empty, 1.0, number)
-    total = _log_total(rows, _exponentials(rows), axis)
-    return _finish(rows, total - rows.xp.log(number), axis, keepdims=keepdims)
+    total, empty = _total(rows, _exponentials(rows), axis)
+    number = rows.xp.where(empty, 1.0, count(rows.xp, rows.x, rows.keep, axis))
+    value = _log_total(rows, total, empty) - rows.xp.log(number)
+    return _finish(rows, value, axis, keepdims=keepdims)
 
 
 @kernel_first
@@ -302,14 +303,14 @@ def safe_cross_entropy(
         rows, weights = _rows(logits, axis, where, labels=labels)
         known = None
     xp = rows.xp
-    log_parts = _log_parts(rows, axis)
+    log_parts, empty = _log_parts(rows, axis)
     terms = double_where(xp, rows.absent, (weights, log_parts), 0.0, lambda w, q: -w * q, dead=0.0)
     total = xp.sum(terms, axis=axis, keepdims=True)
     impossible = xp.any(xp.logical_and(rows.zero, weights > 0), axis=axis, keepdims=True)
     total = total + xp.where(impossible, math.inf, xp.zeros_like(total))
     if known is not None:  # a product, of which the slope is NaN too
         total = total * xp.where(known, xp.ones_like(total), math.nan)
-    return _finish(rows, xp.where(rows.empty, 0.0, total), axis, keepdims=False)
+    return _finish(rows, xp.where(empty, 0.0, total), axis, keepdims=False)
 
 
 def _rows(
@@ -328,11 +329,12 @@ def _rows(
     least = -limits(xp, x).max  # not -inf, which NaN detectors report
     heard = xp.where(mute, least, x)
     peak = scale_of(xp, heard, axis, of_none=least, of_sum=factors is None)
-    empty = xp.all(mute, axis=axis, keepdims=True)
+    empty = None
     if factors is not None:  # an entry may hold inf or NaN beside its factor of 0
+        empty = xp.all(mute, axis=axis, keepdims=True)
         absent = xp.logical_or(absent, empty)
-    peak = xp.where(empty, 0.0, peak)
-    rows = _Rows(xp, dtype, x, keep, zero, absent, empty, peak)
+        peak = xp.where(empty, 0.0, peak)
+    rows = _Rows(xp, dtype, x, keep, zero, absent, peak, empty)
     return rows, others[0] if others else None
 
 
@@ -348,19 +350,29 @@ def _exponentials(rows: _Rows) -> Array:
     )
 
 
-def _log_total(rows: _Rows, parts: Array, axis: Axis) -> Array:
-    """Return the logarithm of the sum of `parts`, axes kept; -inf for an empty slice."""
+def _total(rows: _Rows, parts: Array, axis: Axis) -> tuple[Array, Array]:
+    """
+    Return the sum of `parts`, and which slices are empty, axes kept.
+
+    The largest entry present is a part of 1: without one the sum is 0, which asks for no reduction
+    of its own. With factors a sum may be 0 for another reason.
+    """
     total = rows.xp.sum(parts, axis=axis, keepdims=True)
+    return total, total == 0 if rows.empty is None else rows.empty
+
+
+def _log_total(rows: _Rows, total: Array, empty: Array) -> Array:
+    """Return the logarithm of a sum of parts, axes kept; -inf for an empty slice."""
     return double_where(
-        rows.xp, rows.empty, (total,), -math.inf, lambda total: rows.peak + rows.xp.log(total)
+        rows.xp, empty, (total,), -math.inf, lambda total: rows.peak + rows.xp.log(total)
     )
 
 
-def _log_parts(rows: _Rows, axis: Axis) -> Array:
-    """Return the logarithm of the softmax, with something finite at absent entries."""
-    total = rows.xp.sum(_exponentials(rows), axis=axis, keepdims=True)
-    total = rows.xp.where(rows.empty, 1.0, total)
-    return rows.xp.where(rows.absent, rows.peak, rows.x) - rows.peak - rows.xp.log(total)
+def _log_parts(rows: _Rows, axis: Axis) -> tuple[Array, Array]:
+    """Return the logarithm of the softmax, something finite at absent entries; the empty slices."""
+    total, empty = _total(rows, _exponentials(rows), axis)
+    total = rows.xp.where(empty, 1.0, total)
+    return rows.xp.where(rows.absent, rows.peak, rows.x) - rows.peak - rows.xp.log(total), empty
 
 
 def _are_classes(labels: Any) -> bool:

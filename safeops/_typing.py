@@ -63,6 +63,9 @@ class Backend(Protocol):
     def peak(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
 
+    def level(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return what `peak` does, of numbers of no NaN, beside `extreme` for the same sign."""
+
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """
         Return the largest entry of each slice for sign 1, the smallest for -1, axes kept.

@@ -14,7 +14,7 @@ from safeops._reductions import (
     extreme,
     fill_empty,
     fill_of_extreme,
-    mean,
+    mean_by,
     place_of_extreme,
     product,
     reduce,
@@ -168,6 +168,7 @@ def nanmean(
     axis: Axis = None,
     keepdims: bool = False,
     where: Array | None = None,
+    count: Any = None,
     fill_value: Any = math.nan,
 ) -> Array:
     """
@@ -185,8 +186,11 @@ def nanmean(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
+    count : number or array, optional
+        What to divide the sum by, such as the number of entries on all devices; an array broadcasts
+        against the result. Default: the number of entries kept.
     fill_value : scalar or array, default: NaN
-        Value of a slice in which no entry is kept.
+        Value of a slice in which no entry is kept, or whose `count` is 0.
 
     Returns
     -------
@@ -200,8 +204,8 @@ def nanmean(
 
     Notes
     -----
-    **Gradient.** ``1 / n`` to each entry kept; 0 to absent entries and for an empty slice, at
-    every order.
+    **Gradient.** ``1 / n`` to each entry kept, with n the number of entries kept or `count`; 0 to
+    absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.nanmean` for the values.
 
@@ -212,7 +216,7 @@ def nanmean(
     array([ 1., nan])
     """
     kept = enter_entries(x, where, skip_nan=True, divides=True)
-    return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
+    return mean_by(kept, axis, count, keepdims=keepdims, fill_value=fill_value)
 
 
 @kernel_first

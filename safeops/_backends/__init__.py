@@ -24,7 +24,7 @@ REAL = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 # What NumPy owns: constants beside arrays of a framework that takes them.
 GUESTS = (np.ndarray, np.generic)
-ARRAY_OPTIONS = ("where", "fill_value", "initial", "b")
+ARRAY_OPTIONS = ("where", "fill_value", "initial", "b", "count")
 INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 F = TypeVar("F", bound=Function)

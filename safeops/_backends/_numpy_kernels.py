@@ -202,11 +202,12 @@ def nanmean(
     axis: Axis = None,
     keepdims: bool = False,
     where: Any = None,
+    count: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Sum over number."""
     y = _entries(x, where)
-    if y is None or type(fill_value) not in _NUMBERS:
+    if y is None or count is not None or type(fill_value) not in _NUMBERS:
         return None
     if y.size <= _SMALL:
         there = ~np.isnan(y)

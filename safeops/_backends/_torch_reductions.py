@@ -209,10 +209,11 @@ def nanmean(
     axis: Axis = None,
     keepdims: bool = False,
     where: Any = None,
+    count: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Sum over number; slices without an entry are left to the generic engine."""
-    if not _is_reduced(x, axis, where) or type(fill_value) is not float:
+    if not _is_reduced(x, axis, where, count) or type(fill_value) is not float:
         return None
     number = _present(x).sum(axis, keepdim=True)
     if not number.all():

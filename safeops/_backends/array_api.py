@@ -95,6 +95,11 @@ class ArrayAPI:
         """Return the largest entry of each slice, axes kept."""
         return self.xp.max(x, axis=axis, keepdims=True)
 
+    def level(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest entry of each slice, axes kept, beside an extreme for `sign`."""
+        del sign
+        return self.peak(x, axis)
+
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice for sign 1, the smallest for -1, axes kept."""
         return (self.xp.max if sign == 1 else self.xp.min)(x, axis=axis, keepdims=True)
