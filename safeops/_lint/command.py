@@ -8,12 +8,14 @@ from typing import Any
 
 from safeops._lint.formats import FORMATS, Row
 from safeops._lint.linting import Report, lint
+from safeops._lint.proofs import prove
 from safeops._lint.settings import Settings, SettingsError, settings_of
 from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, read
 
 SAID = "read source, and say where a gradient gets NaN although the value is fine"
 EPILOG = """
-Nothing of what is read is imported or run. Exit code: 0 if nothing was found, or all of it
+Nothing of what is read is imported or run, but for the expressions that --confirm executes, which
+have known operations of the framework alone. Exit code: 0 if nothing was found, or all of it
 repaired; 1 if something was found; 2 for a wrong command line or configuration. Configuration:
 select, ignore, exclude and numpy in [tool.safeops.lint] of pyproject.toml; "# safeops:
 ignore[SO001]" on a line.
@@ -28,6 +30,11 @@ def add_lint(commands: Any) -> None:
     parser.add_argument("--select", type=words, metavar="RULES", help="these alone: SO001,SO004")
     parser.add_argument("--ignore", type=words, metavar="RULES", help="all but these")
     parser.add_argument("--fix", action="store_true", help="edit the files")
+    parser.add_argument(
+        "--confirm",
+        action="store_true",
+        help="execute what was found at its singular point, in a process of its own",
+    )
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     parser.add_argument(
         "--numpy", action="store_true", help="report NumPy too, which has no gradients itself"
@@ -50,7 +57,11 @@ def run(options: Namespace) -> int:
     pairs = list(reports(files, settings))
     if options.fix:
         pairs = [repaired(source, report, settings) for source, report in pairs]
-    rows = [Row(source, found) for source, report in pairs for found in report.findings]
+    rows = [
+        Row(source, found, report.file) for source, report in pairs for found in report.findings
+    ]
+    if options.confirm:
+        prove(rows)
     if rows or options.format in {"json", "sarif"}:
         print(FORMATS[options.format](rows))
     print(summary(rows, len(pairs)), file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from safeops import __version__
 from safeops._lint.linting import Finding
-from safeops._lint.rules import TITLES
+from safeops._lint.rules import TITLES, File
 from safeops._lint.sources import Source, lines_of
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -18,6 +18,7 @@ class Row(NamedTuple):
 
     source: Source
     finding: Finding
+    file: File | None = None
 
     @property
     def path(self) -> str:

@@ -9,8 +9,14 @@ from safeops._lint.scopes import BLOCKS, Function, Scopes
 from safeops._lint.terms import COMPARISONS, Term
 
 NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
+# Functions with a derivative rule of their own: what they compute is not differentiated.
+RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
 # Fills weights before training; PyTorch's run without gradients.
 FIRST = re.compile(r"^_?(init_weights|reset_parameters|_init_weights|initialize_weights)")
+# Classes that prepare data or measure, and functions of PyTorch with a backward pass of their own.
+DATA = re.compile(
+    r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metric|Function)$"
+)
 STOPS = frozenset({"detach", "stop_gradient", "item", "numpy", "tolist", "no_grad"})
 EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 # What says nothing about the numbers of an array.
@@ -29,19 +35,7 @@ class Guards:
         """Whether anything is differentiated where an expression stands."""
         child = node
         for outer in self.scopes.around(node):
-            if isinstance(outer, ast.Call) and _word(outer.func) in STOPS:
-                return False
-            if isinstance(outer, ast.Attribute) and outer.attr in STOPS | SHAPES:
-                return False
-            if isinstance(outer, ast.Compare) or (
-                isinstance(outer, ast.If | ast.While | ast.IfExp) and child is outer.test
-            ):
-                return False
-            if isinstance(outer, ast.With) and any(
-                _mentions(x.context_expr, NO_GRADIENT) for x in outer.items
-            ):
-                return False
-            if isinstance(outer, ast.FunctionDef) and _is_without(outer):
+            if _is_stopped(outer, child):
                 return False
             child = outer
         return True
@@ -94,8 +88,25 @@ class Guards:
             yield asked & written
 
 
+def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a row for each kind)
+    """Whether no gradient goes through a node to one of its parts."""
+    if isinstance(outer, ast.Call):
+        return _word(outer.func) in STOPS
+    if isinstance(outer, ast.Attribute):
+        return outer.attr in STOPS | SHAPES
+    if isinstance(outer, ast.If | ast.While | ast.IfExp):
+        return child is outer.test
+    if isinstance(outer, ast.With):
+        return any(_mentions(x.context_expr, NO_GRADIENT) for x in outer.items)
+    if isinstance(outer, ast.ClassDef):
+        return any(DATA.search(_word(x)) for x in outer.bases)
+    if isinstance(outer, ast.FunctionDef):
+        return _is_without(outer)
+    return isinstance(outer, ast.Compare)
+
+
 def _is_without(function: ast.FunctionDef) -> bool:
-    marked = any(_mentions(x, NO_GRADIENT) for x in function.decorator_list)
+    marked = any(_mentions(x, NO_GRADIENT + RULES) for x in function.decorator_list)
     return marked or bool(FIRST.match(function.name))
 
 

@@ -81,6 +81,7 @@ METHODS = frozenset(
     digamma div divide double eq erfinv exp expand expand_as expm1 flatten float ge greater gt half
     int isfinite isinf isnan item le lgamma log log10 log1p log2 logical_and logical_not logical_or
     logit long logsumexp lt masked_fill max maximum mean min minimum mul multiply nan_to_num ne neg
+    new_full new_ones new_zeros
     nansum norm numpy permute pow power prod ravel reciprocal relu repeat requires_grad_ reshape
     rsqrt sigmoid sign sin sinh softmax sqrt square squeeze std sub sum tanh to tolist transpose
     true_divide type type_as unsqueeze var view view_as where

@@ -52,7 +52,7 @@ def hit(cond: Term, taken: Term, other: Term) -> Hit | None:
         elif bad is not None and is_suspect(bad, asked) and is_healthy(found[here.key]):
             hits.setdefault(bad.key, []).append(Hit(bad, numbers))
     if asks_by_value(cond):  # of what comes out, not of what goes in
-        failed.clear()
+        failed -= {x.key for x in cond.every}
     kept = (one for key, some in hits.items() if key not in failed for one in some[:TRIED])
     return next((one for one in kept if is_meant(program, cond, one)), None)
 

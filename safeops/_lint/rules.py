@@ -68,7 +68,8 @@ class File:
     def expressions(self) -> list[ast.expr]:
         """All expressions that a rule may ask about, outer ones first."""
         kinds = ast.Call | ast.BinOp | ast.Subscript
-        return [node for node in self.scopes.order if isinstance(node, kinds)]
+        every = (node for node in self.scopes.order if isinstance(node, kinds))
+        return [x for x in every if not isinstance(getattr(x, "ctx", None), ast.Store)]
 
     def terms(self, *operations: str) -> Iterator[Term]:
         """Give the terms of these operations, wherever they stand."""
@@ -492,11 +493,19 @@ def passed(file: File) -> Iterator[Found]:
         if not isinstance(node, ast.If) or not isinstance(node.body[0], ast.Raise):
             continue
         for test in ast.walk(node.test):
+            if is_refused(file, test):
+                continue
             if isinstance(test, ast.Compare) and is_small_guard(file, test):
                 why = f"NaN passes `{file.text(test)}`: every comparison with NaN is False"
                 found = Found("SO009", test, why, test, file.names.home)
                 found.cure = "ask for what is right: `if not norm > tol`"
                 yield found
+
+
+def is_refused(file: File, test: ast.AST) -> bool:
+    """Whether a comparison is denied: ``not (error < tol).all()`` refuses NaN too."""
+    around = (x for x in file.scopes.around(test) if isinstance(x, ast.UnaryOp))
+    return any(isinstance(x.op, ast.Not | ast.Invert) for x in around)
 
 
 def is_small_guard(file: File, test: ast.Compare) -> bool:

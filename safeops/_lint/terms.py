@@ -58,7 +58,7 @@ PLAIN = frozenset(
     """.split()  # noqa: SIM905
 )
 # Selections that are operations: the names of what they take, in the order of (cond, x, y).
-LIMITS = {"tiny": 1e-38, "smallest_normal": 1e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
+LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
 SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
 # Numbers of entries, by their names.
 SIZES = re.compile(
@@ -214,6 +214,8 @@ class Reader:
             return self._number(node, LIMITS[word]) if word in LIMITS else None
         if SMALL.search(word):
             return self._number(node, EPSILON)
+        if self.names.full(node):  # of a module: np.euler_gamma
+            return self._number(node, OPTION)
         if word in {"T", "mT", "real"}:
             return self.term(node.value)
         is_plain = bool(SIZES.search(word)) or word in ASPECTS

@@ -1,0 +1,238 @@
+"""Findings that are proved: their expressions executed at the singular point, elsewhere."""
+
+import ast
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Self
+
+from safeops._lint.formats import Row
+from safeops._lint.rules import File, Found
+from safeops._lint.shapes import is_mask
+from safeops._lint.terms import Term
+
+if TYPE_CHECKING:
+    from safeops._lint.linting import Finding
+
+LIMIT = 60.0  # seconds for one finding, the import of a framework among them
+MODULES = {"jax": "jax", "tensorflow": "tensorflow", "torch": "torch", "xp": "jax"}
+HOUSE = str(Path(__file__).parents[2])
+CODE = f"import sys; sys.path.insert(0, {HOUSE!r}); from safeops._lint.prover import main; main()"
+ANYWHERE = 0.6  # a number at which nothing happens
+NOT_PURE = "not executed: it is no pure function of arrays that lint can write down"
+
+
+class NotPureError(Exception):
+    """An expression is no function of arrays and known operations alone."""
+
+
+def prove(rows: Sequence[Row], limit: float = LIMIT) -> None:
+    """Say of each finding what its expression gave, as `proof`."""
+    jobs: dict[str, list[tuple[Finding, dict[str, Any]]]] = {}
+    for row in rows:
+        found = row.finding
+        module = MODULES.get(found.found.framework, "")
+        try:
+            job = job_of(row.file, found.found)
+        except NotPureError:
+            found.proof = NOT_PURE
+            continue
+        if not module or find_spec(module) is None:
+            found.proof = f"not executed: {found.found.framework} cannot be imported here"
+            continue
+        jobs.setdefault(module, []).append((found, job))
+    for module, some in jobs.items():
+        with Prover(module, limit) as prover:
+            for found, job in some:
+                found.proof = prover.ask(job)
+
+
+class Prover:
+    """A process that executes expressions of one framework; a new one where one takes too long."""
+
+    def __init__(self, module: str, limit: float) -> None:
+        """Start nothing yet."""
+        self.module, self.limit = module, limit
+        self.process: subprocess.Popen[str] | None = None
+        self.answers: Queue[str] = Queue()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.stop()
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start a process, and a thread that waits for its answers."""
+        command = [sys.executable, "-c", CODE, self.module]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(  # noqa: S603  (this Python)
+            command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+        )
+        self.answers = Queue()
+        Thread(target=read_lines, args=(process, self.answers), daemon=True).start()
+        return process
+
+    def stop(self) -> None:
+        """End the process, if there is one."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+        self.process = None
+
+    def ask(self, job: dict[str, Any]) -> str:
+        """Return what an expression gave, in words."""
+        if self.process is None:
+            self.process = self.start()
+        with suppress(BrokenPipeError):
+            assert self.process.stdin is not None  # noqa: S101  (a pipe was asked for)
+            self.process.stdin.write(json.dumps(job) + "\n")
+            self.process.stdin.flush()
+        try:
+            return self.answers.get(timeout=self.limit) or "not executed: the process ended"
+        except Empty:
+            self.stop()
+            return f"not executed: it took more than {self.limit:g} seconds"
+
+
+def read_lines(process: "subprocess.Popen[str]", answers: "Queue[str]") -> None:
+    """Put each line that a process prints into a queue, and an empty one at its end."""
+    with suppress(ValueError):  # the pipe is closed
+        for line in process.stdout or ():
+            answers.put(line.rstrip("\n"))
+    answers.put("")
+
+
+# What is executed.
+
+
+def job_of(file: File | None, found: Found) -> dict[str, Any]:
+    """Return an expression, the modules that it names, its arrays and its constants."""
+    if file is None or found.rule == "SO009":
+        raise NotPureError
+    writer = Writer(file, found.numbers)
+    body = writer.written(found.whole)
+    writer.check(body)
+    expression = ast.unparse(ast.fix_missing_locations(body))
+    imports = {name: full for name, full in file.names.meant.items() if name in writer.modules}
+    return {
+        "expression": expression,
+        "imports": imports,
+        "arrays": writer.arrays,
+        "masks": writer.masks,
+        "shown": writer.shown,
+    }
+
+
+@dataclass
+class Writer:
+    """Writes an expression as a function of arrays: the assignments before it put in."""
+
+    file: File
+    numbers: dict[str, float]
+    arrays: dict[str, float] = field(default_factory=dict)
+    masks: list[str] = field(default_factory=list)
+    shown: dict[str, str] = field(default_factory=dict)
+    modules: set[str] = field(default_factory=set)
+    _names: dict[str, str] = field(default_factory=dict)
+
+    def written(self, node: ast.expr) -> ast.expr:
+        """Return an expression whose names are arrays, modules or nothing."""
+        if isinstance(node, ast.Constant):
+            return node
+        if isinstance(node, ast.Name | ast.Attribute) and self.file.names.full(node):
+            return self.module(node)
+        term = self.file.reader.term(node)
+        if isinstance(node, ast.Name) and term.operation != "atom" and term.node is not node:
+            return self.written(term.node)
+        if term.operation == "constant" and not isinstance(node, ast.Call | ast.UnaryOp):
+            return ast.Constant(term.value)
+        if term.operation == "atom" and term.node is node:
+            return self.array(term)
+        return self.rebuilt(node)
+
+    def module(self, node: ast.expr) -> ast.expr:
+        """Return the name of a module or of something in it."""
+        root = node
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        self.modules.add(getattr(root, "id", ""))
+        return node
+
+    def array(self, term: Term) -> ast.expr:
+        """Return the name of an array, for what is not known."""
+        if isinstance(term.node, ast.Starred | ast.Lambda | ast.Tuple | ast.List | ast.Dict):
+            raise NotPureError
+        name = self._names.setdefault(term.key, f"a{len(self._names)}")
+        self.arrays[name] = self.number(term)
+        self.shown[name] = self.file.text(term.node)
+        if is_mask(term):
+            self.masks.append(name)
+        return ast.Name(name, ast.Load())
+
+    def number(self, term: Term) -> float:
+        """Return the number of an atom: its own, or that of a sum or a length of it."""
+        if term.key in self.numbers:
+            return self.numbers[term.key]
+        if is_mask(term):
+            return 0.0
+        around = [v for key, v in self.numbers.items() if term.key in key and key != term.key]
+        return around[0] if around else ANYWHERE
+
+    def rebuilt(self, node: ast.expr) -> ast.expr:
+        """Return an operation on what is written of its parts."""
+        new = copy.copy(node)
+        if isinstance(new, ast.Call):
+            if isinstance(new.func, ast.Attribute) and not self.file.names.full(new.func):
+                new.func = copy.copy(new.func)
+                new.func.value = self.written(new.func.value)
+            else:
+                self.module(new.func)
+            new.args = [self.option(x) for x in new.args]
+            new.keywords = [ast.keyword(k.arg, self.option(k.value)) for k in new.keywords]
+        elif isinstance(new, ast.BinOp):
+            new.left, new.right = self.written(new.left), self.written(new.right)
+        elif isinstance(new, ast.UnaryOp):
+            new.operand = self.written(new.operand)
+        elif isinstance(new, ast.Compare):
+            new.left = self.written(new.left)
+            new.comparators = [self.written(x) for x in new.comparators]
+        elif isinstance(new, ast.Subscript):
+            new.value = self.written(new.value)
+            new.slice = self.index(new.slice)
+        elif isinstance(new, ast.Attribute):
+            new.value = self.written(new.value)
+        else:
+            raise NotPureError
+        return new
+
+    def option(self, node: ast.expr) -> ast.expr:
+        """Return an argument: an array, or a constant such as an axis."""
+        if isinstance(node, ast.Tuple | ast.List):
+            if all(isinstance(x, ast.Constant | ast.UnaryOp) for x in node.elts):
+                return node
+            raise NotPureError
+        return self.written(node)
+
+    def index(self, node: ast.expr) -> ast.expr:
+        """Return an index: constants as they are, a mask as what it is made of."""
+        names = [x for x in ast.walk(node) if isinstance(x, ast.Name)]
+        return node if not names else self.written(node)
+
+    def check(self, body: ast.expr) -> None:
+        """Raise an error where an expression calls what is not known."""
+        for node in ast.walk(body):
+            if isinstance(node, ast.Call) and self.file.names.called(node) is None:
+                raise NotPureError
+        if not self.arrays:
+            raise NotPureError

@@ -1,0 +1,86 @@
+"""`safeops lint --confirm`: expressions executed at the singular point, in another process."""
+
+from pathlib import Path
+
+import pytest
+
+import lint_cases
+from safeops._lint.formats import Row
+from safeops._lint.linting import lint
+from safeops._lint.proofs import NOT_PURE, prove
+from safeops._lint.sources import Source
+
+SPARED = {  # eager TensorFlow has slope 0 where the cotangent of a root is 0; XLA has not
+    "tensorflow": 0.75,
+    "torch": 0.9,
+    "jax": 0.9,
+}
+
+
+def proofs(*snippets, limit=60.0):
+    """Return what was seen of each finding in snippets."""
+    rows = []
+    for snippet in snippets:
+        report = lint(snippet.source)
+        source = Source(Path("a.py"), snippet.source)
+        rows += [Row(source, found, report.file) for found in report.findings]
+    prove(rows, limit)
+    return [row.finding.proof for row in rows]
+
+
+@pytest.mark.only("torch", "jax", "tensorflow")
+def test_what_is_found_is_true(autodiff_framework):
+    """Most risky snippets are proved: the gradient or the value was NaN or infinite."""
+    mine = [x for x in lint_cases.RISKY if x.framework == autodiff_framework and x.rule != "SO009"]
+
+    seen = proofs(*mine)
+
+    confirmed = [x for x in seen if x.startswith("confirmed: the ")]
+    others = [(str(x), said) for x, said in zip(mine, seen, strict=True) if said not in confirmed]
+    assert len(confirmed) >= SPARED[autodiff_framework] * len(mine), others
+
+
+@pytest.mark.only("torch")
+def test_the_nan_is_shown():
+    """What was seen says for which array, and at which number."""
+    (said,) = proofs(lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)"))
+
+    assert said == "confirmed: the gradient for x is nan at x = 0"
+
+
+@pytest.mark.only("torch")
+def test_a_finding_that_is_none_is_not_confirmed():
+    """An expression whose gradient is finite is not confirmed: the proof can fail."""
+    snippet = lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)")
+    report = lint(snippet.source)
+    report.findings[0].found.numbers = dict.fromkeys(report.findings[0].found.numbers, 2.0)
+    row = Row(Source(Path("a.py"), snippet.source), report.findings[0], report.file)
+
+    prove([row])
+
+    assert row.finding.proof == "not confirmed: the gradient is finite there"
+
+
+@pytest.mark.only("torch")
+def test_a_process_that_takes_too_long_is_ended():
+    """The limit of time holds for each finding."""
+    snippet = lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)")
+
+    assert proofs(snippet, limit=0.001) == ["not executed: it took more than 0.001 seconds"]
+
+
+@pytest.mark.only("numpy")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if torch.norm(x) <= 1e-6:\n    raise ValueError",
+        "return torch.where(x > 0, torch.log(x), open('a').read())",
+        "return torch.where(x > 0, torch.log(x), [y for y in x])",
+        "return torch.where(x > 0, torch.log(x), exec('1'))",
+    ],
+)
+def test_nothing_but_known_operations_is_executed(body):
+    """What calls anything else is either an array to the expression, or is not executed."""
+    (said,) = proofs(lint_cases.Snippet("torch", body), limit=0.001)
+
+    assert said == NOT_PURE or said.startswith("not executed")
