@@ -387,7 +387,7 @@ def enter_least(min_norm: Any) -> float:
 
 
 def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002  (as above)
-    scaled, _ = _scaled(xp, x, axis, ord)
+    scaled, _ = _scaled(xp, x, axis, ord, to_one=True)
     length = xp.astype(_length_of_scaled(xp, scaled, axis, ord), scaled.dtype)  # complex ones too
     return safe_div(scaled, length, fill_value=fill_value)
 
@@ -411,7 +411,14 @@ def _root_mean_square(x: Array, number: Array, /, *, axis: Axis) -> Array:
     return scale * (safe_sqrt(total) / xp.sqrt(number))
 
 
-def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> tuple[Array, Array]:  # noqa: A002  (as above)
+def _scaled(
+    xp: Namespace,
+    x: Array,
+    axis: Axis,
+    ord: float,  # noqa: A002  (as above)
+    *,
+    to_one: bool = False,
+) -> tuple[Array, Array]:
     """
     Return `x` over a scale, with which no power of its largest entry is out of range; and that.
 
@@ -420,7 +427,7 @@ def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> tuple[Array, Arr
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
-    scale = _scale(xp, peak, max(ord, 2) if is_complex(x) else ord)
+    scale = _scale(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
         # A quotient has a derivative for the scale too, which is beyond the range: forward mode of
         # TensorFlow (2.21) multiplies it with 0.
@@ -430,13 +437,15 @@ def _scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> tuple[Array, Arr
     return xp.where(infinite, x, finite), scale
 
 
-def _scale(xp: Namespace, peak: Array, order: float) -> Array:
+def _scale(xp: Namespace, peak: Array, order: float, *, to_one: bool) -> Array:
     """
     Return what brings a largest entry into the range of powers, 1 for most.
 
     A backward pass multiplies a cotangent with the scale s first and divides by it last, and has
     divided by ``peak / s`` in between: of squares that is ``peak ** (2 / 3)``, with which neither
     goes far. Roots of other orders lose a unit in the last place for each factor of 8 from 1.
+    A direction has no scale to be multiplied with, and its second derivative forms the fourth
+    power of the length: the peak becomes 1, or 4 where one over the scale would be subnormal.
     """
     bound, square = limits(xp, peak), order == 2  # noqa: PLR2004  (the order)
     # Powers of these have all digits, and 1 / eps of them are no more than the largest number.
@@ -445,7 +454,10 @@ def _scale(xp: Namespace, peak: Array, order: float) -> Array:
     )
     near = min(bound.max ** (1 / 6) if square else 256.0, most, 1 / least)
     least, most = (least, most) if square else (1 / near, near)
-    inside = xp.pow(peak, 2 / 3) if square else peak
+    if square and to_one:
+        inside = xp.where(peak > 1, 4.0, xp.ones_like(peak))
+    else:
+        inside = xp.pow(peak, 2 / 3) if square else peak
     inside = xp.where(inside < least, least, xp.where(inside > most, most, inside))
     usual = xp.logical_and(peak <= near, peak >= 1 / near)
     for special in (peak < bound.smallest_normal, peak == math.inf):

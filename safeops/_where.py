@@ -309,15 +309,18 @@ class _Safe:
         self.placeholder, self.fill_value = placeholder, fill_value
         update_wrapper(self, f)
 
-    def __call__(self, *args: Array) -> Array:
+    def __call__(self, *args: Array, **named: Array) -> Array:
         """Return `f` inside the domain and where an argument is NaN, else the fill."""
         try:
-            return as_result(self._value(*args))
+            return as_result(self._value(args, named))
         except (TypeError, ValueError) as error:
-            speak(error, self, args, {})
+            speak(error, self, args, named)
             raise
 
-    def _value(self, *args: Array) -> Array:
+    def _value(self, args: tuple[Array, ...], named: dict[str, Array]) -> Array:
+        if named:
+            msg = f"expected arrays by position, got {', '.join(named)} by name; drop the name"
+            raise TypeError(msg)
         args, also = hosted(args, {"fill_value": self.fill_value})
         xp, *rest = enter(*args, also=tuple(also.values()), complex_too=True)
         *arrays, fill = rest

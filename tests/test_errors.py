@@ -141,6 +141,10 @@ def test_the_error_behind_that_of_a_branch_is_shown(call, framework):
             lambda x: safeops.make_safe(raising, abs, placeholder=1, fill_value=0)(x, x),
             r"raising\(_\): too many",
         ),
+        (
+            lambda x: safeops.make_safe(raising, abs, placeholder=1, fill_value=0)(_=x),
+            "raising: expected arrays by position, got _ by name",
+        ),
     ],
 )
 def test_combinators_speak_too(call, words, framework):

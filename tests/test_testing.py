@@ -332,8 +332,7 @@ def test_a_safe_operation_on_slices_passes(name, autodiff_framework):
     x = asarray(autodiff_framework, [row.slices[0].args[0], flat.args[0]])
     where = asarray(autodiff_framework, [row.slices[0].where, flat.where], "bool")
 
-    # Forward mode of the norm of smallest normal numbers overflows: tangents over the scale.
-    report = check_gradients(lambda x: row.op(x, where), x, neighbours=name != "safe_norm")
+    report = check_gradients(lambda x: row.op(x, where), x)
 
     assert len(report.derivatives) == 6 + 36
 
@@ -379,9 +378,7 @@ SMOOTH = {
     "cancellation": lambda xp, x: xp.sin(x) + 1000 - 1000,
     "small beside a constant": lambda xp, x: 1e6 + 1e-3 * xp.sin(x),
     "jump in the second derivative": lambda xp, x: xp.abs(x) * x,
-    "infinite second derivative": lambda xp, x: xp.where(
-        x > 0, xp.pow(xp.where(x < 0, -x, x), 1.5), 0
-    ),
+    "infinite second derivative": lambda xp, x: xp.where(x > 0, xp.pow(xp.abs(x), 1.5), 0),
     "small": lambda xp, x: 1e-12 * xp.cos(x),
 }
 SINGULAR = {
@@ -402,7 +399,7 @@ def test_a_kink_is_a_choice(name, xp, x):
 @pytest.mark.parametrize("name", SMOOTH)
 def test_a_smooth_function_passes(name, xp, x):
     """Curvature, rounding and scale make no findings, and every place counts as smooth."""
-    report = check_gradients(lambda x: SMOOTH[name](xp, x), x, order=1, neighbours=False)
+    report = check_gradients(lambda x: SMOOTH[name](xp, x), x, order=1)
 
     assert report.kinds[1] == Counter(smooth=3)
 
@@ -412,7 +409,10 @@ def test_a_singular_point_is_not_judged(name, autodiff_framework, xp):
     """Where there is no finite slope any number may be chosen, and that is counted."""
     x = asarray(autodiff_framework, [2.0, 0.0, 0.5])
 
-    report = check_gradients(lambda x: SINGULAR[name](xp, x), x, order=1, neighbours=False)
+    # Of the slope 707 of entr at the smallest normal number TensorFlow loses 1: it flushes that
+    # number times a weight below 1.
+    near = name != "edge of the domain"
+    report = check_gradients(lambda x: SINGULAR[name](xp, x), x, order=1, neighbours=near)
 
     assert report.kinds[1] == Counter(smooth=2, singular=1)
 

@@ -1,0 +1,195 @@
+"""
+Reductions, directions and the softmax family of slices, with their derivatives, in long double.
+
+Nothing here leaves the exponents of long double, 16383: a product of four entries does not. What
+has several numbers a slice is made one by `WEIGHTS`: slopes are those of the weighted sum.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+import safeops as so
+from exponents import wide
+
+WEIGHTS = (0.75, -0.5, 1.0, 0.25)
+TARGETS = (0.125, 0.5, 0.25, 0.125)  # probabilities
+
+
+@dataclass
+class Parts:
+    """Value, gradient and Hessian times a direction; and of what size are the terms of each."""
+
+    value: object
+    slope: object
+    turn: object
+    value_size: object
+    slope_size: object
+    turn_size: object
+
+
+def parts(value, slope, turn, value_size=None, slope_size=None, turn_size=None):
+    """Return the parts; a size that is not given is that of the number itself."""
+    given = ((value, value_size), (slope, slope_size), (turn, turn_size))
+    sizes = [np.broadcast_to(np.abs(x) if size is None else size, x.shape) for x, size in given]
+    return Parts(value, slope, turn, *sizes)
+
+
+def column(x):
+    """Return one number a slice beside its entries."""
+    return x[..., None]
+
+
+def total(x, v):
+    """Return the sum."""
+    return parts(x.sum(-1), 1 + 0 * x, 0 * v, value_size=np.abs(x).sum(-1))
+
+
+def cumulative(x, v):
+    """Return the sums up to each entry."""
+    slope = np.cumsum(wide(WEIGHTS)[::-1])[::-1] + 0 * x
+    return parts(x.cumsum(-1), slope, 0 * v, value_size=np.abs(x).cumsum(-1), slope_size=2.5)
+
+
+def product(x, v):
+    """Return the product: each slope is that of the others, and each second one of two."""
+    n = x.shape[-1]
+    without = [[np.delete(x, sorted({i, j}), -1).prod(-1) for j in range(n)] for i in range(n)]
+    slope = np.stack([without[i][i] for i in range(n)], -1)
+    terms = [[v[..., j] * without[i][j] * (i != j) for j in range(n)] for i in range(n)]
+    turn = np.stack([sum(line) for line in terms], -1)
+    size = np.stack([sum(map(np.abs, line)) for line in terms], -1)
+    return parts(x.prod(-1), slope, turn, turn_size=size)
+
+
+def variance(x, v):
+    """Return the variance, whose differences cancel."""
+    n, size = x.shape[-1], column(np.abs(x).max(-1))
+    away, along = (y - column(y.mean(-1)) for y in (x, v))
+    return parts((away**2).mean(-1), 2 * away / n, 2 * along / n, None, size, np.abs(v).max())
+
+
+def square(x, v):
+    """Return the sum of squares."""
+    return parts((x * x).sum(-1), 2 * x, 2 * v)
+
+
+def direction(weights):
+    """Return a formula: the unit vector, and the slopes of its product with weights."""
+
+    def formula(x, v):
+        w = wide(weights) + 0 * x
+        norm = column(np.sqrt((x * x).sum(-1)))
+        u = x / norm
+        along = column((w * u).sum(-1))
+        slope = (w - along * u) / norm
+        du = (v - column((u * v).sum(-1)) * u) / norm
+        turn = -(column((w * du).sum(-1)) * u + along * du + slope * column((u * v).sum(-1))) / norm
+        sizes = (4 / norm, 16 / norm / norm)
+        return parts(u, slope, turn, None, *sizes)
+
+    return formula
+
+
+def cosine(x, v):
+    """Return the cosine of the angle with the weights."""
+    w = wide(WEIGHTS)
+    found = direction(w / np.sqrt((w * w).sum()))(x, v)
+    found.value = (found.value * w / np.sqrt((w * w).sum())).sum(-1)
+    found.value_size = np.ones_like(found.value)
+    return found
+
+
+def shares(x, v):
+    """Return softmax, its tangent, the logarithm of the sum, and the loss of digits of each."""
+    peak = column(x.max(-1))
+    powers = np.exp(x - peak)
+    p = powers / column(powers.sum(-1))
+    tangent = p * (v - column((p * v).sum(-1)))
+    lost = p * (1 + np.abs(x - peak)) * 8  # an exponent that is rounded; and the weights
+    return p, tangent, column(np.log(powers.sum(-1))) + peak, lost
+
+
+def softmax(x, v):
+    """Return softmax."""
+    p, dp, _, lost = shares(x, v)
+    w = wide(WEIGHTS)
+    away = w - column((w * p).sum(-1))
+    turn = dp * away - p * column((w * dp).sum(-1))
+    return parts(p, p * away, turn, lost, lost, 4 * lost)
+
+
+def log_softmax(x, v):
+    """Return the logarithm of softmax."""
+    p, dp, top, lost = shares(x, v)
+    w = wide(WEIGHTS)
+    size = column(np.abs(x).max(-1)) + 1
+    return parts(x - top, w - p * w.sum(), -dp * w.sum(), size, np.abs(w) + lost, lost)
+
+
+def log_sum(x, v, *, mean=False):
+    """Return the logarithm of the sum, or of the mean, of exponentials."""
+    p, dp, top, lost = shares(x, v)
+    value = top[..., 0] - (np.log(wide(x.shape[-1])) if mean else 0)
+    return parts(value, p, dp, np.abs(x).max(-1) + 2, lost, lost)
+
+
+def loss(targets):
+    """Return a formula: the cross entropy of probabilities."""
+
+    def formula(x, v):
+        p, dp, top, lost = shares(x, v)
+        q = wide(targets)
+        value = (q * (top - x)).sum(-1)
+        return parts(value, p - q, dp, np.abs(x).max(-1) + 2, lost + q, lost)
+
+    return formula
+
+
+def constant(x, numbers):
+    """Return numbers in the framework and the dtype of x, for each slice."""
+    from safeops._backends import backend_of
+
+    xp = backend_of(x).xp
+    return xp.ones_like(x) * xp.asarray(np.asarray(numbers), dtype=x.dtype)
+
+
+def along(name, **options):
+    """Return a call of an operation along the last axis."""
+    return lambda x: getattr(so, name)(x, axis=-1, **options)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call, what it is, whether it has a curve, and which sizes of entries it takes."""
+
+    call: object
+    exact: object
+    curved: bool = True
+    least: float = 2.0  # times the least normal number
+    # What is summed or multiplied on the way, of entries of size s: factor * s**power.
+    most: tuple = (1.0, 1)
+
+
+ROWS = {
+    "safe_sum": Row(along("safe_sum"), total, curved=False, most=(4.0, 1)),
+    "nansum": Row(along("nansum"), total, curved=False, most=(4.0, 1)),
+    "nancumsum": Row(along("nancumsum"), cumulative, curved=False, most=(4.0, 1)),
+    "safe_prod": Row(along("safe_prod"), product, most=(1.0, 4)),
+    "nanprod": Row(along("nanprod"), product, most=(1.0, 4)),
+    "safe_var": Row(along("safe_var"), variance, least=2.0**12, most=(8.0, 2)),
+    "nanvar": Row(along("nanvar"), variance, least=2.0**12, most=(8.0, 2)),
+    "squared_norm": Row(along("squared_norm"), square, most=(4.0, 2)),
+    "safe_normalize": Row(along("safe_normalize"), direction(WEIGHTS)),
+    "safe_cosine_similarity": Row(
+        lambda x: so.safe_cosine_similarity(x, constant(x, WEIGHTS)), cosine
+    ),
+    "safe_softmax": Row(along("safe_softmax"), softmax),
+    "safe_log_softmax": Row(along("safe_log_softmax"), log_softmax),
+    "safe_logsumexp": Row(along("safe_logsumexp"), log_sum),
+    "safe_logmeanexp": Row(along("safe_logmeanexp"), lambda x, v: log_sum(x, v, mean=True)),
+    "safe_cross_entropy": Row(
+        lambda x: so.safe_cross_entropy(x, constant(x, TARGETS)), loss(TARGETS)
+    ),
+    "safe_cross_entropy, classes": Row(lambda x: so.safe_cross_entropy(x, 2), loss((0, 0, 1, 0))),
+}
