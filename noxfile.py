@@ -85,7 +85,7 @@ def programs(session: nox.Session) -> None:
 @nox.session(name="tests-devices")
 def tests_devices(session: nox.Session) -> None:
     """Test what several devices and processes do together, on this machine."""
-    for framework in ("array-api-strict", "jax", "torch"):
+    for framework in ("array-api-strict", "jax", "torch", "tensorflow"):
         install(session, "test", PREFIX + framework)
         session.run("pytest", "--installed", f"--framework={framework}", "tests/devices")
 

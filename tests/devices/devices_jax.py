@@ -86,7 +86,7 @@ def lazy_on_automatic_and_explicit_axes():
 
 
 # How many collectives a reduction over the axis that is in parts may have in the compiled program,
-# forward and with its gradient, more than the plain operation.
+# forward, more than the plain operation.
 TABLE = {
     "safe_sum": (so.safe_sum, jnp.sum, 0),
     "nansum": (so.nansum, jnp.nansum, 0),
@@ -94,8 +94,8 @@ TABLE = {
     "nanmean": (so.nanmean, jnp.nanmean, 0),
     "safe_max": (so.safe_max, jnp.max, 0),
     "safe_min": (so.safe_min, jnp.min, 0),
-    "nanmax": (so.nanmax, jnp.nanmax, 0),
-    "nanmin": (so.nanmin, jnp.nanmin, 0),
+    "nanmax": (so.nanmax, jnp.nanmax, -1),
+    "nanmin": (so.nanmin, jnp.nanmin, -1),
     "safe_var": (so.safe_var, jnp.var, 1),
     "safe_std": (so.safe_std, jnp.std, 2),  # the scale of the deviations too
     "safe_norm": (so.safe_norm, jnp.linalg.norm, 1),
