@@ -27,6 +27,10 @@ CALLS = {
     "safe_log1p": (so.safe_log1p, 1),
     "safe_log1p, filled": (lambda x: so.safe_log1p(x, fill_value=0), 1),
     "safe_exp": (so.safe_exp, 1),
+    "safe_expm1": (so.safe_expm1, 1),
+    "safe_asin": (so.safe_asin, 1),
+    "safe_acos": (so.safe_acos, 1),
+    "safe_atanh": (so.safe_atanh, 1),
     "safe_pow": (so.safe_pow, 2),
     "safe_pow, positive": (lambda x, p: so.safe_pow(x.abs(), p), 2),
     "safe_pow, scalar": (lambda x: so.safe_pow(x.abs(), 1.5), 1),
@@ -58,6 +62,8 @@ CALLS = {
     "safe_min, columns": (lambda x: so.safe_min(x, axis=0), 1),
 }
 NAMES = pytest.mark.parametrize("name", CALLS)
+# Whose double where makes NaN of an infinite cotangent, by the product rule of (1 - x) * (1 + x).
+TIDY = ("safe_asin", "safe_acos")
 
 
 def mask_of(x):
@@ -455,7 +461,12 @@ def test_what_is_filled_has_slope_0_for_any_cotangent(name):
 
         slopes = torch.autograd.grad(got, leaves, cotangent)
 
-        for ours, exact in zip(slopes, torch.autograd.grad(wanted, leaves, cotangent), strict=True):
+        if name in TIDY:
+            (slope,) = torch.autograd.grad(wanted, leaves, torch.ones_like(wanted))
+            expected = [torch.where(slope == 0, 0, slope * cotangent)]
+        else:
+            expected = torch.autograd.grad(wanted, leaves, cotangent)
+        for ours, exact in zip(slopes, expected, strict=True):
             assert_close(ours, exact, 1e-12, f"{name}, {seed}", 1e-12)
 
 

@@ -9,7 +9,7 @@ import array_api_compat.torch as xp
 import numpy as np
 import torch
 
-from safeops._backends import _torch_kernels, _torch_reductions
+from safeops._backends import _torch_kernels, _torch_reductions, _torch_slopes
 from safeops._backends._torch_reductions import loses, product, running_product
 from safeops._backends.array_api import SCALARS, ArrayAPI
 from safeops._typing import Array, Axis, DType, Function
@@ -19,7 +19,9 @@ class Torch(ArrayAPI):
     """PyTorch tensors."""
 
     name = "torch"
-    kernels: Mapping[str, Function] = _torch_kernels.KERNELS | _torch_reductions.KERNELS
+    kernels: Mapping[str, Function] = (
+        _torch_kernels.KERNELS | _torch_reductions.KERNELS | _torch_slopes.KERNELS
+    )
     keeps_exponent = False  # a constant 0 (2.13)
 
     def owns(self, x: object) -> bool:
