@@ -38,7 +38,7 @@ The operations without a rule in the backward passes of PyTorch's own test datab
 CPU, in float64), by class:
 
 - sparse tensors: _sparse_mm_reduce_impl_backward, sparse_mask
-- a slope that PyTorch has wrong: as_strided_scatter
+- a slope of other entries: as_strided_scatter
 
 A test keeps the list current.
 """
