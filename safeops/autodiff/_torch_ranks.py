@@ -1,5 +1,6 @@
 """What a masked backward pass has to know of processes that share a gradient."""
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -158,6 +159,27 @@ def tell_once(call: Call) -> None:
         "nothing selected"
     )
     tell(msg, "warn" if call.mode.on_unknown == "error" else call.mode.on_unknown)
+
+
+def in_a_stage() -> bool:
+    """Whether a schedule of a pipeline calls, which sends zeros to the stage before as numbers."""
+    if not in_group():
+        return False
+    frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("torch.distributed.pipelining"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def tell_of_stage(on_unknown: str) -> None:
+    """Say that masks end where a stage of a pipeline does; an error would leave others waiting."""
+    msg = (
+        "masks end where a stage of a pipeline does: what is absent is sent as zeros to the stage "
+        "before, and a NaN may stay there that nothing selected; use safe operations in it"
+    )
+    tell(msg, "warn" if on_unknown == "error" else on_unknown)
 
 
 def exchanged(call: Call) -> Any:

@@ -62,12 +62,14 @@ from safeops.autodiff._torch_masks import spread
 from safeops.autodiff._torch_nodes import is_custom
 from safeops.autodiff._torch_opaque import scripts_told
 from safeops.autodiff._torch_ranks import (
+    in_a_stage,
     in_group,
     mask_here,
     noted_here,
     require_gradients,
     require_kept_gradients,
     require_one_rank,
+    tell_of_stage,
     union_over,
 )
 from safeops.autodiff._torch_sharded import is_sharded, local_of, whole_of
@@ -463,6 +465,7 @@ class _Redirect(TorchFunctionMode):
     def __init__(self, on_unknown: str) -> None:
         super().__init__()
         self.on_unknown = on_unknown
+        self.told = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -471,6 +474,9 @@ class _Redirect(TorchFunctionMode):
         del types
         if func not in REDIRECTED:
             return func(*args, **(kwargs or {}))
+        if not self.told and in_a_stage():
+            self.told = True
+            tell_of_stage(self.on_unknown)
         ours, renamed = REDIRECTED[func]
         given = signature(func).bind(*args, **(kwargs or {})).arguments
         if given.pop("is_grads_batched", False):

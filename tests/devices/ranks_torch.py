@@ -4,9 +4,11 @@ Masked gradients on two ranks of PyTorch: a script, of which two processes run t
 Its arguments are the rank and a file, at which the ranks meet.
 """
 
+import pytest
 import torch
 from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -193,6 +195,20 @@ def tensor_parallel_modules():
         model(x)[1:].sum().backward()
     for name, weight in model.named_parameters():
         equal(weight.grad.full_tensor(), dict(plain.named_parameters())[name].grad)
+
+
+@check
+def a_stage_of_a_pipeline():
+    """Each rank hears that masks end with its stage; the last stage has the masked gradient."""
+    torch.manual_seed(0)
+    here = nn.Linear(2, 2)
+    stage = PipelineStage(here, RANK, 2, torch.device("cpu"))
+    loss = lambda y, _: torch.where(y > 0, y.abs().log(), 0.0).sum()  # noqa: E731
+    schedule = ScheduleGPipe(stage, 1, loss_fn=loss)
+    words = pytest.warns(masked.UnknownOperationWarning, match="stage of a pipeline")
+    with words, masked.masked_backward(on_unknown="error"):
+        schedule.step(*[torch.ones(1, 2)] * (RANK == 0), target=torch.zeros(1, 2))
+    assert torch.isfinite(here.weight.grad).all()
 
 
 @check
