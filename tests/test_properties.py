@@ -113,7 +113,10 @@ PLAINS = (
         lambda _, p, q: relative_entropy(to_numpy(p), to_numpy(q)),
         lambda p, q: p * mpmath.log(p / q),
         (POSITIVE, POSITIVE),
-        units=4,  # a difference, a quotient, a logarithm and a product round
+        # The quotient, the logarithm and the product round: half a unit, one and a half of one.
+        # A rounding of (p - q) / q is that of its log1p times up to 1.44, at -1/2, and a number
+        # just above a power of two has a unit of twice its size relative to one just below.
+        units=4,
     ),
     Plain(
         so.safe_logaddexp,
@@ -137,7 +140,9 @@ PLAINS = (
         lambda xp, x: xp.sin(math.pi * x) / (math.pi * x),
         lambda x: mpmath.sinc(mpmath.pi * x),
         (either(1.0, 30.0),),
-        EPS,  # the sine of the rounded pi * x is not 0 where x is whole
+        # Of the plain one: pi * x rounds by EPS / 2 of it at most, pi by as much, and the quotient
+        # has as absolute error what its argument has as relative one. Ours is 0 where x is whole.
+        EPS,
     ),
 )
 EVERY_PLAIN = pytest.mark.parametrize("case", PLAINS, ids=lambda case: case.name)
