@@ -4,6 +4,7 @@ import inspect
 from pathlib import Path
 
 import accuracy_page
+import lint_pages
 import masked_classes
 import real_table
 
@@ -63,6 +64,7 @@ def write(docs: Path) -> None:
         made[f"reference/{page}.md"] = family_page(module, title)
     made["reference/rotations.md"] = rotations_page()
     made["reference/support.md"] = support_page()
+    made |= lint_pages.pages()
     made["reference/masked-classes.md"] = masked_classes.page()
     made["reference/real-models.md"] = real_table.page()
     titles = {name: FAMILIES[family_of(name)][1] for name in safeops.__all__}

@@ -397,3 +397,15 @@ def test_flake8_finds_the_same():
 
     assert error[:2] == (5, 28)
     assert error[2].startswith("SO001 line 5 drops")
+
+
+def test_this_library_is_clean(monkeypatch, capsys):
+    """Nothing is found but in naive code, and in kernels with derivative rules of their own."""
+    monkeypatch.chdir(HOUSE.parent)
+    folder = str(HOUSE)
+
+    code = main(["lint", folder, "--format", "json"])
+
+    names = {Path(found["path"]).name for found in json.loads(capsys.readouterr().out)}
+    assert names <= {"_demo.py", "_jax_kernels.py", "_torch_kernels.py"}
+    assert code == int(bool(names))

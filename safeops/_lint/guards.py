@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 
 from safeops._lint.names import Names
 from safeops._lint.scopes import BLOCKS, Function, Scopes
@@ -11,13 +12,28 @@ from safeops._lint.terms import COMPARISONS, Term
 NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
 # Functions with a derivative rule of their own: what they compute is not differentiated.
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
-# Fills weights before training; PyTorch's run without gradients.
-FIRST = re.compile(r"^_?(init_weights|reset_parameters|_init_weights|initialize_weights)")
+# Fills weights before training, or draws samples where `rsample` is what is differentiated.
+FIRST = re.compile(r"^_?(init(ialize)?_|reset_parameters|_init_weights|sample$)")
 # Classes that prepare data or measure, and functions of PyTorch with a backward pass of their own.
 DATA = re.compile(
     r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metric|Function)$"
 )
-STOPS = frozenset({"detach", "stop_gradient", "item", "numpy", "tolist", "no_grad"})
+OF_RULE = re.compile(r"_(fwd|bwd|jvp|vjp)$")
+STOPS = frozenset(
+    {
+        "argmax",
+        "argmin",
+        "argsort",
+        "bucketize",
+        "searchsorted",
+        "detach",
+        "stop_gradient",
+        "item",
+        "numpy",
+        "tolist",
+        "no_grad",
+    }
+)
 EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 # What says nothing about the numbers of an array.
 SHAPES = frozenset({"shape", "ndim", "size", "dtype", "device", "dim", "is_cuda", "requires_grad"})
@@ -33,12 +49,55 @@ class Guards:
 
     def has_gradient(self, node: ast.AST) -> bool:
         """Whether anything is differentiated where an expression stands."""
+        if not self._goes_on(node):
+            return False
+        statement = self.scopes.statement_of(node)
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+            return True
+        uses = self._uses(statement.targets[0])
+        return not uses or any(map(self._goes_on, uses))
+
+    def _goes_on(self, node: ast.AST) -> bool:
+        """Whether a gradient comes to an expression through what stands around it."""
         child = node
         for outer in self.scopes.around(node):
-            if _is_stopped(outer, child):
+            if _is_stopped(outer, child) or outer in self.ruled:
                 return False
             child = outer
         return True
+
+    def _uses(self, target: ast.Name) -> list[ast.Name]:
+        """Return where a name is read in its function."""
+        nodes = ast.walk(self.scopes.scope_of(target))
+        names = (x for x in nodes if isinstance(x, ast.Name) and x.id == target.id)
+        return [x for x in names if isinstance(x.ctx, ast.Load)]
+
+    @cached_property
+    def ruled(self) -> set[ast.AST]:
+        """Functions that only those with a derivative rule of their own call."""
+        functions = {x.name: x for x in self.scopes.tree.body if isinstance(x, ast.FunctionDef)}
+        calls = self._calls(functions)
+        ruled: set[ast.AST] = {
+            x for x in functions.values() if any(_mentions(d, RULES) for d in x.decorator_list)
+        }
+        ruled |= {x for name, x in functions.items() if ruled and OF_RULE.search(name)}
+        count = -1
+        while len(ruled) > count:
+            count = len(ruled)
+            for name, function in functions.items():
+                others = calls[name] - {function}
+                if others and others <= ruled:
+                    ruled.add(function)
+        return ruled
+
+    def _calls(self, functions: Mapping[str, ast.FunctionDef]) -> dict[str, set[ast.AST]]:
+        """Return, for each function of a file, in which others its name stands."""
+        found: dict[str, set[ast.AST]] = {name: set() for name in functions}
+        for statement in self.scopes.tree.body:
+            for node in ast.walk(statement):
+                if isinstance(node, ast.Name) and node.id in found:
+                    found[node.id].add(statement)
+        return found
 
     def is_asked(self, node: ast.AST, words: set[str]) -> bool:
         """Whether an `if`, an early return or an assertion asks about one of these names."""

@@ -1,6 +1,8 @@
 """Numbers at which a selection leaves out a branch whose derivative is not finite."""
 
+import ast
 import math
+import re
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
@@ -66,7 +68,8 @@ def is_meant(program: Program, cond: Term, found: Hit) -> bool:
     """
     numbers = found.numbers
     if any(abs(numbers[name]) > HUGE for name in found.culprit.atoms):
-        return found.culprit.operation in OVERFLOWING
+        is_free = not any(isinstance(x.node, ast.Call) for x in found.culprit.atoms.values())
+        return found.culprit.operation in OVERFLOWING and is_free
     here = program.run(numbers)[cond.key].number
     for name in cond.atoms:
         for step in (x for size in CLOSE for x in (size, -size)):
@@ -94,7 +97,7 @@ def is_suspect(term: Term, asked: set[str]) -> bool:
     if term.operation not in SINGULAR:
         return False
     causes = causes_of(term)
-    return any(not asked.isdisjoint(x.atoms) and not is_padded(x) for x in causes)
+    return any(not asked.isdisjoint(x.atoms) and not is_sure(x) for x in causes)
 
 
 def causes_of(term: Term) -> tuple[Term, ...]:
@@ -106,6 +109,22 @@ def causes_of(term: Term) -> tuple[Term, ...]:
     if term.operation in {"mul", "square"}:  # of a factor that is infinite, and has no slope itself
         return tuple(x for x in term.args if x.is_plain and x.operation in SINGULAR)
     return term.args
+
+
+def is_sure(term: Term) -> bool:
+    """Whether a term is kept from its singular point by its name, or by a number added to it."""
+    if term.operation == "sub" and all(ENDS.search(name) for name in term.atoms):
+        return True  # high - low
+    return is_padded(term) or any(is_safe(name) for name in term.atoms)
+
+
+def is_safe(name: str) -> bool:
+    """Whether a name says that something is safe: ``safe_x``."""
+    return bool(SAFE.search(re.split("[@ ]", name, maxsplit=1)[0]))
+
+
+SAFE = re.compile(r"(^|_|\.)safe(_|$)")
+ENDS = re.compile(r"(^|[^a-z])(high|low|upper|lower|max|min)([^a-z]|$)")
 
 
 def is_padded(term: Term) -> bool:
@@ -126,7 +145,9 @@ def first_bad(term: Term) -> Hit | None:
     program = Program(term)
     for numbers in trials(term):
         bad = program.run(numbers)[term.key].bad
-        if bad is not None and not any(abs(x) > HUGE for x in numbers.values()):
+        if bad is None or any(map(is_sure, causes_of(bad))):
+            continue
+        if not any(abs(x) > HUGE for x in numbers.values()):
             return Hit(bad, numbers)
     return None
 

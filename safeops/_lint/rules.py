@@ -10,7 +10,7 @@ from functools import cached_property
 from safeops._lint.bounds import bounds
 from safeops._lint.guards import Guards
 from safeops._lint.names import DIFFERENTIATED, Names
-from safeops._lint.probes import Hit, asks_by_value, first_bad, hit
+from safeops._lint.probes import Hit, asks_by_value, first_bad, hit, is_safe
 from safeops._lint.scopes import Scopes
 from safeops._lint.shapes import (
     CLOSE,
@@ -292,7 +292,9 @@ def rooted(file: File) -> Iterator[Found]:
 
 def is_of_constants(term: Term) -> bool:
     """Whether the names say that squares are those of constants: ``sigma**2 + noise_level**2``."""
-    return any(CONSTANTS.search(name.split("@")[0]) for name in term.atoms)
+    return any(
+        is_safe(name) or CONSTANTS.search(name.split("@")[0].split()[0]) for name in term.atoms
+    )
 
 
 CONSTANTS = re.compile(r"(^|_|\.)(sigma|noise|scale|std|var|radius|h|w)(_\w+)?$", re.IGNORECASE)
@@ -388,6 +390,8 @@ def averaged(file: File) -> Iterator[Found]:
         total = term.args[1]
         if total.operation not in {"sum", "mean"} or not is_mask(total.args[0]):
             continue
+        if term.args[0].key == total.args[0].key:  # weights that are scaled to a sum of 1
+            continue
         framework = file.framework(term)
         if not framework or not file.guards.has_gradient(term.node) or term.args[0].is_plain:
             continue
@@ -445,7 +449,8 @@ def mask_words(file: File, mask: Term) -> Iterator[str]:
 
 NEVER_EMPTY = (
     "arange", "causal", "diag", "eye", "filter", "future", "kth", "lookahead", "look_ahead",
-    "remove", "sort", "subsequent", "suppress", "topk", "top_k", "top_p", "tril", "triu", "window",
+    "remove", "sort", "subsequent", "suppress", "threshold", "topk", "top_k", "top_p", "tril",
+    "triu", "window",
 )  # fmt: skip
 
 

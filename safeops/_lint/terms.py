@@ -52,6 +52,7 @@ PLAIN = frozenset(
     """
     all any arange argmax argmin argsort bincount bool bucketize byte ceil count_nonzero degree
     detach meshgrid digitize eye floor int int32 int64 isin len linspace long nonzero numel numpy
+    rowcount colcount
     one_hot ones rand randint randn randn_like rand_like range rank rint round searchsorted
     shape sign size
     sorted stop_gradient tolist tril triu unique zeros zero_stop_gradient
@@ -227,6 +228,8 @@ class Reader:
         array = node.value
         if isinstance(array, ast.Attribute) and array.attr == "shape":
             return self._atom(node, is_plain=True)
+        if self.term(array).is_plain:
+            return self._atom(node, is_plain=True)
         index = self.term(node.slice)
         if index.operation in TRUTH:
             return self._operation(node, "index", (self.term(array), index))
@@ -306,7 +309,7 @@ class Reader:
 
     def _other(self, node: ast.Call) -> Term:
         word = _last(node.func)
-        plain = word in PLAIN
+        plain = word in PLAIN or word.endswith("meshgrid")
         if word.startswith(("scatter", "segment", "unsorted_segment")) and node.args:
             plain = self.term(node.args[0]).is_plain  # sums of constants
         return self._atom(node, is_plain=plain or _root(node.func) == "math")

@@ -70,7 +70,8 @@ def _computed(term: Term, parts: list[Value]) -> Value:
     if len(given) < len(parts) or not _is_known(term):
         return Value(None, live, bad)
     f, slopes = OPERATIONS[term.operation]
-    if bad is None and live and slopes is not _flat and not _is_smooth(term, given):
+    is_known = not any(map(math.isnan, given))
+    if bad is None and live and is_known and slopes is not _flat and not _is_smooth(term, given):
         steep = _tried(slopes, given)
         if any(x.live and not _is_finite(s) for x, s in zip(parts, steep, strict=True)):
             bad = term
