@@ -22,6 +22,7 @@ FAMILIES = {
     "_powers": ("powers", "Roots, powers, exponentials"),
     "_logs": ("logarithms", "Logarithms and entropies"),
     "_angles": ("angles", "Angles"),
+    "_smooth": ("smooth", "Removable singularities"),
     "_norms": ("norms", "Norms and distances"),
     "_softmax": ("softmax", "Softmax"),
     "_reductions": ("reductions", "Reductions with a mask"),

@@ -44,6 +44,7 @@ from safeops._reductions import (
     safe_sum,
     safe_var,
 )
+from safeops._smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
 from safeops._softmax import (
     safe_cross_entropy,
     safe_log_softmax,
@@ -73,7 +74,11 @@ __version__ = "0.1.0"
 _MODULES = ("autodiff", "nan_reductions", "rotations", "testing")
 
 __all__ = [
+    "boxcox",
     "entr",
+    "exprel",
+    "inv_boxcox",
+    "logarithmic_mean",
     "make_safe",
     "nanargmax",
     "nanargmin",
@@ -132,6 +137,7 @@ __all__ = [
     "safe_var",
     "safe_where",
     "sinc",
+    "sinhc",
     "squared_norm",
     "stop_gradient",
     "vectorized_cond",

@@ -24,6 +24,12 @@ ARC_TANGENT = tuple((-1) ** n / (2 * n + 1) for n in range(_OF_ARC))
 COTANGENT = tuple(b / math.factorial(2 * n) for n, b in enumerate(_BERNOULLI, 1))
 # Of x**2 < 1 / 2: (2 * asin(x / 2) / x) ** 2.
 ARC_SINE = tuple(2 / (n * n * math.comb(2 * n, n)) for n in range(1, _OF_ARC))
+# Of x, for abs(x) < 1: (exp(x) - 1) / x; of x**2 < 1: sinh(x) / x.
+EXPONENTIAL = tuple(1 / math.factorial(n + 1) for n in range(_OF_ARC))
+HYPERBOLIC = tuple(1 / math.factorial(2 * n + 1) for n in range(_TERMS))
+# Of x, for abs(x) < 1 / 8: log(1 + x) / x; of x**2 < 1 / 16: atanh(x) / x.
+LOGARITHM = tuple((-1) ** n / (n + 1) for n in range(_OF_ARC))
+TANGENT = tuple(1 / (2 * n + 1) for n in range(_OF_ARC))
 
 
 def polynomial(x: Array, coefficients: Sequence[float]) -> Array:

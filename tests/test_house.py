@@ -37,7 +37,7 @@ FLOORS = (
     ("_where",),
     ("_ranges", "_series"),
     ("_angles", "_division", "_logs", "_neighbours", "_powers", "_slices"),
-    ("_norms", "_softmax"),  # made of elementwise operations
+    ("_norms", "_smooth", "_softmax"),  # made of elementwise operations
     ("_reductions", "_vectors"),  # a deviation is a norm
     ("_rigid",),
     ("rotations",),

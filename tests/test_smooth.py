@@ -1,0 +1,134 @@
+"""Functions with a removable singularity, held to mpmath from small to large numbers."""
+
+import mpmath
+import numpy as np
+import pytest
+from mpmath import mp
+
+import safeops as so
+from frameworks import asarray, to_numpy
+from safeops._backends import load
+
+RTOL = {"float64": 1e-12, "float32": 2e-5}
+LINE = [0.0, 1e-30, -1e-9, 1e-4, 0.99, -0.99, 1.01, -1.01, 5.0, -5.0, 50.0, -50.0, -1e30]
+
+
+def exact(f, *args):
+    """Return value and gradient of a function, by differences in 120 digits."""
+    with mp.workdps(120):
+        args = [mpmath.mpf(float(x)) for x in args]
+        step = mpmath.mpf("1e-50")
+        slopes = []
+        for k, x in enumerate(args):
+            size = step * (abs(x) or 1)
+            sides = [f(*args[:k], x + s * size, *args[k + 1 :]) for s in (1, -1)]
+            slopes.append(float((sides[0] - sides[1]) / (2 * size)))
+        return float(f(*args)), slopes
+
+
+def exprel(x):
+    """(exp(x) - 1) / x."""
+    return (mp.exp(x) - 1) / x if x else mpmath.mpf(1)
+
+
+def sinhc(x):
+    """sinh(x) / x."""
+    return mp.sinh(x) / x if x else mpmath.mpf(1)
+
+
+def boxcox(x, p):
+    """(x**p - 1) / p."""
+    return (x**p - 1) / p if p else mp.log(x)
+
+
+def inv_boxcox(y, p):
+    """(1 + p * y)**(1 / p)."""
+    return (1 + p * y) ** (1 / p) if p else mp.exp(y)
+
+
+def logarithmic_mean(x, y):
+    """(x - y) / (log(x) - log(y))."""
+    return (x - y) / (mp.log(x) - mp.log(y)) if x != y else x
+
+
+POWERS = [0.0, 1e-30, -1e-9, 1e-4, 0.5, -0.5, 1.0, 2.0, -3.0]
+CASES = {
+    "exprel": (exprel, [(x,) for x in [*LINE, 80.0]]),
+    "sinhc": (sinhc, [(x,) for x in [*LINE[:-1], 80.0, -80.0]]),
+    "boxcox": (boxcox, [(x, p) for x in (1e-9, 0.3, 1.0, 1.7, 1e8) for p in POWERS]),
+    "inv_boxcox": (
+        inv_boxcox,
+        [(y, p) for y in (0.0, 0.3, -0.25, 3.0) for p in POWERS if p * y > -0.9],
+    ),
+    "logarithmic_mean": (
+        logarithmic_mean,
+        [(x, x * k) for x in (1e-20, 1.0, 1e20) for k in (1.0, 1 + 1e-6, 1.6, 1.7, 1e-9, 1e9)],
+    ),
+}
+# Where the parts of the formula leave the range and the function does not.
+FAR = {
+    "exprel": (exprel, [(712.0,), (716.0,)]),
+    "sinhc": (sinhc, [(712.0,), (-716.0,)]),
+    "boxcox": (boxcox, [(2.0, 1030.0), (1e300, 1.02)]),
+    "logarithmic_mean": (logarithmic_mean, [(1e300, 1e-300), (1e-300, 1e-290), (1e308, 1.7e308)]),
+}
+
+
+def assert_exact(name, f, points, framework, dtype):
+    """Value and gradient are those of the formula."""
+    op, backend = getattr(so, name), load(framework)
+    columns = [np.array(c, dtype=dtype) for c in zip(*points, strict=True)]
+    args = [asarray(framework, c, dtype) for c in columns]
+    wanted = [exact(f, *point) for point in zip(*columns, strict=True)]
+
+    value = to_numpy(op(*args))
+    found = backend.grad(lambda *args: backend.xp.sum(op(*args)))(*args)
+
+    rtol = RTOL[dtype]
+    np.testing.assert_allclose(value, [v for v, _ in wanted], rtol=rtol)
+    slopes = np.array([s for _, s in wanted]).T
+    for got, slope in zip(found, slopes, strict=True):
+        fits = np.abs(slope) < np.finfo(dtype).max / 4
+        np.testing.assert_allclose(to_numpy(got)[fits], slope[fits], rtol=rtol, atol=1e-37)
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name, dtype, autodiff_framework):
+    """Value and gradient are exact at the singularity, beside it, and far from it."""
+    assert_exact(name, *CASES[name], autodiff_framework, dtype)
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_far_out(name, autodiff_framework):
+    """Value and gradient are right where a part of the formula is too large or too small."""
+    assert_exact(name, *FAR[name], autodiff_framework, "float64")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_formula_is_found(name, autodiff_framework):
+    """The comparison fails for a formula that is not that of the function."""
+    f, points = CASES[name]
+
+    with pytest.raises(AssertionError):
+        assert_exact(
+            name, lambda *args: 1.001 * f(*args) + 1e-3, points, autodiff_framework, "float64"
+        )
+
+
+def test_infinite_arguments():
+    """`exprel` and `sinhc` have their limits at infinity; a NaN stays NaN."""
+    with np.errstate(over="ignore"):
+        assert so.exprel(np.array([-np.inf, np.inf])).tolist() == [0.0, np.inf]
+        assert so.sinhc(np.array([-np.inf, np.inf])).tolist() == [np.inf, np.inf]
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(so.boxcox(np.array([0.0, np.nan]), np.array([np.nan, 0.0]))).all()
+    assert np.isnan(so.logarithmic_mean(np.array([0.0, 1.0]), np.array([np.nan, np.nan]))).all()
+
+
+def test_numbers_outside_of_the_domain():
+    """A logarithm of a negative number is NaN, and so is what is made of it."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        assert np.isnan(so.boxcox(np.array([-1.0, -1.0]), np.array([0.0, 2.0]))).all()
+        assert np.isnan(so.inv_boxcox(np.array([-3.0]), np.array([1.0]))).all()
+        assert np.isnan(so.logarithmic_mean(np.array([-1.0, -1.0]), np.array([-1.0, 1.0]))).all()
