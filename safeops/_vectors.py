@@ -59,9 +59,14 @@ def cross(xp: Namespace, a: Array, b: Array) -> Array:
 
 def scaled(xp: Namespace, x: Array) -> tuple[Array, Array]:
     """Return `x` over its largest entry, which is a constant; and where all are 0, ones there."""
+    bound = limits(xp, x)
     peak = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
-    zero = peak < limits(xp, x).smallest_normal
-    return xp.divide(xp.where(zero, 1.0, x), xp.where(zero, 1.0, peak)), zero
+    zero = peak < bound.smallest_normal
+    # No quotient by the peak: forward mode of TensorFlow (2.21) multiplies its slope for that,
+    # which is beyond the range, with 0. And a reciprocal must not be flushed.
+    most = 0.5 / bound.smallest_normal
+    scale = xp.where(zero, 1.0, xp.where(peak > most, most, peak))
+    return xp.where(zero, 1.0, x) * stop_gradient(1.0 / scale), zero
 
 
 def unit(xp: Namespace, x: Array) -> tuple[Array, Array]:
