@@ -273,18 +273,27 @@ def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
 
 
 def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
-    """Return the mean; the two are divided by their geometric mean, a constant, for logarithms."""
-    least = limits(xp, x).smallest_nonzero
+    """
+    Return the mean of the two over a constant, their geometric mean, times that.
+
+    So no square of them leaves the range: the mean of multiples is the multiple of the mean.
+    """
+    bound = limits(xp, x)
+    least = bound.smallest_nonzero
     zero = xp.logical_or(
         xp.logical_and(xp.abs(x) < least, y > -least), xp.logical_and(xp.abs(y) < least, x > -least)
     )
     x, y = xp.where(zero, 1.0, x), xp.where(zero, 1.0, y)
+    scale = xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y))
+    most = 0.5 / bound.smallest_normal  # of a larger one the reciprocal is flushed
+    scale = stop_gradient(xp.where(scale > most, most, scale))
+    inverse = stop_gradient(1.0 / scale)
+    x, y = x * inverse, y * inverse
     middle = 0.5 * x + 0.5 * y
     part = (0.5 * x - 0.5 * y) / middle
     near = xp.logical_and(xp.logical_and(x > 0, y > 0), xp.abs(part) < 0.25)  # noqa: PLR2004  (of the series)
     inside = xp.where(near, part, 0.0)
     series = middle / polynomial(inside * inside, TANGENT)
     x, y = xp.where(near, 2.0, x), xp.where(near, 1.0, y)
-    scale = stop_gradient(xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y)))
-    far = (x - y) / (xp.log(x / scale) - xp.log(y / scale))
-    return xp.where(zero, 0.0, xp.where(near, series, far))
+    far = (x - y) / (xp.log(x) - xp.log(y))
+    return xp.where(zero, 0.0, scale * xp.where(near, series, far))
