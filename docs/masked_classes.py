@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 FRAMEWORKS = {"jax": "JAX", "torch": "PyTorch", "tensorflow": "TensorFlow"}
-WHERE = {"jax": "jax", "torch": "_torch_rules", "tensorflow": "tensorflow"}
+WHERE = {"jax": "jax", "torch": "torch._rules", "tensorflow": "tensorflow"}
 # What their backward passes are made of, subject by subject, in the order of the frameworks: the
 # names of JAX's primitives, PyTorch's aten operations, and TensorFlow's raw operations.
 SUBJECTS = {

@@ -17,15 +17,15 @@ from safeops import _recipes, rotations
 
 # The families, by the module of a function.
 FAMILIES = {
-    "_where": ("combinators", "Combinators"),
-    "_division": ("quotients", "Quotients and products"),
-    "_powers": ("powers", "Roots, powers, exponentials"),
-    "_logs": ("logarithms", "Logarithms and entropies"),
-    "_angles": ("angles", "Angles"),
-    "_smooth": ("smooth", "Removable singularities"),
-    "_norms": ("norms", "Norms and distances"),
-    "_softmax": ("softmax", "Softmax"),
-    "_reductions": ("reductions", "Reductions with a mask"),
+    "where": ("combinators", "Combinators"),
+    "division": ("quotients", "Quotients and products"),
+    "powers": ("powers", "Roots, powers, exponentials"),
+    "logs": ("logarithms", "Logarithms and entropies"),
+    "angles": ("angles", "Angles"),
+    "smooth": ("smooth", "Removable singularities"),
+    "norms": ("norms", "Norms and distances"),
+    "softmax": ("softmax", "Softmax"),
+    "reductions": ("reductions", "Reductions with a mask"),
     "nan_reductions": ("nan-reductions", "Reductions that leave out NaN"),
 }
 DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
@@ -79,8 +79,8 @@ def write(docs: Path) -> None:
 
 def family_of(name: str) -> str:
     """Return the module in which a function stands, as `FAMILIES` names it."""
-    module = getattr(safeops, name).__module__.removeprefix("safeops.")
-    return "nan_reductions" if module == "_quantiles" else module
+    module = getattr(safeops, name).__module__.rpartition(".")[2]
+    return "nan_reductions" if module == "quantiles" else module
 
 
 def functions_of(module: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Safe numerical operations for NumPy, PyTorch, JAX and TensorFlow: the gradient is right too."""
 
 from safeops import rotations as rotations
-from safeops._angles import (
+from safeops._ops.angles import (
     safe_acos,
     safe_acosh,
     safe_asin,
@@ -10,8 +10,8 @@ from safeops._angles import (
     safe_hypot,
     sinc,
 )
-from safeops._division import safe_div, safe_mul, safe_reciprocal, xdivy
-from safeops._logs import (
+from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
+from safeops._ops.logs import (
     entr,
     rel_entr,
     safe_log,
@@ -24,7 +24,7 @@ from safeops._logs import (
     xlog1py,
     xlogy,
 )
-from safeops._norms import (
+from safeops._ops.norms import (
     safe_cosine_similarity,
     safe_distance,
     safe_norm,
@@ -32,8 +32,8 @@ from safeops._norms import (
     safe_rms,
     squared_norm,
 )
-from safeops._powers import safe_exp, safe_expm1, safe_pow, safe_rsqrt, safe_sqrt
-from safeops._reductions import (
+from safeops._ops.powers import safe_exp, safe_expm1, safe_pow, safe_rsqrt, safe_sqrt
+from safeops._ops.reductions import (
     safe_argmax,
     safe_argmin,
     safe_max,
@@ -44,15 +44,15 @@ from safeops._reductions import (
     safe_sum,
     safe_var,
 )
-from safeops._smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
-from safeops._softmax import (
+from safeops._ops.smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
+from safeops._ops.softmax import (
     safe_cross_entropy,
     safe_log_softmax,
     safe_logmeanexp,
     safe_logsumexp,
     safe_softmax,
 )
-from safeops._where import make_safe, safe_where, stop_gradient, vectorized_cond
+from safeops._ops.where import make_safe, safe_where, stop_gradient, vectorized_cond
 from safeops.nan_reductions import (
     nanargmax,
     nanargmin,

@@ -9,8 +9,8 @@ from typing import Any
 
 from safeops import __version__, _recipes
 from safeops._backends import FRAMEWORKS
-from safeops._demo import demonstrate
-from safeops._explain import add_explain
+from safeops._cli.demo import demonstrate
+from safeops._cli.explain import add_explain
 from safeops._lint.command import add_lint
 
 DESCRIPTION = """

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Any
 
 from safeops._backends import kernel_first
-from safeops._backends._speech import speaking
 from safeops._backends.array_api import SCALARS
-from safeops._quantiles import enter_quantile, part_of, quantile, rule_of, shaped
-from safeops._reductions import (
+from safeops._backends.speech import speaking
+from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
+from safeops._ops.reductions import (
     deviation,
     enter_entries,
     extreme,

@@ -8,12 +8,12 @@ are the conventions of `scipy.spatial.transform`.
 
 from functools import partial
 
-from safeops import _rigid, _vectors
 from safeops._backends import backend_of, enter, kernel_first
-from safeops._ranges import in_float32
-from safeops._slices import drop_axes
+from safeops._ops import rigid, vectors
+from safeops._ops.ranges import in_float32
+from safeops._ops.slices import drop_axes
+from safeops._ops.vectors import require_shape
 from safeops._typing import Array, Axis
-from safeops._vectors import require_shape
 
 __all__ = [
     "matrix_to_quaternion",
@@ -73,7 +73,7 @@ def rotvec_to_matrix(w: Array, /) -> Array:
     """
     xp, w = enter(w)
     require_shape(w, 3, of="rotation vectors")
-    return in_float32(xp, lambda w: _rigid.matrix_of_turn(xp, _rigid.turn_of_vector(xp, w)))(w)
+    return in_float32(xp, lambda w: rigid.matrix_of_turn(xp, rigid.turn_of_vector(xp, w)))(w)
 
 
 @kernel_first
@@ -119,7 +119,7 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
     """
     xp, matrix = enter(matrix)
     require_shape(matrix, 3, 3, of="rotation matrices")
-    return in_float32(xp, lambda m: _rigid.vector_of_turn(xp, _rigid.quaternion_of_matrix(xp, m)))(
+    return in_float32(xp, lambda m: rigid.vector_of_turn(xp, rigid.quaternion_of_matrix(xp, m)))(
         matrix
     )
 
@@ -164,7 +164,7 @@ def rotvec_to_quaternion(w: Array, /) -> Array:
     """
     xp, w = enter(w)
     require_shape(w, 3, of="rotation vectors")
-    return in_float32(xp, lambda w: xp.concat(_rigid.turn_of_vector(xp, w), axis=-1))(w)
+    return in_float32(xp, lambda w: xp.concat(rigid.turn_of_vector(xp, w), axis=-1))(w)
 
 
 @kernel_first
@@ -210,7 +210,7 @@ def quaternion_to_rotvec(q: Array, /) -> Array:
     """
     xp, q = enter(q)
     require_shape(q, 4, of="quaternions")
-    return in_float32(xp, partial(_rigid.vector_of_turn, xp))(q)
+    return in_float32(xp, partial(rigid.vector_of_turn, xp))(q)
 
 
 @kernel_first
@@ -255,7 +255,7 @@ def quaternion_to_matrix(q: Array, /) -> Array:
     """
     xp, q = enter(q)
     require_shape(q, 4, of="quaternions")
-    return in_float32(xp, partial(_rigid.matrix_of_quaternion, xp))(q)
+    return in_float32(xp, partial(rigid.matrix_of_quaternion, xp))(q)
 
 
 @kernel_first
@@ -301,7 +301,7 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
     """
     xp, matrix = enter(matrix)
     require_shape(matrix, 3, 3, of="rotation matrices")
-    return in_float32(xp, partial(_rigid.unit_of_matrix, xp))(matrix)
+    return in_float32(xp, partial(rigid.unit_of_matrix, xp))(matrix)
 
 
 @kernel_first
@@ -351,7 +351,7 @@ def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
     xp, p, q, t = enter(p, q, t)
     require_shape(p, 4, of="quaternions")
     require_shape(q, 4, of="quaternions")
-    return in_float32(xp, partial(_rigid.slerp, xp))(p, q, t)
+    return in_float32(xp, partial(rigid.slerp, xp))(p, q, t)
 
 
 @kernel_first
@@ -397,7 +397,7 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     array([1.00000000e-09, 0.00000000e+00, 3.14159265e+00])
     """
     xp, a, b = enter(a, b)
-    angle = in_float32(xp, partial(_vectors.angle, xp, axis=axis))(a, b)
+    angle = in_float32(xp, partial(vectors.angle, xp, axis=axis))(a, b)
     return drop_axes(xp, angle, axis, keepdims=False)
 
 
@@ -441,7 +441,7 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     array([0.       , 2.4674011])
     """
     xp, a, b = enter(a, b)
-    square = in_float32(xp, partial(_vectors.squared_angle, xp, axis=axis))(a, b)
+    square = in_float32(xp, partial(vectors.squared_angle, xp, axis=axis))(a, b)
     return drop_axes(xp, square, axis, keepdims=False)
 
 
@@ -494,7 +494,7 @@ def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) 
     points = [backend.merged(x, axis) for x in xp.broadcast_arrays(*points)]
     for x in points:
         require_shape(x, 3, of="points")
-    angle = in_float32(xp, partial(_vectors.dihedral, xp))(*points)
+    angle = in_float32(xp, partial(vectors.dihedral, xp))(*points)
     return xp.squeeze(angle, axis=-1)
 
 
@@ -542,7 +542,7 @@ def twist_to_matrix(twist: Array, /) -> Array:
     """
     xp, twist = enter(twist)
     require_shape(twist, 6, of="twists")
-    return in_float32(xp, partial(_rigid.matrix_of_twist, xp))(twist)
+    return in_float32(xp, partial(rigid.matrix_of_twist, xp))(twist)
 
 
 @kernel_first
@@ -584,4 +584,4 @@ def matrix_to_twist(matrix: Array, /) -> Array:
     """
     xp, matrix = enter(matrix)
     require_shape(matrix, 4, 4, of="matrices of rigid motions")
-    return in_float32(xp, partial(_rigid.twist_of_matrix, xp))(matrix)
+    return in_float32(xp, partial(rigid.twist_of_matrix, xp))(matrix)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from safeops._backends import REAL, backend_of, limits, require
 from safeops._backends.array_api import SCALARS
-from safeops._neighbours import neighbours as moves
+from safeops._ops.neighbours import neighbours as moves
 from safeops._typing import Array, Backend, Function
 
 __all__ = ["Finding", "Place", "Report", "check_gradients"]

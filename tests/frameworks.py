@@ -6,14 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-# The files of safeops/_backends are the list; array-api-strict stands for all that array_api.py
+# The folders of safeops/_backends are the list; array-api-strict stands for all that array_api.py
 # serves.
 BACKENDS = Path(find_spec("safeops").origin).parent / "_backends"
 FRAMEWORKS = tuple(
-    sorted(
-        {"array_api": "array-api-strict"}.get(file.stem, file.stem)
-        for file in BACKENDS.glob("[!_]*.py")
-    )
+    sorted(["array-api-strict", *(file.parent.name for file in BACKENDS.glob("*/__init__.py"))])
 )
 
 

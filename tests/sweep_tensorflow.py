@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from safeops.autodiff import _tensorflow_pairs as pairs
 from safeops.autodiff import tensorflow as masked
+from safeops.autodiff.tensorflow import _pairs as pairs
 
 ROWS = np.array([[0.9, 0.3, 0.6], [0.5, 0.75, 0.2], [0.35, 0.8, 0.45], [0.15, 0.65, 0.55]])
 MATRICES = np.stack([k * np.eye(3) + ROWS[:3] * k / 4 for k in (1.0, 1.25, 1.5)])

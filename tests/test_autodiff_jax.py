@@ -509,7 +509,7 @@ def test_exact_convolution():
 
 def test_the_trace_of_jax_is_where_it_was():
     """`jax.core.Trace` and the context of `jax.extend.core` carry the choosers."""
-    from safeops.autodiff import _jax_choosers as choosers
+    from safeops.autodiff.jax import _choosers as choosers
 
     top = choosers.find_top_trace(())
     assert isinstance(top, choosers.Trace)

@@ -14,9 +14,9 @@ from frameworks import to_numpy
 pytestmark = pytest.mark.only("tensorflow")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
 
-from safeops.autodiff import _tensorflow_choices as choices  # noqa: E402
-from safeops.autodiff import _tensorflow_pairs as pairs  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
+from safeops.autodiff.tensorflow import _choices as choices  # noqa: E402
+from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
 
 NAN, INF = np.nan, np.inf
 total = tf.reduce_sum

@@ -11,8 +11,8 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 import sweep_tensorflow as sweep  # noqa: E402
 from assertions import assert_close  # noqa: E402
 from frameworks import to_numpy  # noqa: E402
-from safeops.autodiff import _tensorflow_pairs as pairs  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
+from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
 
 NAN, INF = np.nan, np.inf
 total = tf.reduce_sum

@@ -1223,7 +1223,7 @@ SELECTING = {
 @pytest.mark.parametrize("way", SELECTING)
 def test_a_function_of_ours_says_that_it_is_a_selection(masked, way):
     """One that derives from `Selection` has absent entries; the same function without has not."""
-    from safeops._backends._torch_kernels import Selection
+    from safeops._backends.torch.elementwise import Selection
 
     found = []
     for base in (Selection, torch.autograd.Function):
@@ -1496,14 +1496,14 @@ def test_nodes_have_their_names():
 
 def test_every_operation_of_the_table_exists():
     """No name in the table of classes is misspelt."""
-    from safeops.autodiff._torch_rules import RULES
+    from safeops.autodiff.torch._rules import RULES
 
     assert [name for name in RULES if not hasattr(torch.ops.aten, name)] == []
 
 
 def test_every_selection_exists():
     """No name in the list of selections is misspelt: PyTorch has a node of that name."""
-    from safeops.autodiff._torch_nodes import OURS, SELECTIONS
+    from safeops.autodiff.torch._nodes import OURS, SELECTIONS
 
     nodes = {name.rpartition("Backward")[0] for name in dir(torch._C._functions)}
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 import safeops
-from safeops import _demo
 from safeops.__main__ import main
+from safeops._cli import demo
 
 ROOT = Path(__file__).parents[1]
 HOUSE = Path(safeops.__file__).parent
 README = (ROOT / "README.md").read_text()
-CASES = [case.name for case in _demo.CASES]
+CASES = [case.name for case in demo.CASES]
 SHOWN = pytest.mark.only("numpy", "torch", "jax", "tensorflow")
 
 
@@ -40,8 +40,8 @@ def run_python(*args):
 
 def plant(monkeypatch, **wrong):
     """Let the first case expect something else."""
-    first, *others = _demo.CASES
-    monkeypatch.setattr(_demo, "CASES", (first._replace(**wrong), *others))
+    first, *others = demo.CASES
+    monkeypatch.setattr(demo, "CASES", (first._replace(**wrong), *others))
 
 
 # What comes out.
@@ -56,7 +56,7 @@ def test_json_has_every_case(framework):
     assert all(row["ok"] and row["framework"] == framework for row in rows.values())
 
 
-@pytest.mark.parametrize("case", _demo.CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", demo.CASES, ids=lambda case: case.name)
 def test_naive_gradients_are_wrong(autodiff_framework, case):
     """The naive gradient is NaN, except where the case says why it is right."""
     gradient = json.dumps(rows_of(autodiff_framework)[case.name]["naive_gradient"])
@@ -89,7 +89,7 @@ def test_tables_show_every_case(framework, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert status == 0
     assert max(map(len, out.splitlines())) <= 80
-    assert all(case.title in out and case.source in out for case in _demo.CASES)
+    assert all(case.title in out and case.source in out for case in demo.CASES)
     assert len(re.findall(rf"^{framework} ", out, flags=re.MULTILINE)) >= len(CASES)
 
 
@@ -129,9 +129,9 @@ def test_a_broken_framework_is_an_exit_code(monkeypatch, capsys):
             raise OSError(msg)
         return real(name)
 
-    real = _demo.load
-    monkeypatch.setattr(_demo, "load", load)
-    monkeypatch.setattr(_demo, "find_spec", lambda name: name in {"numpy", "jax"})
+    real = demo.load
+    monkeypatch.setattr(demo, "load", load)
+    monkeypatch.setattr(demo, "find_spec", lambda name: name in {"numpy", "jax"})
 
     status = main(["--json"])
 
@@ -166,7 +166,7 @@ def test_a_framework_not_installed_is_an_error(monkeypatch, capsys):
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_numpy_alone_names_the_installs(options, monkeypatch, capsys):
     """With NumPy alone values are shown, and the three installs that have gradients."""
-    monkeypatch.setattr(_demo, "find_spec", lambda name: name == "numpy")
+    monkeypatch.setattr(demo, "find_spec", lambda name: name == "numpy")
 
     status = main(options)
 

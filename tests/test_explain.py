@@ -12,11 +12,11 @@ import explained
 import safeops
 from assertions import assert_close
 from frameworks import asarray, to_numpy
-from safeops import _demo
 from safeops._backends import load
+from safeops._cli import demo
 from safeops.autodiff import Finding, explain, grad
-from safeops.autodiff._locations import is_library, location
-from safeops.autodiff._report import make_report
+from safeops.autodiff._explain.locations import is_library, location
+from safeops.autodiff._explain.report import make_report
 
 PROGRAMS = pytest.mark.parametrize("case", explained.CASES, ids=lambda case: case.f.__name__)
 
@@ -118,7 +118,7 @@ def test_the_repair_is_right(autodiff_framework, case):
 
 # The demonstration: the line of each function, and the repair.
 
-DEMO = pytest.mark.parametrize("case", _demo.CASES, ids=lambda case: case.name)
+DEMO = pytest.mark.parametrize("case", demo.CASES, ids=lambda case: case.name)
 
 
 def report_on_naive(case, framework):
@@ -155,13 +155,13 @@ def test_the_repair_of_the_demonstration_is_right(autodiff_framework, case):
     xp = load(autodiff_framework).xp
     report = report_on_naive(case, autodiff_framework)
 
-    mended = repaired(report, _demo.__file__)[case.naive.__name__]
+    mended = repaired(report, demo.__file__)[case.naive.__name__]
 
     assert report.findings[0].repair.edit is not None
     assert report_on_naive(case._replace(naive=mended), autodiff_framework).ok
     first, *others = (asarray(autodiff_framework, x, "float32") for x in case.inputs.values())
     gradient = load(autodiff_framework).grad(lambda x: xp.sum(mended(xp, x, *others)))(first)[0]
-    assert_close(to_numpy(gradient), case.gradient, rtol=_demo.RTOL, atol=_demo.ATOL)
+    assert_close(to_numpy(gradient), case.gradient, rtol=demo.RTOL, atol=demo.ATOL)
 
 
 # Repairs as text, for what frameworks call their functions: a line, the operation that the
@@ -391,7 +391,7 @@ def test_a_cell_of_a_notebook_has_no_name():
 
 def test_the_house_is_no_user():
     """Files of this package are skipped in a search for the user's line, tests are not."""
-    assert is_library(safeops._where.__file__)
+    assert is_library(safeops._ops.where.__file__)
     assert is_library(np.__file__)
     assert is_library(inspect.__file__)
     assert not is_library(__file__)

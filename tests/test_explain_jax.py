@@ -396,7 +396,7 @@ def test_sharded():
 
 def test_no_report_is_clean_by_mistake(monkeypatch):
     """What is there and was not found is said to be there."""
-    monkeypatch.setattr("safeops.autodiff._evidence.Evidence.findings", lambda *_: [])
+    monkeypatch.setattr("safeops.autodiff._explain.evidence.Evidence.findings", lambda *_: [])
 
     kinds = {
         f: {finding.kind for finding in masked.explain(f, jnp.asarray(0.0)).findings}

@@ -13,9 +13,8 @@ from jax import lax  # noqa: E402
 from jax.experimental import io_callback, sparse  # noqa: E402
 
 from safeops import autodiff  # noqa: E402
-from safeops.autodiff import _jax_steps as steps  # noqa: E402
-from safeops.autodiff import _jax_whole as whole  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
+from safeops.autodiff.jax._explain import steps, whole  # noqa: E402
 
 X = np.array([0.0, 2.0, 4.0])
 

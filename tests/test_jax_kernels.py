@@ -233,7 +233,7 @@ def assert_near(got, wanted, rtol, what, lost):
 
 def test_every_rule_has_a_call_here():
     """The table names each kernel; that of norms has its own, `test_slice_exponents`."""
-    from safeops._backends._jax_kernels import KERNELS
+    from safeops._backends.jax.rules import KERNELS
 
     assert {name.partition(",")[0] for name in RULES} == set(KERNELS) - {"_length"}
 

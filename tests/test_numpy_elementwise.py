@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 import safeops as so
 from assertions import assert_close
-from safeops._backends import _numpy_elementwise as kernels
 from safeops._backends.numpy import backend
+from safeops._backends.numpy import elementwise as kernels
 
 pytestmark = pytest.mark.only("numpy")
 

@@ -15,9 +15,9 @@ from hypothesis.extra import numpy as hnp
 import safeops as so
 from assertions import assert_close
 from safeops import nan_reductions
-from safeops._backends import _numpy_kernels as kernels
-from safeops._backends._methods import METHODS
+from safeops._backends.methods import METHODS
 from safeops._backends.numpy import backend
+from safeops._backends.numpy import reductions as kernels
 
 pytestmark = pytest.mark.only("numpy")
 

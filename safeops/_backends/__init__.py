@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from array_api_compat import array_namespace
 
-from safeops._backends._speech import kind_of, speak
 from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends.speech import kind_of, speak
 from safeops._typing import Array, Backend, DType, Function, Namespace
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")

@@ -32,9 +32,9 @@ class ArrayAPI:
         """Return this, or what is known of a type of its arrays that needs more."""
         del x
         if type(self) is ArrayAPI and self.name == "array_api_compat.dask.array":
-            from safeops._backends import _dask  # noqa: PLC0415  (it imports this, and dask)
+            from safeops._backends import dask  # noqa: PLC0415  (it imports this, and dask)
 
-            return _dask.backend
+            return dask.backend
         return self
 
     def refuse(self, x: Array) -> None:

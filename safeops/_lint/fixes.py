@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from safeops._lint.rules import Found
 from safeops._lint.shapes import number
 from safeops._lint.sources import lines_of
-from safeops.autodiff._rewrites import (
+from safeops.autodiff._explain.rewrites import (
     Page,
     Rewriting,
     named,

@@ -38,7 +38,7 @@ from typing import Any
 
 from safeops._backends import backend_of
 from safeops._typing import Array
-from safeops.autodiff._report import Finding, Report
+from safeops.autodiff._explain.report import Finding, Report
 
 __all__ = ["Finding", "Report", "explain", "grad"]
 

@@ -169,7 +169,7 @@ def beside_plain_tensors():
     torch.testing.assert_close(whole(so.safe_log(partial_sum)), wanted)
 
 
-# What DTensor (2.13) does wrong, which `_torch_dtensor` is there for.
+# What DTensor (2.13) does wrong, which `dtensor` is there for.
 
 
 def amax_of_no_axes():

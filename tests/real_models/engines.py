@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from real_models.harness import direction_of, weights_of
-from safeops.autodiff._unknown import UnknownOperationWarning
+from safeops.autodiff._options import UnknownOperationWarning
 
 
 @contextmanager

@@ -1,0 +1,218 @@
+"""JAX: concrete arrays and tracers."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from safeops._backends import ARRAY_OPTIONS, GENERIC, GUESTS
+from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends.jax.rules import FORMULAS, KERNELS
+from safeops._typing import Array, Axis, DType, Function
+
+
+class JaxNumpy:
+    """`jax.numpy` with some rules put right."""
+
+    def __init__(self) -> None:
+        vars(self).update(FORMULAS)
+
+    @staticmethod
+    def abs(x: Array) -> Array:
+        """Absolute value, of slope 0 at 0 as in the other frameworks: JAX 0.10.2 has 1 there."""
+        return jnp.where(x == 0, 0, jnp.abs(x))
+
+    @staticmethod
+    def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """
+        Return the largest entry, with slope NaN if that is NaN.
+
+        The rule of JAX 0.10.2 multiplies with 0 and 1, of which XLA makes a select: under jit the
+        slope is 0.
+        """
+        return _extreme(jnp.max, x, axis, keepdims)
+
+    @staticmethod
+    def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Return the smallest entry, as `max` does the largest."""
+        return _extreme(jnp.min, x, axis, keepdims)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(jnp, name)
+
+
+# A custom rule takes no keywords.
+@partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
+def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (as said)
+    return choose(x, axis=axis, keepdims=keepdims)
+
+
+@_extreme.defjvp
+def _extreme_jvp(*given: Any) -> tuple[Array, Array]:
+    choose, axis, keepdims, (x,), (x_dot,) = given
+    value, peak = (_extreme(choose, x, axis, kept) for kept in (keepdims, True))
+    lost = jnp.isnan(peak)
+    chosen = jnp.logical_or(x == peak, lost)
+    share = jnp.where(lost, jnp.nan, 1 / jnp.sum(chosen, axis=axis, keepdims=True, dtype=x.dtype))
+    slope = share * jnp.sum(jnp.where(chosen, x_dot, 0), axis=axis, keepdims=True)
+    return value, jnp.reshape(slope, value.shape)
+
+
+_MOST = 64  # programs of one function, so that one called with ever new numbers is not compiled
+_CONSTANTS = (*SCALARS, str, type(None))
+_HOLE = object()
+_ARRAYS = frozenset(ARRAY_OPTIONS)  # options that may be traced
+_TRACED = (jax.Array, *GUESTS)
+
+
+class Jitted:
+    """
+    A function of the house as one program: eager JAX takes 5 to 20 us for each operation in it.
+
+    Whatever is no array is part of the program. ``inline`` leaves nothing of it in an outer one.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.programs: dict[Any, Function] = {}
+
+    def __call__(self, *args: Any, **options: Any) -> Array | None:
+        """Return the value; None for what is neither an array of JAX nor a constant."""
+        if any(isinstance(x, _TRACED) for name, x in options.items() if name not in _ARRAYS):
+            return None  # an option that is asked for its value
+        values = (*args, *options.values())
+        holes = [isinstance(x, _TRACED) for x in values]
+        constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]
+        if not all(hole or _is_constant(x) for hole, x in zip(holes, values, strict=True)):
+            return None
+        # By type and spelling: 1, 1.0 and True are equal, and so are 0.0 and -0.0.
+        key = *map(type, constants), *map(repr, constants), *options
+        program = self.programs.get(key)
+        if program is None:
+            if len(self.programs) == _MOST:
+                return None
+            program = self.programs[key] = self.program(constants, tuple(options))
+        return program(*(x for hole, x in zip(holes, values, strict=True) if hole))
+
+    def program(self, constants: list[Any], names: tuple[str, ...]) -> Function:
+        """Return the compiled function of the arrays among its arguments."""
+
+        def call(*arrays: Array) -> Array:
+            rest: Iterator[Array] = iter(arrays)
+            values = [next(rest) if x is _HOLE else x for x in constants]
+            first = len(values) - len(names)
+            options = dict(zip(names, values[first:], strict=True))
+            kernel = KERNELS.get(self.name)
+            value = None if kernel is None else kernel(*values[:first], **options)
+            return GENERIC[self.name](*values[:first], **options) if value is None else value
+
+        call.__name__ = self.name
+        return jax.jit(call, inline=True)
+
+
+def _is_constant(x: Any) -> bool:
+    return type(x) in _CONSTANTS or (type(x) is tuple and all(map(_is_constant, x)))
+
+
+class AllJitted(dict[str, Function]):
+    """Each function that asks for a kernel, as one program."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the program of that name, made when it is first asked for."""
+        del default
+        if name not in self:
+            self[name] = Jitted(name)
+        return self[name]
+
+
+class Jax(ArrayAPI):
+    """JAX arrays, under any transformation."""
+
+    name = "jax"
+    kernels: Mapping[str, Function] = AllJitted()
+    keeps_exponent = False  # a constant 0 (0.10.2)
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is a JAX array or tracer."""
+        return isinstance(x, jax.Array)
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """
+        Return JAX's promotion; integers divide to float32, those of 64 bits to float64.
+
+        They do so before they meet a scalar: under strict promotion no integer meets 0.0.
+        """
+        dtype = jnp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            dtype = jnp.float64 if dtype.itemsize == jnp.int64.dtype.itemsize else jnp.float32
+        return jnp.result_type(dtype, *(x for x in args if isinstance(x, SCALARS)))
+
+    def takes(self, x: Any) -> bool:
+        """Take all of NumPy's, as JAX does."""
+        del x
+        return True
+
+    def constant(self, x: Any, like: Array) -> Array:
+        """Return an array of the same dtype, which counts, as in JAX."""
+        del like
+        return jnp.asarray(x)
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """
+        Array or Python scalar as an array of `dtype`; a scalar follows the other arguments.
+
+        What is weak stays so, as in JAX: a number that jit traces leaves bfloat16 as it is.
+        """
+        if isinstance(x, jax.Array):
+            if x.weak_type and jnp.issubdtype(dtype, jnp.inexact) and x.dtype.kind in "iu":
+                with jax.numpy_dtype_promotion("standard"):
+                    x = x * 1.0
+            return x if x.dtype == dtype else jnp.asarray(x, dtype=dtype)
+        if isinstance(x, SCALARS) and getattr(like, "weak_type", False):
+            same = like.dtype == dtype
+            weak = jnp.full_like(like, x, shape=()) if same else jnp.asarray(x * 1.0)
+            if weak.dtype == dtype:
+                return weak
+        return jnp.asarray(x, dtype=dtype)  # a scalar moves to the device of what it meets
+
+    def indices(self, x: Array) -> Array:
+        """Return whole numbers as integers, of 32 bits unless JAX has been told otherwise."""
+        return jnp.asarray(x, dtype=int)
+
+    def level(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest entry of each slice; XLA makes one collective of two minima."""
+        return self.peak(x, axis) if sign == 1 else -jnp.min(-x, axis=axis, keepdims=True)
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products up to each entry; those of integers in one dtype."""
+        if product and not jnp.issubdtype(x.dtype, jnp.inexact):
+            # Products stay in 8 bits, against the standard, but sums do not (jax 0.10.2).
+            x = x.astype(jax.eval_shape(jnp.sum, x).dtype)
+        return super().running(x, axis, product=product)
+
+    def places(self, x: Array, axis: int) -> Array:
+        """Return the place of each entry along an axis; a running sum would gather them."""
+        shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
+        return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(shape)
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return `x` without its derivative."""
+        return jax.lax.stop_gradient(x)
+
+    def grad(self, f: Function) -> Function:
+        """Reverse mode, by `jax.grad`."""
+        return lambda *args: jax.grad(f, argnums=tuple(range(len(args))))(*args)
+
+    def jvp(self, f: Function) -> Function:
+        """Forward mode, by `jax.jvp`."""
+        return lambda args, tangents: jax.jvp(f, tuple(args), tuple(tangents))[1]
+
+    def nan_detector(self) -> AbstractContextManager[Any]:
+        """Raise FloatingPointError where a NaN is made."""
+        return jax.debug_nans(True)  # noqa: FBT003  (its only parameter is positional)
+
+
+backend = Jax(JaxNumpy())

@@ -1,0 +1,53 @@
+"""NumPy: values only, and warnings to keep quiet."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import array_api_compat.numpy as xp
+import numpy as np
+
+from safeops._backends.array_api import ArrayAPI
+from safeops._backends.numpy import elementwise, reductions
+from safeops._typing import Array, DType, Function
+
+
+class Numpy(ArrayAPI):
+    """NumPy arrays and scalars."""
+
+    name = "numpy"
+    kernels: Mapping[str, Function] = reductions.KERNELS | elementwise.KERNELS
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is an ndarray or a NumPy scalar."""
+        return isinstance(x, (np.ndarray, np.generic))
+
+    def refuse(self, x: Array) -> None:
+        """Refuse masked arrays and matrices, whose meaning `np.where` drops."""
+        if isinstance(x, np.ma.MaskedArray):
+            msg = "expected a plain ndarray, got a MaskedArray; pass x.data, and where=~x.mask"
+            raise TypeError(msg)
+        if isinstance(x, np.matrix):
+            msg = "expected a plain ndarray, got a matrix; pass np.asarray(x)"
+            raise TypeError(msg)
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """Return NumPy's promotion; integers divide to float64."""
+        dtype = np.result_type(*args)
+        return np.dtype(np.float64) if dtype.kind in "biu" else dtype
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """Array or Python scalar as an array of `dtype`."""
+        del like  # NumPy has one device
+        return np.asarray(x, dtype=dtype)
+
+    def quiet(self) -> AbstractContextManager[Any]:
+        """Silence the warnings of entries not taken."""
+        return np.errstate(all="ignore")
+
+    def nan_detector(self) -> AbstractContextManager[Any]:
+        """Raise FloatingPointError where a NaN or inf is made."""
+        return np.errstate(all="raise", under="ignore")
+
+
+backend = Numpy(xp)

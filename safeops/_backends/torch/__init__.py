@@ -1,0 +1,112 @@
+"""PyTorch: tensors on any device, `torch.func` wrappers, fake and meta tensors."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import reduce
+from typing import Any
+
+import array_api_compat.torch as xp
+import numpy as np
+import torch
+
+from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends.torch import elementwise, reductions, slopes
+from safeops._backends.torch.reductions import loses, product, running_product
+from safeops._typing import Array, Axis, DType, Function
+
+
+class Torch(ArrayAPI):
+    """PyTorch tensors."""
+
+    name = "torch"
+    kernels: Mapping[str, Function] = elementwise.KERNELS | reductions.KERNELS | slopes.KERNELS
+    keeps_exponent = False  # a constant 0 (2.13)
+
+    def owns(self, x: object) -> bool:
+        """Whether `x` is a tensor."""
+        return isinstance(x, torch.Tensor)
+
+    def kin(self, x: Array) -> "Torch":
+        """Return the backend of DTensors for one."""
+        if type(x).__name__ == "DTensor" and hasattr(x, "placements"):
+            from safeops._backends.torch import dtensor  # noqa: PLC0415  (it imports this)
+
+            return dtensor.backend
+        return self
+
+    def refuse(self, x: Array) -> None:
+        """Refuse masked tensors, which have no `where`."""
+        if type(x).__name__ == "MaskedTensor":
+            way_out = "pass x.get_data(), and where=x.get_mask()"
+            msg = f"expected a dense tensor, got a MaskedTensor; {way_out}"
+            raise TypeError(msg)
+
+    def takes(self, x: Any) -> bool:
+        """Take scalars of NumPy, as PyTorch does, and no arrays."""
+        return isinstance(x, np.generic)
+
+    def check(self, x: Array) -> None:
+        """Refuse sparse and nested tensors, whose empty entries have no place in a `where`."""
+        if x.is_nested:
+            msg = "expected a dense tensor, got a nested one; pass x.to_padded_tensor(0.0)"
+            raise TypeError(msg)
+        if x.layout is not torch.strided:
+            msg = f"expected a dense tensor, got layout {x.layout}; pass x.to_dense()"
+            raise TypeError(msg)
+
+    def result_type(self, args: Sequence[Any]) -> DType:
+        """
+        Return the standard's promotion (0-d tensors count); integers divide to the default dtype.
+
+        `torch.result_type` would do, but torch.compile cannot trace it with a scalar (2.13).
+        """
+        dtypes = [x.dtype for x in args if isinstance(x, torch.Tensor)]
+        dtype = reduce(torch.promote_types, dtypes)
+        if not (dtype.is_floating_point or dtype.is_complex):
+            dtype = torch.get_default_dtype()
+        complex_scalar = any(isinstance(x, complex) for x in args)
+        return dtype.to_complex() if complex_scalar and not dtype.is_complex else dtype
+
+    def cast(self, x: Any, dtype: DType, like: Array) -> Array:
+        """Array or Python scalar as a tensor of `dtype`, scalars on the device of `like`."""
+        if isinstance(x, SCALARS):
+            return torch.full((), x, dtype=dtype, device=like.device)
+        return x.to(dtype)
+
+    def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        return super().extreme(x if axis == () else loses(x, axis, sign), axis, sign)
+
+    def product(self, x: Array, axis: Axis) -> Array:
+        """Return the product of each slice, axes kept."""
+        rank = x.ndim
+        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        kept = [1 if a in {b % rank for b in axes} else n for a, n in enumerate(x.shape)]
+        return product(self.merged(x, axis)).reshape(kept)
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products of the entries up to each."""
+        if not product:
+            return torch.cumsum(x, axis)  # torch.compile warns of a cache in array_api_compat's
+        if not (x.is_floating_point() or x.is_complex()):
+            return torch.cumprod(x, axis)
+        return running_product(x.movedim(axis, -1)).movedim(-1, axis)
+
+    def stop_gradient(self, x: Array) -> Array:
+        """Return `x` detached."""
+        return x.detach()
+
+    def grad(self, f: Function) -> Function:
+        """Reverse mode, by `torch.func.grad`."""
+        return lambda *args: torch.func.grad(f, argnums=tuple(range(len(args))))(*args)
+
+    def jvp(self, f: Function) -> Function:
+        """Forward mode, by `torch.func.jvp`."""
+        return lambda args, tangents: torch.func.jvp(f, tuple(args), tuple(tangents))[1]
+
+    def nan_detector(self) -> AbstractContextManager[Any]:
+        """Raise RuntimeError where a backward function returns NaN."""
+        return torch.autograd.detect_anomaly()
+
+
+backend = Torch(xp)

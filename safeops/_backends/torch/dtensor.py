@@ -1,0 +1,173 @@
+"""
+PyTorch's DTensor: a tensor of which each rank of a mesh holds a part.
+
+Axes are counted from the front before any reduction, as two operations of DTensor (2.13) read
+others wrongly: ``amax(dim=())`` is that of one part, and a running sum along a negative axis begins
+anew in each part. And what a reduction leaves to be reduced over ranks is reduced at once: DTensor
+keeps no result, so that each use of it would do so again.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import array_api_compat.torch as xp
+import torch
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from safeops._backends.torch import Torch
+from safeops._backends.torch.reductions import loses, running_product
+from safeops._typing import Array, Axis, Function
+
+
+def from_front(x: Array, axis: Axis) -> tuple[int, ...]:
+    """Return axes as numbers from 0; all of them for None."""
+    rank = x.ndim
+    given = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    for a in given:
+        if not -rank <= a < rank:
+            msg = f"expected axes of {rank} dimensions, got {axis}"
+            raise IndexError(msg)
+    return tuple(a % rank for a in given)
+
+
+def reduced(x: Array) -> Array:
+    """Return `x` with what is left to be reduced over ranks reduced."""
+    if not any(p.is_partial() for p in x.placements):
+        return x
+    places = [Replicate() if p.is_partial() else p for p in x.placements]
+    return x.redistribute(placements=places)
+
+
+def gathered(x: Array, axes: tuple[int, ...]) -> Array:
+    """Return `x` whole along some axes on each rank."""
+    places = [Replicate() if p.is_shard() and p.dim in axes else p for p in x.placements]
+    return x if places == list(x.placements) else x.redistribute(placements=places)
+
+
+def without_empty_parts(x: Array) -> Array:
+    """Return `x`, whole along an axis of which a rank holds nothing: that has no largest entry."""
+    ranks = dict.fromkeys(range(x.ndim), 1)
+    for mesh_axis, place in enumerate(x.placements):
+        if place.is_shard():
+            ranks[place.dim] *= x.device_mesh.size(mesh_axis)
+    empty = [
+        a for a, n in ranks.items() if n > 1 and math.ceil(x.shape[a] / n) * (n - 1) >= x.shape[a]
+    ]
+    return gathered(x, tuple(empty))
+
+
+class Parts:
+    """`array_api_compat.torch` for tensors in parts."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(xp, name)
+
+    @staticmethod
+    def sum(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Sum over axes."""
+        return reduced(xp.sum(x, axis=from_front(x, axis), keepdims=keepdims))
+
+    @staticmethod
+    def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Return the largest entry."""
+        return _extreme(torch.amax, x, axis, keepdims=keepdims)
+
+    @staticmethod
+    def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Return the smallest entry."""
+        return _extreme(torch.amin, x, axis, keepdims=keepdims)
+
+    @staticmethod
+    def any(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Whether one is true, by their number: several axes at once are flattened else."""
+        return Parts.sum(x.to(torch.int32), axis=axis, keepdims=keepdims) > 0
+
+    @staticmethod
+    def all(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
+        """Whether none is false."""
+        return torch.logical_not(Parts.any(torch.logical_not(x), axis=axis, keepdims=keepdims))
+
+    @staticmethod
+    def argmax(x: Array, *, axis: int | None = None, keepdims: bool = False) -> Array:
+        """Return the place of the first largest entry."""
+        axis = axis if axis is None else from_front(x, axis)[0]
+        return reduced(xp.argmax(x, axis=axis, keepdims=keepdims))
+
+    @staticmethod
+    def sort(x: Array, *, axis: int = -1) -> Array:
+        """Sort along an axis, whole on each rank."""
+        axes = from_front(x, axis)
+        return xp.sort(gathered(x, axes), axis=axes[0])
+
+    @staticmethod
+    def take_along_axis(x: Array, places: Array, *, axis: int = -1) -> Array:
+        """Take entries along an axis, whole on each rank."""
+        axes = from_front(x, axis)
+        return xp.take_along_axis(gathered(x, axes), gathered(places, axes), axis=axes[0])
+
+
+def _extreme(choose: Function, x: Array, axis: Axis, *, keepdims: bool) -> Array:
+    x, axes = without_empty_parts(x), from_front(x, axis)
+    return reduced(choose(x, axes, keepdim=keepdims)) if axes else x
+
+
+class Sharded(Torch):
+    """Tensors of PyTorch of which each rank holds a part."""
+
+    precedence = 1
+    kernels: Mapping[str, Function] = {}
+
+    def cast(self, x: Any, dtype: Any, like: Array) -> Array:
+        """Return an array of `dtype`; a sum that is still to be taken over ranks is taken once."""
+        x = super().cast(x, dtype, like)
+        return reduced(x) if isinstance(x, DTensor) else x
+
+    def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
+        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        axes, x = from_front(x, axis), without_empty_parts(x)
+        if not axes:
+            return x
+        if torch.is_grad_enabled() and x.requires_grad:
+            x = loses(x, axes, sign)
+        return reduced((torch.amax if sign > 0 else torch.amin)(x, axes, keepdim=True))
+
+    def merged(self, x: Array, axis: Axis) -> Array:
+        """Return `x` with these axes as one, the last; they are whole on each rank then."""
+        axes = from_front(x, axis)
+        return super().merged(gathered(x, axes), axes or None)
+
+    def product(self, x: Array, axis: Axis) -> Array:
+        """Return the product of each slice, axes kept; with a slope where they are whole."""
+        for a in from_front(x, axis):
+            if x.requires_grad:
+                moved = gathered(x, (a,)).movedim(a, -1)
+                x = running_product(moved)[..., -1:].movedim(-1, a)
+            else:
+                x = reduced(torch.prod(x, a, keepdim=True))
+        return x
+
+    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+        """Return the sums or products of the entries up to each."""
+        (axis,) = from_front(x, axis)
+        return super().running(gathered(x, (axis,)), axis, product=product)
+
+    def places(self, x: Array, axis: int) -> Array:
+        """Return the place of each entry along an axis, of which each rank knows its own."""
+        (axis,) = from_front(x, axis)
+        mesh, kept = x.device_mesh, [1] * x.ndim
+        places = [p if p.is_shard() and p.dim == axis else Replicate() for p in x.placements]
+        shape = [n if a == axis else 1 for a, n in enumerate(x.shape)]
+        local, offset = compute_local_shape_and_global_offset(shape, mesh, places)
+        kept[axis] = local[axis]
+        here = torch.arange(local[axis], device=x.device).reshape(kept) + offset[axis]
+        whole = {"shape": torch.Size(shape), "stride": _strides(shape)}
+        return DTensor.from_local(here, mesh, places, run_check=False, **whole)
+
+
+def _strides(shape: list[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
+
+
+backend = Sharded(Parts())

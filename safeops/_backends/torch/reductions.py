@@ -1,0 +1,307 @@
+"""
+Reductions as PyTorch does them fast on the CPU, as `elementwise` does the rest.
+
+What is absent is a NaN, and 0 in ``eq(x, x)``.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from safeops._backends.torch.elementwise import (
+    Selection,
+    _are_finite,
+    _are_plain,
+    _dropped,
+    _has_memory,
+    _is_watched,
+    _least,
+    _norm,
+    _ones_where,
+    _records,
+    _unseen,
+    _zero_below,
+)
+from safeops._typing import Array, Axis, Function
+
+
+def _present(x: Array) -> Array:
+    """Return 1.0 where x is not NaN, else 0.0."""
+    return _ones_where(x, x.detach())
+
+
+class _Nansum(Selection):
+    """
+    `torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN.
+
+    It keeps a byte an entry for its backward pass, and not the entries.
+    """
+
+    @staticmethod
+    def value(x: Array, axis: Axis) -> Array:
+        return torch.nansum(x, axis, keepdim=True)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, axis: Axis) -> Array:
+        ctx.save_for_backward(_present(x).to(torch.int8))
+        return _Nansum.value(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
+        (kept,) = ctx.saved_tensors
+        return _zero_below(cotangent.expand(kept.shape), kept.to(cotangent.dtype), 0.5), None
+
+
+class _Centred(Selection):
+    """Distances from the mean of a slice, 0 where absent; a projection, and so its own adjoint."""
+
+    @staticmethod
+    def value(x: Array, axis: Axis, number: Array) -> Array:
+        # From the largest entry first: that of a constant slice is exactly 0.
+        away = x - _Extreme.value(x, axis, 1, skips=True)
+        away -= torch.nansum(away, axis, keepdim=True) / number
+        return _zero_below(away, _present(x), 0.5, away)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, axis: Axis, number: Array) -> Array:
+        ctx.save_for_backward(_present(x).to(torch.int8), number)
+        ctx.axis = axis
+        return _Centred.value(x, axis, number)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
+        kept, number = ctx.saved_tensors
+        kept = kept.to(cotangent.dtype)
+        mean = _zero_below(cotangent, kept, 0.5).sum(ctx.axis, keepdim=True) / number
+        slope = cotangent - mean
+        return _zero_below(slope, kept, 0.5, slope), None, None
+
+
+class _Extreme(Selection):
+    """Largest or smallest entry, whose ties share evenly; NaN counts unless it `skips` that."""
+
+    @staticmethod
+    def value(x: Array, axis: Axis, sign: int, skips: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
+        numbers = x.nan_to_num(-sign * math.inf, math.inf, -math.inf) if skips else x
+        extreme = torch.amax if sign > 0 else torch.amin
+        return extreme(numbers, () if axis is None else axis, keepdim=True)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, axis: Axis, sign: int, skips: bool) -> Array:  # noqa: FBT001  (as above)
+        out = _Extreme.value(x, axis, sign, skips)
+        ctx.save_for_backward(x, out)
+        ctx.axis = axis
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None, None]:
+        x, out = ctx.saved_tensors
+        ties = _ones_where(x, out.detach())
+        share = cotangent / ties.sum(ctx.axis, keepdim=True)
+        return _zero_below(share.expand(x.shape), ties, 0.5), None, None, None
+
+
+class _Product(torch.autograd.Function):
+    """
+    Product of the last axis, whose slope is the product of the others.
+
+    The rule of torch.prod (2.13) divides the product by an entry: where that is out of range, the
+    slope is 0 or inf. And it makes 0 of all slopes where there are two zeros, beside a NaN too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        out = torch.prod(x, -1, keepdim=True)
+        ctx.save_for_backward(x, out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> Array:
+        x, out = ctx.saved_tensors
+        if _records(x, cotangent) or _is_watched():
+            others = _product_of_others(x, running_product)
+        elif _is_normal(out):
+            others = out / x
+        else:
+            others = _product_of_others(x, partial(torch.cumprod, dim=-1))
+        return cotangent * others.conj()
+
+
+@_unseen
+def _is_normal(x: Array) -> bool:
+    size, bound = x.detach().abs(), torch.finfo(x.dtype)
+    return bool((size >= bound.smallest_normal).all() and (size <= bound.max).all())
+
+
+def _product_of_others(x: Array, running: Function) -> Array:
+    """Return for each entry of the last axis the product of those before and behind it."""
+    one = torch.ones_like(x[..., :1])
+    before = running(torch.cat((one, x[..., :-1]), -1))
+    behind = running(torch.cat((one, x[..., 1:].flip(-1)), -1)).flip(-1)
+    return before * behind
+
+
+def running_product(x: Array) -> Array:
+    """
+    Return the products of the entries up to each of the last axis, by doubling.
+
+    Forward mode of torch.cumprod divides by them, so that second derivatives at a zero are NaN or
+    wrong (2.13).
+    """
+    shift = 1
+    while shift < x.shape[-1]:
+        ones = torch.ones_like(x[..., :shift])
+        x = x * torch.cat((ones, x[..., :-shift]), -1)
+        shift *= 2
+    return x
+
+
+def product(x: Array) -> Array:
+    """Return the product of the last axis, kept."""
+    if torch.compiler.is_compiling() or not (x.is_floating_point() or x.is_complex()):
+        return torch.prod(x, -1, keepdim=True)
+    if forward_ad._current_level >= 0 and x.shape[-1]:  # noqa: SLF001  (there is no public name)
+        return running_product(x)[..., -1:]
+    usual = _records(x) and not _is_watched() and _has_memory(x) and not x.is_meta
+    return _Product.apply(x) if usual else torch.prod(x, -1, keepdim=True)
+
+
+def loses(x: Array, axis: Axis, sign: int) -> Array:
+    """
+    Return `x`, of which only what is extreme in its slice has a slope.
+
+    The rules of torch.amax and torch.amin (2.13) multiply the cotangent with 0 for the others,
+    which makes NaN of inf.
+    """
+    if not (torch.is_grad_enabled() and x.is_floating_point() and x.numel()):
+        return x
+    others = x.detach()
+    if sign > 0:
+        return torch.where(others < others.amax(axis, keepdim=True), others, x)
+    return torch.where(others > others.amin(axis, keepdim=True), others, x)
+
+
+def _is_reduced(x: Array, axis: Axis, *rare: Any) -> bool:
+    return axis != () and all(option is None for option in rare) and x.numel() and _are_plain(x)
+
+
+def nansum(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+    fill_value: Any = None,
+) -> Array | None:
+    """Sum by `torch.nansum`."""
+    if not _is_reduced(x, axis, where, initial, fill_value):
+        return None
+    return _dropped(_Nansum.of(x, axis), axis, keepdims=keepdims)
+
+
+def nanmean(
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Any = None,
+    count: Any = None,
+    fill_value: Any = math.nan,
+) -> Array | None:
+    """Sum over number; slices without an entry are left to the generic engine."""
+    if not _is_reduced(x, axis, where, count) or type(fill_value) is not float:
+        return None
+    number = _present(x).sum(axis, keepdim=True)
+    if not number.all():
+        return None
+    return _dropped(_Nansum.of(x, axis) / number, axis, keepdims=keepdims)
+
+
+def _spread(
+    of: Function,
+    x: Array,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    keepdims: bool = False,
+    where: Any = None,
+    fill_value: Any = math.nan,
+) -> Array | None:
+    """Make a number of the distances from each mean, if each slice has degrees of freedom."""
+    if not _is_reduced(x, axis, where) or type(fill_value) is not float:
+        return None
+    if type(correction) not in (int, float):
+        return None
+    number = _present(x).sum(axis, keepdim=True)
+    if not _least(number) > max(correction, 0) or not _are_finite(x.detach().nansum()):
+        return None
+    out = of(_Centred.of(x, axis, number), axis, number - correction)
+    return None if out is None else _dropped(out, axis, keepdims=keepdims)
+
+
+def _variance(away: Array, axis: Axis, freedom: Array) -> Array:
+    return (away * away).sum(axis, keepdim=True) / freedom
+
+
+def _deviation(away: Array, axis: Axis, freedom: Array) -> Array | None:
+    return _root_mean_square(away, freedom, axis=axis)
+
+
+def _root_mean_square(x: Array, number: Array, *, axis: Axis) -> Array | None:
+    """Norm over the root of a number, where no square is lost."""
+    norm = _norm(x, axis=axis, keepdims=True)
+    return None if norm is None else norm / number.sqrt()
+
+
+@_unseen
+def _is_infinite(extreme: Array, sign: int) -> bool:
+    """Whether a slice has infinite entries alone, of the other sign."""
+    return math.isinf((extreme.amin() if sign > 0 else extreme.amax()).item())
+
+
+@_unseen
+def _has_nan(x: Array) -> bool:
+    """Whether there is a NaN, or infinities of both signs."""
+    return math.isnan(x.sum().item())
+
+
+def _extreme(
+    sign: int,
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Any = None,
+    initial: Any = None,
+    fill_value: Any = None,
+    skips: bool = False,
+) -> Array | None:
+    """
+    Extreme entry, of those that are not NaN if the operation `skips` that.
+
+    Slices with a NaN that counts, with none that does, or with infinite ones alone are left to the
+    engine.
+    """
+    if not _is_reduced(x, axis, where, initial, fill_value):
+        return None
+    out = _Extreme.of(x, axis, sign, skips)
+    if _is_infinite(out.detach(), sign) if skips else _has_nan(out.detach()):
+        return None
+    return _dropped(out, axis, keepdims=keepdims)
+
+
+KERNELS: dict[str, Function] = {
+    "_root_mean_square": _root_mean_square,
+    "nansum": nansum,
+    "nanmean": nanmean,
+    "nanvar": partial(_spread, _variance),
+    "nanstd": partial(_spread, _deviation),
+    "nanmax": partial(_extreme, 1, skips=True),
+    "nanmin": partial(_extreme, -1, skips=True),
+    "safe_max": partial(_extreme, 1),
+    "safe_min": partial(_extreme, -1),
+}

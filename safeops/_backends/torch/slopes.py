@@ -1,0 +1,111 @@
+"""
+Functions whose rule in PyTorch 2.13 loses the digits of a slope, with one that keeps them.
+
+The slopes of the inverse functions divide by ``1 - x**2``, which cancels next to the ends and is
+``(1 - x) * (1 + x)`` here; that of `expm1` is ``expm1(x) + 1`` there, and 0 below -17 in float32.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from safeops._backends.torch.elementwise import (
+    _LIMITS,
+    Selection,
+    _are_plain,
+    _Exponential,
+    _reused,
+    _zero_below,
+)
+from safeops._typing import Array, Function
+
+
+class _Inverse(NamedTuple):
+    """An inverse function on [-1, 1]: its value, its sign, and if its slope is of a root."""
+
+    value: Function
+    sign: float
+    of_root: bool
+    end: Callable[[Array], float]  # the largest argument with a finite value
+
+
+def _one(_: Array) -> float:
+    return 1.0
+
+
+def _below_one(x: Array) -> float:
+    return 1.0 - _LIMITS[x.dtype].eps / 2
+
+
+_INVERSES = {
+    "safe_asin": _Inverse(torch.asin_, 1.0, of_root=True, end=_one),
+    "safe_acos": _Inverse(torch.acos_, -1.0, of_root=True, end=_one),
+    "safe_atanh": _Inverse(torch.atanh_, 1.0, of_root=False, end=_below_one),
+}
+
+
+class _Clipped(Selection):
+    @staticmethod
+    def value(x: Array, kind: _Inverse) -> Array:
+        end = kind.end(x)
+        return kind.value(x.clamp(-end, end))
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, kind: _Inverse) -> Array:
+        ctx.save_for_backward(x)
+        ctx.kind = kind
+        return _Clipped.value(x, kind)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
+        (x,), kind = ctx.saved_tensors, ctx.kind
+        size = x.detach().abs().neg_()
+        inside = _zero_below(x, size, -1.0)  # 0 at and beyond the ends
+        divisor = 1.0 + inside
+        divisor = torch.mul(divisor, 1.0 - inside, **_reused(divisor, x))
+        if kind.of_root:
+            divisor = torch.sqrt(divisor, **_reused(divisor))
+        slope = torch.div(cotangent, divisor, **_reused(divisor, cotangent))
+        slope = _zero_below(slope, size, -1.0, slope)
+        return (-slope if kind.sign < 0 else slope), None
+
+
+def _inverse(kind: _Inverse, x: Array) -> Array | None:
+    return _Clipped.of(x, kind) if _are_plain(x) else None
+
+
+class _Expm1(Selection):
+    @staticmethod
+    def value(x: Array) -> Array:
+        return x.expm1().clamp_(max=_LIMITS[x.dtype].max)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array) -> Array:
+        ctx.save_for_backward(x)
+        return _Expm1.value(x)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> Array:
+        (x,) = ctx.saved_tensors
+        size = -x
+        slope = _zero_below(cotangent, size, -_first_overflow(x), size)
+        power = _Exponential.of(x)
+        return torch.mul(slope, power, **_reused(slope, power))
+
+
+def _first_overflow(x: Array) -> float:
+    """Return the least number of which the exponential is infinite."""
+    bound = _LIMITS[x.dtype]
+    last = bound.largest_exponent()
+    return last + bound.eps * 2.0 ** math.floor(math.log2(last))
+
+
+def _expm1(x: Array) -> Array | None:
+    return _Expm1.of(x) if _are_plain(x) else None
+
+
+KERNELS: dict[str, Function] = {"safe_expm1": _expm1}
+KERNELS |= {name: partial(_inverse, kind) for name, kind in _INVERSES.items()}

@@ -1,0 +1,1 @@
+"""The command line: the demonstration, recipes, and `explain` for a file."""

@@ -1,0 +1,164 @@
+"""The command `explain`: run a script of PyTorch until a gradient is not finite, and say why."""
+
+import runpy
+import sys
+from argparse import REMAINDER, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from safeops.autodiff import Report
+
+HAS_RICH = False
+with suppress(ImportError):  # an extra: without it there is no colour
+    from rich.console import Console
+
+    HAS_RICH = True
+
+SAID = "run a script of PyTorch, and say which line made the first gradient that is not finite"
+NOT_FINITE = 3  # the exit code
+EPILOG = f"""
+The script runs as ever until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
+wrong command line, else that of the script, which is 1 if it raises. To explain a function of JAX
+or TensorFlow, call safeops.autodiff.explain.
+"""
+NEEDS_TORCH = 'the backward pass of PyTorch is watched: pip install "safeops[torch]"'
+ALL_FINITE = "all gradients were finite: {} looked at"
+UNSEEN = "no backward pass of PyTorch was seen; safeops.autodiff.explain takes a function"
+
+
+class NotFiniteError(BaseException):  # so that no ``except Exception`` of the script stops it
+    """A gradient of the script is not finite."""
+
+
+def add_explain(commands: Any) -> None:
+    """Add the command that watches a script."""
+    parser = commands.add_parser("explain", help=SAID, description=SAID, epilog=EPILOG)
+    parser.set_defaults(run=explain_script)
+    program = parser.add_mutually_exclusive_group(required=True)
+    program.add_argument("-m", dest="module", nargs=REMAINDER, metavar="MODULE", help="a module")
+    program.add_argument("file", nargs="?", metavar="FILE", help="a script")
+    parser.add_argument("arguments", nargs=REMAINDER, help="what the script is given")
+
+
+def explain_script(options: Namespace) -> int:
+    """Run a script; return 3 if one of its gradients is not finite, 1 if it raises."""
+    if find_spec("torch") is None:
+        print(NEEDS_TORCH, file=sys.stderr)
+        return 2
+    if wrong := what_is_wrong(options):
+        print(wrong, file=sys.stderr)
+        return 2
+    from safeops.autodiff.torch import watch_backward  # noqa: PLC0415  (PyTorch takes its time)
+
+    argv = options.module or [options.file, *options.arguments]
+    reports: list[Report] = []
+    watch = partial(stop, reports)
+    with watch_backward(watch) as passes:
+        ending = ending_of(argv, is_module=bool(options.module))
+    if reports:  # also where a bare ``except`` of the script has met the exception
+        show(reports[0])
+        return NOT_FINITE
+    if isinstance(ending, Exception):
+        sys.excepthook(type(ending), ending, ending.__traceback__)
+    seen = ALL_FINITE.format(counted_passes(len(passes))) if passes else UNSEEN
+    print(seen, file=sys.stderr)
+    if ending is not None and not isinstance(ending, Exception):
+        raise ending
+    return 0 if ending is None else 1
+
+
+def what_is_wrong(options: Namespace) -> str:
+    """Return what is wrong with the command line; "" if nothing is."""
+    if options.module is not None:
+        name = options.module[0] if options.module else ""
+        with program_of([name], is_module=True):
+            found = bool(name) and find_spec(name.split(".")[0]) is not None
+        return "" if found else f"expected a module after -m, got {name or 'nothing'}: not there"
+    if options.file is None:
+        return "expected a script, or -m and a module, got nothing"
+    path = Path(options.file)
+    if path.is_dir():
+        return f"expected a script, got {path}: it is a folder"
+    return "" if path.is_file() else f"expected a script, got {path}: there is no such file"
+
+
+def counted_passes(count: int) -> str:
+    """Return a number of backward passes in words."""
+    return f"{count} backward pass{'' if count == 1 else 'es'}"
+
+
+def ending_of(argv: Sequence[str], *, is_module: bool) -> BaseException | None:
+    """Run a program; return what ended it, with a traceback of the program's own frames."""
+    try:
+        with program_of(argv, is_module=is_module):
+            run(argv[0], is_module=is_module)
+    except (NotFiniteError, SystemExit) as ending:
+        return ending
+    except Exception as ending:  # noqa: BLE001  (it is shown)
+        leave_out_ours(ending)
+        return ending
+    return None
+
+
+def leave_out_ours(error: BaseException | None) -> None:
+    """Leave out the frames that ran and watched a program, in what led to an exception too."""
+    while error is not None:
+        first = error.__traceback__
+        while first is not None and is_ours(first):
+            first = first.tb_next
+        error.__traceback__ = part = first
+        while part is not None:
+            while part.tb_next is not None and is_ours(part.tb_next):
+                part.tb_next = part.tb_next.tb_next
+            part = part.tb_next
+        error = error.__cause__ or error.__context__
+
+
+def is_ours(part: TracebackType) -> bool:
+    """Whether a frame is one of this package or of what runs a script by its name."""
+    file = part.tb_frame.f_code.co_filename
+    return file in RUNNERS or Path(file).parent in HOUSE
+
+
+OURS = Path(__file__).parents[1]
+HOUSE = (OURS / "_cli", OURS, OURS / "autodiff/torch", OURS / "autodiff/torch/_explain")
+RUNNERS = (runpy.__file__, "<frozen runpy>")
+
+
+def stop(reports: list[Report], report: Report) -> None:
+    """Keep the report, and end the script."""
+    reports.append(report)
+    raise NotFiniteError
+
+
+def run(name: str, *, is_module: bool) -> None:
+    """Run a program as Python does."""
+    if is_module:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(name, run_name="__main__")
+
+
+@contextmanager
+def program_of(argv: Sequence[str], *, is_module: bool) -> Iterator[None]:
+    """Let a program see its own arguments, and import what lies beside it."""
+    earlier = sys.argv, sys.path
+    folder = str(Path.cwd() if is_module else Path(argv[0]).resolve().parent)
+    sys.argv, sys.path = list(argv), [folder, *sys.path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = earlier
+
+
+def show(report: Report) -> None:
+    """Print a report, in colour if that goes to a terminal; its lines keep their length."""
+    if HAS_RICH and sys.stdout.isatty():
+        Console(highlight=False, soft_wrap=True).print(report)
+    else:
+        print(report)

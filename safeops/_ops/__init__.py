@@ -1,0 +1,1 @@
+"""The operations: combinators and slices, then the families made of them."""

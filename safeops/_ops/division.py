@@ -1,0 +1,188 @@
+"""Products and quotients that are defined at zero."""
+
+from functools import partial
+from typing import Any
+
+from safeops._backends import backend_of, enter, kernel_first, limits
+from safeops._ops.ranges import in_float32
+from safeops._ops.where import double_where
+from safeops._typing import Array, Namespace
+
+
+@kernel_first
+def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
+    """
+    Quotient that is `fill_value`, with gradient 0, where the denominator is zero.
+
+    Same as ``x / y if abs(y) >= finfo.smallest_normal else fill_value``, elementwise.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real or complex floating
+        Any value; integers divide to the framework's default. The denominator alone decides: where
+        it is zero, `x` may hold anything. NaN in `y`, or in `x` elsewhere, stays NaN.
+    fill_value : scalar or array, default: 0.0
+        Value where `y` is zero.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not floating or integer arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / y`` and ``-x / y**2``; 0 and 0 where the fill stands, at every order. An
+    array `fill_value` has gradient 1 where it stands, 0 elsewhere.
+
+    **Source.** The double where of `tf.math.divide_no_nan`, with a zero test that frameworks agree
+    on: JAX and TensorFlow flush subnormal numbers to zero, PyTorch does not.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_div(np.asarray([1.0, 1.0]), np.asarray([4.0, 0.0]))
+    array([0.25, 0.  ])
+    """
+    xp, x, y, fill = enter(x, y, also=(fill_value,), complex_too=True)
+    bad = xp.abs(y) < limits(xp, y).smallest_normal
+    divide = getattr(xp, "quotient", xp.divide)
+    return double_where(xp, bad, (x, y), fill, in_float32(xp, divide))
+
+
+@kernel_first
+def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
+    """
+    Reciprocal that is `fill_value`, with gradient 0, at zero.
+
+    Same as ``1 / x if abs(x) >= finfo.smallest_normal else fill_value``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating
+        Any value. NaN stays NaN.
+    fill_value : scalar or array, default: 0.0
+        Value where `x` is zero.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a floating or integer array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``-1 / x**2``; 0 where the fill stands, at every order.
+
+    **Source.** `safe_div` of 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_reciprocal(np.asarray([4.0, 0.0]))
+    array([0.25, 0.  ])
+    """
+    backend_of(x, beside=(fill_value,))  # to say what was given, which is no quotient
+    return safe_div(1.0, x, fill_value=fill_value)
+
+
+@kernel_first
+def safe_mul(x: Array, y: Array, /) -> Array:
+    """
+    Product that is 0 where `y` is 0, even if `x` is infinite or NaN.
+
+    Same as ``x * y if isfinite(x) or y != 0 else 0``, elementwise.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real or complex floating
+        Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN. JAX and TensorFlow flush
+        subnormal numbers: times an infinite `y` one is NaN there, as 0 is.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not floating or integer arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** `y` for `x`; `x` for `y`, but 0 where `y` is 0 and `x` is not finite. The second
+    derivative ``d2/dx dy`` is 1, and 0 at those entries.
+
+    **Source.** The convention of `tf.math.multiply_no_nan`, whose gradient for `y` we keep
+    whole where `x` is finite.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_mul(np.asarray([2.0, np.inf]), np.asarray([3.0, 0.0]))
+    array([6., 0.])
+    """
+    xp, x, y = enter(x, y, complex_too=True)
+    zero = xp.abs(y) < limits(xp, y).smallest_nonzero
+    bad = xp.logical_and(zero, xp.logical_not(xp.isfinite(x)))
+    return double_where(xp, bad, (x, y), 0.0, xp.multiply)
+
+
+@kernel_first
+def xdivy(x: Array, y: Array, /) -> Array:
+    """
+    Quotient that is 0, with gradient 0, where both `x` and `y` are zero.
+
+    Same as ``0 if x == y == 0 else x / y``, elementwise. Where `y` alone is zero the quotient is
+    infinite, as in mathematics; `safe_div` fills there.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real or complex floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not floating or integer arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / y`` and ``-x / y**2`` where `y` is not zero, hence ``1 / y`` and 0 at
+    ``x == 0``; 0 and 0 where both are zero.
+
+    **Source.** `tf.math.xdivy`, which is 0 wherever `x` is and has gradient 0 there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> xdivy(np.asarray([1.0, 0.0]), np.asarray([4.0, 0.0]))
+    array([0.25, 0.  ])
+    """
+    xp, x, y = enter(x, y, complex_too=True)
+    bound = limits(xp, x)
+    x_zero = xp.abs(x) < bound.smallest_nonzero
+    bad = xp.logical_and(x_zero, xp.abs(y) < bound.smallest_normal)
+    return double_where(xp, bad, (x, y), 0.0, in_float32(xp, partial(_divide, xp)))
+
+
+def _divide(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return the quotient, infinite by 0."""
+    if not hasattr(xp, "quotient"):
+        return xp.divide(x, y)
+    zero = xp.abs(y) < limits(xp, y).smallest_normal
+    return double_where(xp, zero, (x, y), xp.divide, xp.quotient)

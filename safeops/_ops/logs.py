@@ -1,0 +1,560 @@
+"""Logarithms, and the functions of information theory that are limits of ``x * log(y)``."""
+
+import math
+from typing import Any
+
+from safeops._backends import enter, kernel_first, limits
+from safeops._ops.ranges import in_float32, with_slope_of
+from safeops._ops.where import double_where, stop_gradient
+from safeops._typing import Array, Function, Namespace
+
+
+@kernel_first
+def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
+    """
+    Natural logarithm, clipped at that of the smallest normal number, with gradient 0 there.
+
+    Same as ``log(max(x, finfo.smallest_normal))``, or ``log(x) if x > 0 else fill_value``,
+    elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Subnormal numbers count as zero.
+    fill_value : scalar or array, optional
+        Value at and below zero. Default: the logarithm of the smallest normal number
+        (in float32 -87.3), which makes the function continuous.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / x`` above zero, 0 at and below it, at every order.
+
+    **Source.** TensorFlow Probability's `where` note, whose entropy example needs it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_log(np.asarray([1.0, 0.0]), fill_value=0)
+    array([0., 0.])
+    """
+    return _logarithm("log", x, fill_value)
+
+
+@kernel_first
+def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
+    """
+    Binary logarithm, clipped at that of the smallest normal number, with gradient 0 there.
+
+    Same as ``log2(max(x, finfo.smallest_normal))``, or ``log2(x) if x > 0 else fill_value``,
+    elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Subnormal numbers count as zero.
+    fill_value : scalar or array, optional
+        Value at and below zero. Default: the logarithm of the smallest normal number
+        (in float32 -126), which makes the function continuous.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / (x * log(2))`` above zero, 0 at and below it, at every order.
+
+    **Source.** As for `safe_log`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_log2(np.asarray([1.0, 0.0]), fill_value=0)
+    array([0., 0.])
+    """
+    return _logarithm("log2", x, fill_value)
+
+
+@kernel_first
+def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
+    """
+    Decimal logarithm, clipped at that of the smallest normal number, with gradient 0 there.
+
+    Same as ``log10(max(x, finfo.smallest_normal))``, or ``log10(x) if x > 0 else fill_value``,
+    elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Subnormal numbers count as zero.
+    fill_value : scalar or array, optional
+        Value at and below zero. Default: the logarithm of the smallest normal number
+        (in float32 -37.9), which makes the function continuous.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / (x * log(10))`` above zero, 0 at and below it, at every order.
+
+    **Source.** As for `safe_log`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_log10(np.asarray([1.0, 0.0]), fill_value=0)
+    array([0., 0.])
+    """
+    return _logarithm("log10", x, fill_value)
+
+
+@kernel_first
+def safe_log1p(x: Array, /, *, fill_value: Any = None) -> Array:
+    """
+    ``log(1 + x)`` that stays finite, with gradient 0, at and below -1.
+
+    Same as ``log1p(max(x, least))``, where ``least`` is the least number of the dtype above -1, or
+    ``log1p(x) if x > -1 else fill_value``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN.
+    fill_value : scalar or array, optional
+        Value at and below -1. Default: the logarithm of the least ``1 + x`` (in float32 -16.6),
+        which makes the function continuous.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / (1 + x)`` above -1, 0 at and below it, at every order.
+
+    **Source.** As for `safe_log`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_log1p(np.asarray([0.0, -1.0]), fill_value=0)
+    array([0., 0.])
+    """
+    xp, x, fill = enter(x, also=(fill_value,))
+    fill = math.log(limits(xp, x).eps / 2) if fill is None else fill
+    return double_where(xp, x <= -1, (x,), fill, xp.log1p, dead=0.0)
+
+
+def _logarithm(name: str, x: Array, fill_value: Any) -> Array:
+    """Return the logarithm `name` of the `math` module and of the standard, which share it."""
+    xp, x, fill = enter(x, also=(fill_value,))
+    least = limits(xp, x).smallest_normal
+    fill = getattr(math, name)(least) if fill is None else fill
+    return double_where(xp, x < least, (x,), fill, in_float32(xp, getattr(xp, name)))
+
+
+@kernel_first
+def safe_logit(x: Array, /) -> Array:
+    """
+    ``log(x / (1 - x))`` that stays finite, with gradient 0, at and beyond 0 and 1.
+
+    Same as ``log(u / (1 - u))`` with ``u = min(max(x, finfo.smallest_normal), 1 - finfo.eps / 2)``,
+    elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Probability; any value is taken. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Log odds, in nats; framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / (x * (1 - x))`` inside, 0 elsewhere, at every order.
+
+    **Source.** `scipy.special.logit`, which is infinite at the ends. Around one half
+    ``log1p(t) - log1p(-t)`` with ``t = 2 * x - 1`` keeps the digits that the logarithms lose.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_logit(np.asarray([0.5, 0.0, 1.0]))
+    array([   0.        , -708.39641853,   36.73680057])
+    """
+    xp, x = enter(x)
+    bound = limits(xp, x)
+    low, high = math.log(bound.smallest_normal), -math.log(bound.eps / 2)
+    ends = xp.where(x > 0.5, high, xp.full_like(x, low))  # noqa: PLR2004  (the middle)
+    bad = xp.logical_or(x < bound.smallest_normal, x >= 1)
+
+    def logit(x: Array) -> Array:
+        return double_where(
+            xp,
+            xp.abs(x - 0.5) < 0.25,  # noqa: PLR2004  (where 2 * x - 1 is exact)
+            (x,),
+            lambda x: xp.log1p(2.0 * x - 1.0) - xp.log1p(1.0 - 2.0 * x),
+            lambda x: xp.log(x) - xp.log1p(-x),
+            dead=0.5,
+        )
+
+    return double_where(xp, bad, (x,), ends, in_float32(xp, logit), dead=0.5)
+
+
+@kernel_first
+def xlogy(x: Array, y: Array, /) -> Array:
+    """
+    ``x * log(y)`` that is 0 where `x` is 0, with a gradient that is finite there.
+
+    Same as ``0 if x == 0 else x * log(y)``, elementwise. Where only `y` is 0 it is infinite, as in
+    mathematics.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``log(y)`` for `x` and ``x / y`` for `y`, also at ``x == 0`` with positive finite
+    `y`. At ``x == 0`` with another `y`: 0 and 0, at every order.
+
+    **Source.** `scipy.special.xlogy`. PyTorch's and TensorFlow's have gradient NaN or 0 at
+    ``x == 0``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> xlogy(np.asarray([0.0, 2.0]), np.asarray([0.0, 1.0]))
+    array([0., 0.])
+    """
+    xp, x, y = enter(x, y)
+    bound = limits(xp, x)
+    return _times_log(xp, x, y, y < bound.smallest_normal, "log", dead=1.0)
+
+
+@kernel_first
+def xlog1py(x: Array, y: Array, /) -> Array:
+    """
+    ``x * log(1 + y)`` that is 0 where `x` is 0, with a gradient that is finite there.
+
+    Same as ``0 if x == 0 else x * log1p(y)``, elementwise. Where only ``1 + y`` is 0 it is
+    infinite, as in mathematics.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``log1p(y)`` for `x` and ``x / (1 + y)`` for `y`, also at ``x == 0`` with finite
+    `y` above -1. At ``x == 0`` with another `y`: 0 and 0, at every order.
+
+    **Source.** `scipy.special.xlog1py`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> xlog1py(np.asarray([0.0, 2.0]), np.asarray([-1.0, 0.0]))
+    array([0., 0.])
+    """
+    xp, x, y = enter(x, y)
+    return _times_log(xp, x, y, y <= -1, "log1p", dead=0.0)
+
+
+def _times_log(
+    xp: Namespace, x: Array, y: Array, outside: Array, name: str, *, dead: float
+) -> Array:
+    """Return ``x * log(y)``, 0 where x is 0 and the logarithm not finite."""
+    log = getattr(xp, name)
+    zero = xp.abs(x) < limits(xp, x).smallest_nonzero
+    bad = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
+    formula = _formula(xp, f"{name}_product", lambda x, y: x * log(y))
+    return double_where(xp, bad, (x, y), 0.0, formula, dead=(1.0, dead))
+
+
+@kernel_first
+def entr(p: Array, /) -> Array:
+    """
+    Entropy ``-p * log(p)``, which is 0, with gradient 0, at zero.
+
+    Same as ``-p * log(p) if p > 0 else (0 if p == 0 else -inf)``, elementwise.
+
+    Parameters
+    ----------
+    p : array, shape (...), real floating
+        Probability. NaN stays NaN. Subnormal numbers count as zero.
+
+    Returns
+    -------
+    array, shape (...)
+        Nats; framework, dtype and device of `p`.
+
+    Raises
+    ------
+    TypeError
+        If `p` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``-log(p) - 1`` above zero, 0 elsewhere, at every order. At zero the slope is
+    infinite: 0 is chosen.
+
+    **Source.** `scipy.special.entr` for the values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> entr(np.asarray([1.0, 0.0, -1.0]))
+    array([ -0.,   0., -inf])
+    """
+    xp, p = enter(p)
+    least = limits(xp, p).smallest_normal
+    outside = xp.where(p <= -least, -math.inf, xp.zeros_like(p))
+
+    def entropy(p: Array) -> Array:
+        # Of inf the logarithm is a constant, so that the slope has no inf * 0.
+        return -p * xp.log(xp.where(p == math.inf, stop_gradient(p), p))
+
+    formula = _formula(xp, "entropy", entropy)
+    return double_where(xp, p < least, (p,), outside, formula)
+
+
+@kernel_first
+def rel_entr(p: Array, q: Array, /) -> Array:
+    """
+    Relative entropy ``p * log(p / q)``, which is 0, with gradient 0, where `p` is 0.
+
+    Same as ``p * log(p / q) if p > 0 and q > 0 else (0 if p == 0 and q >= 0 else inf)``,
+    elementwise.
+
+    Parameters
+    ----------
+    p, q : array, shape (...), real floating
+        Probabilities. NaN stays NaN. Subnormal numbers count as zero.
+
+    Returns
+    -------
+    array, shape (...)
+        Nats; framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``log(p / q) + 1`` for `p` and ``-p / q`` for `q` where both are positive, 0 and 0
+    elsewhere, at every order.
+
+    **Source.** `scipy.special.rel_entr` for the values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rel_entr(np.asarray([1.0, 0.0, 1.0]), np.asarray([1.0, 0.0, 0.0]))
+    array([ 0.,  0., inf])
+    """
+    xp, p, q = enter(p, q)
+    least = limits(xp, p).smallest_normal
+    nothing = xp.logical_and(xp.abs(p) < least, q > -least)
+    bad = xp.logical_or(p < least, q < least)
+    lost = xp.logical_or(xp.isnan(p), xp.isnan(q))
+    bad = xp.logical_and(bad, xp.logical_not(lost))
+    formula = _formula(xp, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
+    out = double_where(xp, bad, (p, q), 0.0, formula)
+    return xp.where(xp.logical_and(bad, xp.logical_not(nothing)), math.inf, out)
+
+
+@kernel_first
+def safe_logaddexp(x: Array, y: Array, /) -> Array:
+    """
+    ``log(exp(x) + exp(y))``, with gradient 0 where both are the same infinity.
+
+    Same as ``log(exp(x) + exp(y))`` without overflow, elementwise.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``exp(x - out)`` and ``exp(y - out)``, one half each at a tie; 0 and 0 where
+    both are -inf, or both inf, at every order.
+
+    **Source.** `numpy.logaddexp`; PyTorch's has gradient NaN at (-inf, -inf).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_logaddexp(np.asarray([0.0, -np.inf]), np.asarray([0.0, -np.inf]))
+    array([0.69314718,       -inf])
+    """
+    xp, x, y = enter(x, y)
+    bad = xp.logical_and(xp.isinf(x), x == y)
+
+    def logaddexp(x: Array, y: Array) -> Array:
+        # One comparison for both, so that a tie has one larger and one smaller argument.
+        first = x > y
+        larger, smaller = xp.where(first, x, y), xp.where(first, y, x)
+        return larger + xp.log1p(xp.exp(smaller - larger))
+
+    return double_where(xp, bad, (x, y), stop_gradient(x), in_float32(xp, logaddexp), dead=0.0)
+
+
+@kernel_first
+def safe_logsubexp(x: Array, y: Array, /) -> Array:
+    """
+    ``log(exp(x) - exp(y))``, which is -inf, with gradient 0, where `x` is not above `y`.
+
+    Same as ``log(exp(x) - exp(y)) if x > y else -inf`` without overflow, elementwise.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``exp(x - out)`` and ``-exp(y - out)`` where x is above y; 0 and 0 elsewhere, at
+    every order. At ``x == y`` the slope is infinite: 0 is chosen.
+
+    **Source.** The difference clipped at 0, in the form of Maechler, "Accurately computing
+    ``log(1 - exp(-abs(a)))``" (2012).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_logsubexp(np.asarray([1.0, 0.0]), np.asarray([-np.inf, 0.0]))
+    array([  1., -inf])
+    """
+    xp, x, y = enter(x, y)
+
+    def logsubexp(x: Array, y: Array) -> Array:
+        return x + double_where(
+            xp,
+            y - x > -math.log(2.0),
+            (y - x,),
+            lambda d: xp.log(-xp.expm1(d)),
+            lambda d: xp.log1p(-xp.exp(d)),
+            dead=-1.0,
+        )
+
+    bad = x <= y
+    distance = xp.where(bad, 1.0, x) - xp.where(bad, 0.0, y)
+    # A difference that counts as 0 has no logarithm.
+    bad = xp.logical_or(bad, distance < limits(xp, x).smallest_nonzero)
+    formula = in_float32(xp, logsubexp)
+    return double_where(xp, bad, (x, y), -math.inf, formula, dead=(1.0, 0.0))
+
+
+def _formula(xp: Namespace, name: str, formula: Function) -> Function:
+    """Return the formula, or that of the same name whose derivatives a backend has put right."""
+    return in_float32(xp, getattr(xp, name, formula))
+
+
+def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
+    """
+    Return ``log(p / q)`` of positive numbers.
+
+    Its slopes are those of the difference of two logarithms, in which no quotient is squared. The
+    difference cancels, and the quotient rounds to 1: the value is that of ``1 + (p - q) / q``.
+    """
+    subtract = getattr(xp, "log_difference", lambda p, q: xp.log(p) - xp.log(q))
+    difference = subtract(p, q)
+    infinite = xp.isinf(difference)
+    return with_slope_of(
+        xp.where(infinite, 0.0, difference),
+        xp.where(infinite, difference, _log_ratio_value(xp, stop_gradient(p), stop_gradient(q))),
+    )
+
+
+def _log_ratio_value(xp: Namespace, p: Array, q: Array) -> Array:
+    difference = xp.log(p) - xp.log(q)
+    far = xp.abs(difference) > math.log(limits(xp, p).max) / 2  # where the quotient may overflow
+    first = p > q
+    # By a power of 2 that rounds nothing, so that the difference is not flushed.
+    scale = xp.where(q < 1, 2.0**64, xp.ones_like(q))
+    p, q = xp.where(far, 1.0, scale * p), xp.where(far, 1.0, scale * q)
+    near = xp.log1p(xp.divide(xp.abs(p - q), xp.where(first, q, p)))
+    return xp.where(far, difference, xp.where(first, near, -near))

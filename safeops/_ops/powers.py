@@ -1,0 +1,273 @@
+"""Roots, powers and exponentials without an infinite slope or value."""
+
+import math
+from functools import partial
+from typing import Any
+
+from safeops._backends import backend_of, enter, kernel_first, limits
+from safeops._ops.ranges import in_float32, with_slope_of
+from safeops._ops.where import double_where, stop_gradient
+from safeops._typing import Array, Function, Namespace
+
+
+@kernel_first
+def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
+    """
+    Square root that is `fill_value`, with gradient 0, at and below zero.
+
+    Same as ``sqrt(x) if x > 0 else fill_value``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Subnormal numbers count as zero, except in float16: two
+        frameworks flush them.
+    fill_value : scalar or array, default: 0.0
+        Value at and below zero.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``1 / (2 * sqrt(x))`` above zero, 0 elsewhere, at every order. At zero the slope
+    is infinite: 0 is chosen, so that masked entries do not move. Inside a
+    smooth composite, such as ``safe_sqrt(x)**2``, that 0 is wrong: write the composite in `x`.
+
+    **Source.** Double where: JAX FAQ, "Gradients contain NaN where using where".
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_sqrt(np.asarray([4.0, 0.0]))
+    array([2., 0.])
+    """
+    xp, x, fill = enter(x, also=(fill_value,))
+    return double_where(xp, x < limits(xp, x).smallest_nonzero, (x,), fill, xp.sqrt)
+
+
+@kernel_first
+def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
+    """
+    Reciprocal square root that is `fill_value`, with gradient 0, at and below zero.
+
+    Same as ``1 / sqrt(x) if x > 0 else fill_value``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN. Subnormal numbers count as zero, except in float16.
+    fill_value : scalar or array, default: 0.0
+        Value at and below zero.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``-1 / (2 * x * sqrt(x))`` above zero, 0 elsewhere, at every order.
+
+    **Source.** Double where, as for `safe_sqrt`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_rsqrt(np.asarray([4.0, 0.0]))
+    array([0.5, 0. ])
+    """
+    xp, x, fill = enter(x, also=(fill_value,))
+    bad = x < limits(xp, x).smallest_nonzero
+    formula = getattr(xp, "reciprocal_root", lambda x: 1.0 / xp.sqrt(x))
+    return double_where(xp, bad, (x,), fill, in_float32(xp, formula))
+
+
+@kernel_first
+def safe_pow(x: Array, p: Array, /) -> Array:
+    """
+    Power that is 0, with gradient 0, where it is infinite or not real.
+
+    Same as ``x ** p if isreal(x ** p) else 0``, elementwise, with ``0 ** 0 == 1``.
+
+    Parameters
+    ----------
+    x, p : array, shape (...), real floating
+        Base and exponent; the result is floating for integers too. Not real are a negative base
+        with a fractional exponent, and zero with a negative one. NaN stays NaN, but
+        ``x ** 0 == 1`` for each `x`, as in IEEE 754.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``p * x**(p - 1)`` and ``x**p * log(x)`` above zero. Below zero, with an integer
+    exponent, the same for `x`, and 0 is chosen for `p`: the power is not real beside an integer.
+    At zero the derivatives of ``x**p`` for `x`, where 0 is chosen for an infinite one, hence 1 at
+    ``p == 1`` and second derivative 2 at ``p == 2``; 0 for `p`. At zero, derivatives above
+    the second are 0. Where the fill stands: 0. Of NaN to the power 0, which is 1: 0 and 0; of NaN
+    to another power NaN, but 1 for `x` at ``p == 1``.
+
+    **Source.** IEEE 754 `pow` for the values; the gradient is the power rule.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_pow(np.asarray([4.0, -2.0, -2.0, 0.0]), np.asarray([0.5, 3.0, 0.5, -1.0]))
+    array([ 2., -8.,  0.,  0.])
+    """
+    xp, x, p = enter(x, p)
+    bound = limits(xp, x).smallest_nonzero
+    tiny = xp.abs(x) < bound
+    constant = xp.logical_and(xp.isnan(x), p == 0)  # 1, whatever the base
+    zero = xp.logical_or(tiny, constant)
+    fractional = xp.floor(p) < p  # NaN is not: it passes on
+    unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
+    edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(tiny, x, 0.0), stop_gradient(p)))
+    formula = in_float32(xp, partial(_power, xp))
+    return double_where(xp, xp.logical_or(zero, unreal), (x, p), edge, formula)
+
+
+def _power(xp: Namespace, x: Array, p: Array) -> Array:
+    """Power of a base that is not zero, by its size, so that the slope for p never meets log(x)."""
+    negative = x < 0
+    p = xp.where(negative, stop_gradient(p), p)
+    size = xp.where(negative, -x, x)  # abs(NaN) has slope 0 in PyTorch 2.13, NaN in TensorFlow
+    size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(size, p)
+    lost = xp.logical_and(negative, xp.isnan(p))
+    size = size + xp.where(lost, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
+    odd = xp.floor(p / 2) < p / 2
+    return xp.where(xp.logical_and(negative, odd), -size, size)
+
+
+def _power_with_exponent(xp: Namespace) -> Function:
+    """
+    Return the power of a positive base.
+
+    Its slope for x is ``p * x**(p - 1)``. Where ``p - 1`` loses digits of p, and the power of it
+    can overflow while the slope does not, it is ``p * x**p / x``; at ``p == 0`` this one depends on
+    p, as it should.
+    """
+
+    def power(x: Array, p: Array) -> Array:
+        low = xp.logical_and(xp.abs(p) < 1, x < math.inf)
+        return double_where(xp, low, (x, p), partial(_low_power, xp), xp.pow)
+
+    return power
+
+
+def _low_power(xp: Namespace, x: Array, p: Array) -> Array:
+    """Return the power by a factor of 1, ``exp(p * log(x))`` over itself, which has its slopes."""
+    # No factor of 0, which would make NaN of an infinite cotangent.
+    exponent = p * getattr(xp, "log_by_quotient", xp.log)(x)
+    return stop_gradient(xp.pow(x, p)) * xp.exp(exponent - stop_gradient(exponent))
+
+
+def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
+    """Monomials, because TensorFlow differentiates pow to ``0 * 0 ** -1`` here (2.21)."""
+    other = xp.where(p > 0, 0.0, p)  # NaN stays
+    return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004  (powers)
+
+
+@kernel_first
+def safe_exp(x: Array, /) -> Array:
+    """
+    Exponential that is the largest finite number, with gradient 0, where it would overflow.
+
+    Same as ``exp(x) if x <= log(finfo.max) else finfo.max``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``exp(x)``; 0 where the largest number stands, at every order.
+
+    **Source.** The derivative of ``min(exp(x), finfo.max)``, taken by a double where.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_exp(np.asarray([0.0, 1000.0]))
+    array([1.00000000e+000, 1.79769313e+308])
+    """
+    xp, x = enter(x)
+    bound = limits(xp, x)
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, xp.exp, dead=0.0)
+
+
+@kernel_first
+def safe_expm1(x: Array, /) -> Array:
+    """
+    ``exp(x) - 1``, the largest finite number, with gradient 0, where it would overflow.
+
+    Same as ``expm1(x) if x <= log(finfo.max) else finfo.max``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``exp(x)``; 0 where the largest number stands, at every order.
+
+    **Source.** As for `safe_exp`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_expm1(np.asarray([0.0, 1000.0]))
+    array([0.00000000e+000, 1.79769313e+308])
+    """
+    xp, x = enter(x)
+    bound = limits(xp, x)
+    formula = partial(_expm1, xp)
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, formula, dead=0.0)
+
+
+def _expm1(xp: Namespace, x: Array) -> Array:
+    """PyTorch 2.13 and JAX 0.10.2 take ``expm1(x) + 1`` for the slope: 0 below -17 in float32."""
+    return with_slope_of(xp.exp(x), xp.expm1(x))

@@ -1,0 +1,112 @@
+"""Quantiles of the entries kept, by NumPy's methods."""
+
+import math
+from typing import Any
+
+from safeops._backends import backend_of, limits, refuse_none
+from safeops._backends.array_api import SCALARS
+from safeops._backends.methods import METHODS, Rule
+from safeops._ops.reductions import Kept, filled
+from safeops._ops.slices import count, is_empty
+from safeops._ops.where import stop_gradient
+from safeops._typing import Array, Axis, Function, Namespace
+
+
+def part_of(q: Any, whole: int) -> Any:
+    """Return `q`, of which `whole` is all, as parts of 1; a list as a tuple, which JAX can keep."""
+    refuse_none((q,))
+    if isinstance(q, (list, tuple)):
+        return tuple(part_of(one, whole) for one in q)
+    if isinstance(q, SCALARS) and (isinstance(q, complex) or not 0 <= q <= whole):
+        kind = "quantile" if whole == 1 else "percentile"
+        msg = f"expected a {kind} from 0 to {whole}, got {q}"
+        raise ValueError(msg)
+    return q if whole == 1 else q / whole
+
+
+def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
+    """Return `q` as a number or an array, and whether it is one of many."""
+    if isinstance(q, (int, float)):
+        return float(q), False
+    if isinstance(q, tuple):
+        return _array_of(kept, q), True
+    backend_of(kept.x, q)
+    q = kept.backend.cast(q, kept.x.dtype, kept.x)
+    if len(q.shape) > 1:
+        msg = f"expected a number or at most one dimension as q, got {len(q.shape)}"
+        raise ValueError(msg)
+    return q, len(q.shape) == 1
+
+
+def _array_of(kept: Kept, numbers: tuple[Any, ...]) -> Array:
+    if not numbers or not all(isinstance(one, SCALARS) for one in numbers):
+        msg = f"expected a list of numbers as q, got {list(numbers)}"
+        raise ValueError(msg)
+    entries = (kept.backend.cast(float(q), kept.x.dtype, kept.x) for q in numbers)
+    return kept.xp.concat([kept.xp.reshape(q, (1,)) for q in entries])
+
+
+def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) -> Array:
+    """Return quantiles along a last axis in the shape of the result: many come first."""
+    xp, rank = kept.xp, len(value.shape) - 1
+    value = xp.permute_dims(value, (rank, *range(rank))) if many else xp.squeeze(value, axis=-1)
+    if not keepdims:
+        return value
+    size = len(kept.x.shape)
+    axes = range(size) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    for one in sorted(a % size for a in axes):
+        value = xp.expand_dims(value, axis=one + many)
+    return value
+
+
+def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Array]:
+    """Quantiles of the slices, along a last axis, by the rule of a method; and where is none."""
+    xp, keep = kept.xp, kept.keep
+    x = filled(kept, limits(xp, kept.x).max)
+    # +inf would stand behind what is absent: it is counted instead.
+    above = x == math.inf if keep is None else xp.logical_and(keep, kept.x == math.inf)
+    x, above = (kept.backend.merged(y, axis) for y in (x, above))
+    keep = None if keep is None else kept.backend.merged(keep, axis)
+    number = count(xp, x, keep, -1)
+    nothing = number == 0
+    if is_empty(x):  # TensorFlow does not differentiate the sort of nothing
+        return number * q + xp.sum(x, axis=-1, keepdims=True), nothing  # for the graph of PyTorch
+    finite = xp.where(nothing, 1.0, number - count(xp, x, above, -1))
+    ordered, last = xp.sort(x, axis=-1), number - 1.0
+    low, part = rule(xp, number, q)
+
+    def entry(index: Array) -> Array:
+        index = xp.where(index < last, index, last)
+        index = xp.where(index > 0, index, 0.0)
+        found = xp.take_along_axis(ordered, kept.backend.indices(index), axis=-1)
+        return xp.where(index < finite, found, math.inf)
+
+    sloped = not isinstance(q, SCALARS)
+    return _between(xp, entry(low), entry(low + 1.0), part, sloped=sloped), nothing
+
+
+def _between(xp: Namespace, low: Array, high: Array, part: Any, *, sloped: bool) -> Array:
+    """Return ``(1 - part) * low + part * high``; `low` alone if there is no way to go."""
+    level = low == high
+    still = xp.logical_or(part == 0, xp.logical_and(level, xp.isinf(low)))
+    start, end = xp.where(still, 0.0, low), xp.where(still, 0.0, high)
+    # start + part * (end - start) would overflow, and end at NaN where start is -inf.
+    value = (1.0 - part) * start + part * end
+    rounding = xp.where(level, value, 0.0) - xp.where(level, start, 0.0)
+    value = xp.where(still, low, value - stop_gradient(rounding))
+    return value + _along_part(xp, still, low, high, part) if sloped else value
+
+
+def _along_part(xp: Namespace, still: Array, low: Array, high: Array, part: Array) -> Array:
+    """Return 0, with the slope from `low` to `high` where nothing else has it."""
+    ends = (stop_gradient(xp.where(xp.isfinite(x), x, 0.0)) for x in (high, low))
+    steps = (part * xp.where(still, x, 0.0) for x in ends)
+    return next(steps) - next(steps)
+
+
+def rule_of(method: str) -> Rule:
+    """Return the rule of a method; ValueError for one unknown."""
+    if method not in METHODS:
+        msg = f"expected a method out of ({', '.join(METHODS)}), got {method!r}"
+        raise ValueError(msg)
+    return METHODS[method]

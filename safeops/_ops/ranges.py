@@ -1,0 +1,32 @@
+"""Formulas that stay within the range of their dtype, with their derivatives."""
+
+from safeops._backends import dtype_name
+from safeops._ops.where import stop_gradient
+from safeops._typing import Array, Function, Namespace
+
+NARROW = ("float16", "bfloat16")
+
+
+def in_float32(xp: Namespace, formula: Function) -> Function:
+    """
+    Return the formula, computed in float32 for dtypes of 16 bits.
+
+    Each step of theirs rounds to 8 or 11 bits, and in float16 a square overflows above 255.
+    """
+
+    def wide(*args: Array) -> Array:
+        dtype = args[0].dtype
+        if dtype_name(dtype) not in NARROW:
+            return formula(*args)
+        return xp.astype(formula(*(xp.astype(x, xp.float32) for x in args)), dtype)
+
+    return wide
+
+
+def with_slope_of(formula: Array, value: Array) -> Array:
+    """
+    Return `value`, with the derivatives of `formula`, which is finite.
+
+    For a function that two formulas compute: one keeps the digits of its value, one of its slope.
+    """
+    return stop_gradient(value) + (formula - stop_gradient(formula))

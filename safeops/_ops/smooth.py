@@ -1,0 +1,299 @@
+"""Functions with a removable singularity: 0 / 0 in their formula, and smooth all the same."""
+
+import math
+from functools import partial
+
+from safeops._backends import enter, kernel_first, limits
+from safeops._ops.powers import safe_pow
+from safeops._ops.ranges import in_float32
+from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
+from safeops._ops.where import stop_gradient
+from safeops._typing import Array, Namespace
+
+
+@kernel_first
+def exprel(x: Array, /) -> Array:
+    """
+    ``(exp(x) - 1) / x``, which is 1 with gradient 1 / 2 at zero.
+
+    Same as ``expm1(x) / x if x != 0 else 1``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`; inf where the result exceeds the largest number.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** The derivative, exact at zero at every order: 1 / 2, then 1 / 3. Near zero the
+    Taylor series is used: the quotient loses all digits of its derivative there.
+
+    **Source.** `scipy.special.exprel` for the value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> exprel(np.asarray([0.0, 1.0]))
+    array([1.        , 1.71828183])
+    """
+    xp, x = enter(x)
+    return in_float32(xp, partial(_exprel, xp))(x)
+
+
+@kernel_first
+def sinhc(x: Array, /) -> Array:
+    """
+    ``sinh(x) / x``, which is 1 with gradient 0 at zero.
+
+    Same as ``sinh(x) / x if x != 0 else 1``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `x`; inf where the result exceeds the largest number.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** The derivative, exact at zero at every order: 0, then 1 / 3.
+
+    **Source.** The series of ``sinh(x) / x``; the sibling of `sinc`, without its pi.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sinhc(np.asarray([0.0, 1.0]))
+    array([1.        , 1.17520119])
+    """
+    xp, x = enter(x)
+    return in_float32(xp, partial(_sinhc, xp))(x)
+
+
+@kernel_first
+def boxcox(x: Array, lmbda: Array, /) -> Array:
+    """
+    Box-Cox transform ``(x**lmbda - 1) / lmbda``, which is ``log(x)`` at ``lmbda = 0``.
+
+    Same as ``(x**lmbda - 1) / lmbda if lmbda != 0 else log(x)``, elementwise.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Positive numbers; at 0 the result is ``-1 / lmbda``, or -inf for ``lmbda <= 0``, and below 0
+        NaN. NaN stays NaN.
+    lmbda : array, shape (...), real floating
+        Any value. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``x**(lmbda - 1)`` for `x`, and the derivative for `lmbda`, both exact at
+    ``lmbda = 0`` at every order: ``1 / x`` and ``log(x)**2 / 2``. At ``x = 0`` that of `safe_pow`:
+    exact for ``lmbda >= 1``, and 0 is chosen where the slope is infinite.
+
+    **Source.** `scipy.special.boxcox` for the value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> boxcox(np.asarray([2.0, 2.0]), np.asarray([0.0, 1.0]))
+    array([0.69314718, 1.        ])
+    """
+    xp, x, lmbda = enter(x, lmbda)
+    return in_float32(xp, partial(_boxcox, xp))(x, lmbda)
+
+
+@kernel_first
+def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
+    """
+    Inverse of `boxcox`: ``(1 + lmbda * y)**(1 / lmbda)``, which is ``exp(y)`` at ``lmbda = 0``.
+
+    Same as ``(1 + lmbda * y)**(1 / lmbda) if lmbda != 0 else exp(y)``, elementwise.
+
+    Parameters
+    ----------
+    y : array, shape (...), real floating
+        Numbers with ``lmbda * y >= -1``; below, the result is NaN. NaN stays NaN.
+    lmbda : array, shape (...), real floating
+        Any value of which the product with `y` is finite. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** The derivatives, both exact at ``lmbda = 0`` at every order: ``exp(y)`` and
+    ``-y**2 / 2 * exp(y)``. At ``lmbda * y = -1`` those of `safe_pow` at 0, and 0 at the pole.
+
+    **Source.** `scipy.special.inv_boxcox` for the value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> inv_boxcox(np.asarray([1.0, 1.0]), np.asarray([0.0, 1.0]))
+    array([2.71828183, 2.        ])
+    """
+    xp, y, lmbda = enter(y, lmbda)
+    return in_float32(xp, partial(_inv_boxcox, xp))(y, lmbda)
+
+
+@kernel_first
+def logarithmic_mean(x: Array, y: Array, /) -> Array:
+    """
+    ``(x - y) / (log(x) - log(y))``, which is x where the two are equal; 0 if one of them is zero.
+
+    Same as ``(x - y) / (log(x) - log(y)) if x != y else x``, elementwise.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real floating
+        Finite numbers of at least 0; of negative ones the result is NaN. NaN stays NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** The derivatives, exact at ``x = y`` at every order: 1 / 2 for each. Where one
+    argument is zero its slope is infinite: 0 is chosen for both.
+
+    **Source.** The mean of heat exchangers and entropic schemes; by the power series of ``atanh``
+    where the arguments are of about one size.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> logarithmic_mean(np.asarray([2.0, 4.0]), np.asarray([2.0, 1.0]))
+    array([2.        , 2.16404256])
+    """
+    xp, x, y = enter(x, y)
+    return in_float32(xp, partial(_logarithmic_mean, xp))(x, y)
+
+
+def _exprel(xp: Namespace, x: Array) -> Array:
+    """Return the quotient by a product, which is finite where the exponential is not."""
+    near, over, end = xp.abs(x) < 1, x > _too_far(xp, x), x == -math.inf
+    outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
+    half = xp.exp(outside / 2.0)
+    far = (half / outside) * half - 1.0 / outside
+    far = xp.where(end, 0.0, xp.where(over, xp.exp(xp.where(over, x, 0.0)), far))
+    return xp.where(near, polynomial(xp.where(near, x, 0.0), EXPONENTIAL), far)
+
+
+def _sinhc(xp: Namespace, x: Array) -> Array:
+    """Return the quotient, by half of a product of exponentials."""
+    near, over = xp.abs(x) < 1, xp.abs(x) > _too_far(xp, x)
+    outside = xp.abs(xp.where(xp.logical_or(near, over), 1.0, x))
+    half = xp.exp(outside / 2.0)
+    far = (half / (2.0 * outside)) * half - xp.exp(-outside) / (2.0 * outside)
+    inside = xp.where(near, x, 0.0)
+    series = polynomial(inside * inside, HYPERBOLIC)
+    infinite = xp.exp(xp.abs(xp.where(over, x, 0.0)))
+    return xp.where(near, series, xp.where(over, infinite, far))
+
+
+def _too_far(xp: Namespace, x: Array) -> float:
+    """Return a number whose exponential over it is too large; that of its half is not."""
+    return 1.5 * math.log(limits(xp, x).max)
+
+
+def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
+    """Return the transform: by the series of exprel, by powers, and what it is at 0."""
+    zero = xp.abs(x) < limits(xp, x).smallest_nonzero
+    log = xp.log(xp.where(zero, 1.0, x))  # safeops: ignore[SO001]  (`zero` has what is near 0)
+    exponent = lmbda * log
+    near, grows = xp.abs(exponent) < 1, exponent >= 1
+    series = log * polynomial(xp.where(near, exponent, 0.0), EXPONENTIAL)
+    # Half of a power, so that its product with 1 / lmbda is not too large too early.
+    base, order = xp.where(grows, x, 1.0), xp.where(grows, lmbda, 1.0)
+    half = xp.pow(base, order / 2.0)
+    large = (half / order) * half - 1.0 / order
+    rest = xp.logical_or(xp.logical_or(near, grows), zero)
+    order = xp.where(rest, 1.0, lmbda)
+    small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order
+    order = xp.where(xp.logical_and(zero, xp.logical_not(lmbda <= 0)), lmbda, 1.0)
+    ground = (safe_pow(xp.where(zero, x, 1.0), order) - 1.0) / order
+    ground = xp.where(lmbda <= 0, -math.inf, ground)
+    return xp.where(zero, ground, xp.where(near, series, xp.where(grows, large, small)))
+
+
+def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
+    """Return the inverse: by the series of log1p over its argument, and by a power."""
+    product = lmbda * y
+    near = xp.abs(product) < 0.125  # noqa: PLR2004  (the bound of the series)
+    inside = xp.where(near, product, 0.0)
+    series = xp.exp(xp.where(near, y, 0.0) * polynomial(inside, LOGARITHM))
+    base = 1.0 + xp.where(near, 0.0, product)
+    base = xp.where(base < 0, xp.log(xp.where(base < 0, base, 1.0)), base)
+    power = safe_pow(base, 1.0 / xp.where(near, 1.0, lmbda))
+    pole = xp.logical_and(base == 0, lmbda < 0)
+    return xp.where(near, series, xp.where(pole, math.inf, power))
+
+
+def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
+    """
+    Return the mean of the two over a constant, their geometric mean, times that.
+
+    So no square of them leaves the range: the mean of multiples is the multiple of the mean.
+    """
+    bound = limits(xp, x)
+    least = bound.smallest_nonzero
+    zero = xp.logical_or(
+        xp.logical_and(xp.abs(x) < least, y > -least), xp.logical_and(xp.abs(y) < least, x > -least)
+    )
+    x, y = xp.where(zero, 1.0, x), xp.where(zero, 1.0, y)
+    scale = xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y))
+    most = 0.5 / bound.smallest_normal  # of a larger one the reciprocal is flushed
+    scale = stop_gradient(xp.where(scale > most, most, scale))
+    inverse = stop_gradient(1.0 / scale)
+    x, y = x * inverse, y * inverse
+    middle = 0.5 * x + 0.5 * y
+    part = (0.5 * x - 0.5 * y) / middle  # safeops: ignore[SO001]  (0 if they differ in sign: NaN)
+    near = xp.logical_and(xp.logical_and(x > 0, y > 0), xp.abs(part) < 0.25)  # noqa: PLR2004  (of the series)
+    inside = xp.where(near, part, 0.0)
+    series = middle / polynomial(inside * inside, TANGENT)
+    x, y = xp.where(near, 2.0, x), xp.where(near, 1.0, y)
+    far = (x - y) / (xp.log(x) - xp.log(y))
+    return xp.where(zero, 0.0, scale * xp.where(near, series, far))

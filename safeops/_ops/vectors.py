@@ -1,0 +1,147 @@
+"""
+Vectors on the last axis: their directions, the angles between them, and those of four points.
+
+Where only the direction counts, a vector is divided by its largest entry first: a constant, which
+cancels, so that no derivative of it is needed and no square leaves the range.
+"""
+
+import math
+
+from safeops._backends import limits
+from safeops._ops.norms import safe_norm, safe_normalize
+from safeops._ops.series import ARC_SINE, polynomial
+from safeops._ops.where import stop_gradient
+from safeops._typing import Array, Axis, Namespace
+
+
+def require_shape(x: Array, *tail: int, of: str) -> None:
+    """Raise ValueError if the last axes are known and have other lengths."""
+    shape = x.shape
+    if getattr(shape, "rank", 0) is None:
+        return
+    given = tuple(shape)[-len(tail) :]
+    fits = len(given) == len(tail)
+    if not (fits and all(a in {None, b} for a, b in zip(given, tail, strict=True))):
+        wanted = ", ".join(map(str, tail))
+        msg = f"expected {of} of shape (..., {wanted}), got {tuple(shape)}"
+        raise ValueError(msg)
+
+
+# Parts of arrays: entries keep the last axis, with length 1.
+
+
+def entries(x: Array, number: int) -> list[Array]:
+    """Return the entries along the last axis."""
+    return [x[..., i : i + 1] for i in range(number)]
+
+
+def rows(xp: Namespace, *given: Array) -> Array:
+    """Return the matrix of these rows."""
+    return xp.concat([xp.expand_dims(row, axis=-2) for row in given], axis=-2)
+
+
+def total(xp: Namespace, x: Array) -> Array:
+    """Return the sum along the last axis."""
+    return xp.sum(x, axis=-1, keepdims=True)
+
+
+def cross_terms(xp: Namespace, a: Array, b: Array) -> tuple[Array, Array]:
+    """Return the products of which the cross product is the difference."""
+    (x, y, z), (u, v, w) = entries(a, 3), entries(b, 3)
+    return xp.concat([y * w, z * u, x * v], axis=-1), xp.concat([z * v, x * w, y * u], axis=-1)
+
+
+def cross(xp: Namespace, a: Array, b: Array) -> Array:
+    """Return the cross product."""
+    more, less = cross_terms(xp, a, b)
+    return more - less
+
+
+def scaled(xp: Namespace, x: Array) -> tuple[Array, Array]:
+    """Return `x` over its largest entry, which is a constant; and where all are 0, ones there."""
+    bound = limits(xp, x)
+    peak = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
+    zero = peak < bound.smallest_normal
+    # No quotient by the peak: forward mode of TensorFlow (2.21) multiplies its slope for that,
+    # which is beyond the range, with 0. And a reciprocal must not be flushed.
+    most = 0.5 / bound.smallest_normal
+    scale = xp.where(zero, 1.0, xp.where(peak > most, most, peak))
+    return xp.where(zero, 1.0, x) * stop_gradient(1.0 / scale), zero
+
+
+def unit(xp: Namespace, x: Array) -> tuple[Array, Array]:
+    """Return `x` over its length; and where it is 0, some other unit vector there."""
+    inside, zero = scaled(xp, x)
+    return inside / xp.sqrt(total(xp, inside * inside)), zero
+
+
+# Angles.
+
+
+def _chords(xp: Namespace, a: Array, b: Array, axis: Axis) -> tuple[Array, Array, Array, Array]:
+    """
+    Return the difference and the sum of the directions, and where the angle is a constant: 0 or pi.
+
+    It is where the chord is no longer than its rounding: two an entry of each direction, and
+    factors that all entries share.
+    """
+    a, b = safe_normalize(a, axis=axis), safe_normalize(b, axis=axis)
+    difference, together = a - b, a + b
+    rounding = 8 * limits(xp, a).eps * (xp.abs(a) + xp.abs(b))
+
+    def throughout(x: Array) -> Array:
+        return xp.all(x, axis=axis, keepdims=True)
+
+    parallel, opposite = (throughout(xp.abs(x) <= rounding) for x in (difference, together))
+    zero = xp.logical_or(throughout(a == 0), throughout(b == 0))
+    return difference, together, xp.logical_or(parallel, zero), opposite
+
+
+def _between(xp: Namespace, difference: Array, together: Array, axis: Axis, other: Array) -> Array:
+    """Return the angle of directions by Kahan's formula; some number at the `other` ones."""
+    far, near = (
+        safe_norm(xp.where(other, 1.0, x), axis=axis, keepdims=True) for x in (difference, together)
+    )
+    return 2.0 * xp.atan2(far, near)
+
+
+def angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
+    """Return the angle of two vectors."""
+    difference, together, none, half = _chords(xp, a, b, axis)
+    found = _between(xp, difference, together, axis, xp.logical_or(none, half))
+    return xp.where(none, 0.0, xp.where(half, math.pi, found))
+
+
+def squared_angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
+    """Return the square of the angle: of short chords by the series in their squares."""
+    difference, together, none, half = _chords(xp, a, b, axis)
+    constant = xp.logical_or(none, half)
+    square = xp.sum(difference * difference, axis=axis, keepdims=True)
+    short = square < 0.5  # noqa: PLR2004  (the bound of the series)
+    square = xp.where(short, square, 0.0)
+    series = square * polynomial(square, ARC_SINE)
+    far = _between(xp, difference, together, axis, xp.logical_or(short, constant))
+    far = xp.where(none, 0.0, xp.where(half, math.pi**2, far * far))
+    return xp.where(short, series, far)
+
+
+def dihedral(xp: Namespace, a: Array, b: Array, c: Array, d: Array) -> Array:
+    """Return the torsion angle; no length counts, so that all are scaled."""
+    steps = [scaled(xp, x) for x in (b - a, c - b, d - c)]
+    (first, axis, last), stays = zip(*steps, strict=True)
+    one, other = cross_terms(xp, first, axis), cross_terms(xp, axis, last)
+    line = xp.logical_or(_is_line(xp, *one), _is_line(xp, *other))
+    for still in stays:
+        line = xp.logical_or(line, still)
+    n, m = (scaled(xp, xp.where(line, 1.0, more - less))[0] for more, less in (one, other))
+    along, _ = unit(xp, xp.where(line, 1.0, axis))
+    y, x = total(xp, cross(xp, n, m) * along), total(xp, n * m)
+    found = xp.atan2(xp.where(line, 0.0, y), xp.where(line, 1.0, x))
+    # The sign of a 0 does not count: trans is pi.
+    return found + xp.where(found <= -math.pi, 2 * math.pi, xp.zeros_like(found))
+
+
+def _is_line(xp: Namespace, more: Array, less: Array) -> Array:
+    """Whether a cross product is its own rounding: three units for each of its terms, or less."""
+    rounding = 4 * limits(xp, more).eps * (xp.abs(more) + xp.abs(less))
+    return xp.all(xp.abs(more - less) <= rounding, axis=-1, keepdims=True)

@@ -1,0 +1,477 @@
+"""
+The double where: a branch never sees the entries that it will not supply.
+
+``where(x > 0, log(x), 0)`` has gradient NaN at 0. The backward pass sends 0 into the branch not
+taken, whose slope is ``1 / 0 = inf``, and ``0 * inf`` is NaN. The outer `where` cannot help: it
+comes after the value is made. An inner one, which hands the branch a harmless number instead of x,
+makes the slope finite. Both are needed: with the outer one alone reverse mode is NaN, with the
+inner one alone forward mode carries the tangent of the harmless number.
+
+Source: the `where` note of TensorFlow Probability (2019); the JAX FAQ, "Gradients contain NaN
+where using where".
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import update_wrapper
+from typing import Any
+
+from safeops._backends import (
+    COMPLEX,
+    INTEGER,
+    as_result,
+    backend_of,
+    dtype_name,
+    enter,
+    enter_mask,
+    hosted,
+    refuse_none,
+)
+from safeops._backends.array_api import SCALARS
+from safeops._backends.speech import speak, speaking
+from safeops._typing import Array, Backend, Function, Namespace
+
+
+def double_where(
+    xp: Namespace, cond: Array, args: Sequence[Array], on_true: Any, on_false: Any, dead: Any = 1.0
+) -> Array:
+    """
+    Same as ``on_true(*args) if cond else on_false(*args)``, elementwise, gradients included.
+
+    A branch that is no function is the value itself. Neither branch sees the other's entries: it
+    gets `dead` there, one number for all arguments or a tuple with one for each.
+    """
+    if on_true is None or on_false is None:
+        msg = "expected a number or an array as fill_value, got None"
+        raise TypeError(msg)
+    dead = dead if isinstance(dead, tuple) else (dead,) * len(args)
+    taken = _on_true(xp, cond, args, on_true, dead)
+    return xp.where(cond, taken, _on_false(xp, cond, args, on_false, dead))
+
+
+def _on_true(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead: Any) -> Any:
+    if not callable(branch):
+        return branch
+    return branch(*(_guard(xp, cond, x, x, d) for x, d in zip(args, dead, strict=True)))
+
+
+def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead: Any) -> Any:
+    # Not _on_true with logical_not(cond): for that TensorFlow's Grappler writes x > 0 in place of
+    # not (x <= 0), and a NaN changes sides (2.21).
+    if not callable(branch):
+        return branch
+    return branch(*(_guard(xp, cond, x, d, x) for x, d in zip(args, dead, strict=True)))
+
+
+def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> Any:
+    """Leave Python scalars as they are: they have no gradient to protect, and no placeholder."""
+    alone = isinstance(x, SCALARS) and if_true is if_false  # 0-d results of NumPy are floats too
+    return x if alone else xp.where(cond, if_true, if_false)
+
+
+@speaking
+def stop_gradient(x: Array, /) -> Array:
+    """
+    The value of `x`, as a constant: every derivative through it is 0.
+
+    Same as ``x``.
+
+    Parameters
+    ----------
+    x : array, shape (...), any dtype
+        Any value.
+
+    Returns
+    -------
+    array, shape (...)
+        `x` itself where the framework has no derivatives, else a detached view.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not an array of a supported framework.
+
+    Notes
+    -----
+    **Gradient.** 0 in every mode and order.
+
+    **Source.** `torch.Tensor.detach`, `jax.lax.stop_gradient`, `tf.stop_gradient`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> stop_gradient(np.asarray([1.0, 2.0]))
+    array([1., 2.])
+    """
+    backend = backend_of(x)
+    if _is_array(x):
+        backend.check(x)
+    return backend.stop_gradient(x)
+
+
+@speaking
+def safe_where(
+    cond: Array,
+    args: Array | tuple[Array, ...],
+    f1: Function,
+    f2: Function | None = None,
+    /,
+    *,
+    fill_value: Any = None,
+    placeholder: Any = None,
+) -> Array:
+    """
+    `f1` where `cond`, elsewhere `f2` or `fill_value`; the branch not taken has gradient 0.
+
+    Same as ``f1(*args) if cond else (f2(*args) or fill_value)``, elementwise. A call of
+    `array_api_extra.apply_where` means the same here.
+
+    Parameters
+    ----------
+    cond : array, shape (...), boolean
+        True where `f1` supplies the value. Must broadcast against `args`.
+    args : array or tuple of arrays, shape (...), any dtype
+        Arguments of `f1` and `f2`. Python scalars are passed on unchanged.
+    f1, f2 : callable
+        Elementwise functions of the arguments. Give exactly one of `f2` and `fill_value`.
+    fill_value : scalar or array, optional
+        Value where `cond` is False. An array has its own gradient there.
+    placeholder : scalar, array or tuple, optional
+        What a branch sees in entries that it does not supply: a point of its domain, one for all
+        arguments or a tuple with one for each. Default: the argument itself, as a constant. That
+        makes gradients with respect to `args` right whatever the branch does there. To protect
+        also what the branch closes over (parameters), or to keep NaN detectors silent, give a
+        number at which the branch is finite.
+
+    Returns
+    -------
+    array, shape (...)
+        The shapes of `cond`, `args` and the branches, broadcast; their dtypes, promoted.
+
+    Raises
+    ------
+    TypeError
+        If `cond` is not boolean, `f1` or `f2` is not a function, not exactly one of `f2` and
+        `fill_value` is given, or arrays belong to different frameworks.
+
+    Notes
+    -----
+    **Gradient.** That of the branch taken; 0 to `args` from the other one, at every order. On NumPy
+    there is none; without a placeholder floating-point warnings are silenced there, because
+    entries not taken would raise them.
+
+    **Source.** Double where: TensorFlow Probability's `where` note; the signature is that of
+    `array_api_extra.apply_where`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([4.0, 0.0])
+    >>> safe_where(x > 0, x, lambda x: 1 / x, fill_value=0)
+    array([0.25, 0.  ])
+    """
+    if (f2 is None) == (fill_value is None):
+        msg = "Exactly one of f2 and fill_value must be given, the value where cond is False"
+        raise TypeError(msg)
+    _require_function("f1", f1)
+    _require_function("f2", f2)
+    operands = args if isinstance(args, tuple) else (args,)
+    backend, cond, operands, (fill,) = _enter_branches(cond, operands, (fill_value,))
+    dead = _placeholders(backend, operands, placeholder)
+    other = _materialise(backend, fill, cond) if f2 is None else f2
+    with _quiet(backend, placeholder):
+        return double_where(backend.xp, cond, operands, _one_array(f1), _one_array(other), dead)
+
+
+@speaking
+def vectorized_cond(
+    pred: Array,
+    true_fun: Function,
+    false_fun: Function,
+    /,
+    *operands: Array,
+    placeholder: Any = None,
+) -> Any:
+    """
+    `true_fun` where `pred`, elsewhere `false_fun`; the branch not taken has gradient 0.
+
+    Same as ``true_fun(*operands) if pred else false_fun(*operands)``, elementwise: the argument
+    order of `jax.lax.cond`.
+
+    Parameters
+    ----------
+    pred : array, shape (...), boolean
+        True where `true_fun` supplies the value.
+    true_fun, false_fun : callable
+        Elementwise functions of all operands. Each may return a tuple, list or dict of arrays, the
+        two in the same structure.
+    *operands : array, shape (...), any dtype
+        Broadcast against each other and `pred` before a branch sees them. Python scalars are
+        passed on unchanged.
+    placeholder : scalar, array or pair, optional
+        What a branch sees in entries that it does not supply, as in `safe_where`. A pair has one
+        for `true_fun` and one for `false_fun`.
+
+    Returns
+    -------
+    array, or tuple, list or dict of arrays
+        The structure that the branches return.
+
+    Raises
+    ------
+    TypeError
+        If `pred` is not boolean, a branch is not a function, the branches return different
+        structures, or arrays belong to different frameworks.
+    ValueError
+        If `placeholder` is a tuple of another length than 2.
+
+    Notes
+    -----
+    **Gradient.** That of the branch taken; 0 to `operands` from the other one, at every order.
+
+    **Source.** `jax.lax.cond`, made elementwise by a double where.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([4.0, 0.0])
+    >>> vectorized_cond(x > 0, lambda x: 1 / x, lambda x: x - 1, x)
+    array([ 0.25, -1.  ])
+    """
+    _require_function("true_fun", true_fun)
+    _require_function("false_fun", false_fun)
+    backend, cond, operands, _ = _enter_branches(pred, operands, ())
+    xp = backend.xp
+    in_true, in_false = _pair(placeholder)
+    with _quiet(backend, in_true, in_false):
+        dead = _placeholders(backend, operands, in_true)
+        taken = _on_true(xp, cond, operands, true_fun, dead)
+        dead = _placeholders(backend, operands, in_false)
+        other = _on_false(xp, cond, operands, false_fun, dead)
+        return _map_leaves(lambda a, b: xp.where(cond, a, b), taken, other)
+
+
+@speaking
+def make_safe(
+    f: Function, domain: Function, /, *, placeholder: Any, fill_value: Any
+) -> Callable[..., Array]:
+    """
+    Turn an elementwise function into a safe one: `fill_value`, gradient 0, outside `domain`.
+
+    Same as ``f(*args) if domain(*args) else fill_value``, elementwise; NaN stays NaN.
+
+    Parameters
+    ----------
+    f : callable
+        Elementwise function of one or more arrays.
+    domain : callable
+        Boolean function of the same arrays, True where `f` and its derivatives are finite.
+    placeholder : scalar or tuple
+        A point of the domain, one number for all arguments or a tuple with one for each.
+    fill_value : scalar or array
+        Value outside the domain.
+
+    Returns
+    -------
+    callable
+        Function of arrays, shape (...), real or complex floating, promoted to one dtype. A NaN in
+        any argument reaches `f`, whatever `domain` says of it.
+
+    Raises
+    ------
+    TypeError
+        If `f` or `domain` is not a function; from the result, for arrays of different frameworks.
+
+    Notes
+    -----
+    **Gradient.** That of `f` inside the domain, 0 outside, at every order.
+
+    **Source.** Double where, with the placeholder in the domain: the library's own operations are
+    made in this way.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> log = make_safe(np.log, lambda x: x > 0, placeholder=1.0, fill_value=0.0)
+    >>> log(np.asarray([1.0, 0.0, np.nan]))
+    array([ 0.,  0., nan])
+    """
+    _require_function("f", f)
+    _require_function("domain", domain)
+    return _Safe(f, domain, placeholder, fill_value)
+
+
+class _Safe:
+    """A function made safe: an object, which can be pickled if what it is made of can."""
+
+    def __init__(self, f: Function, domain: Function, placeholder: Any, fill_value: Any) -> None:
+        self.f, self.domain = f, domain
+        self.placeholder, self.fill_value = placeholder, fill_value
+        update_wrapper(self, f)
+
+    def __call__(self, *args: Array, **named: Array) -> Array:
+        """Return `f` inside the domain and where an argument is NaN, else the fill."""
+        try:
+            return as_result(self._value(args, named))
+        except (TypeError, ValueError) as error:
+            speak(error, self, args, named)
+            raise
+
+    def _value(self, args: tuple[Array, ...], named: dict[str, Array]) -> Array:
+        if named:
+            msg = f"expected arrays by position, got {', '.join(named)} by name; drop the name"
+            raise TypeError(msg)
+        args, also = hosted(args, {"fill_value": self.fill_value})
+        xp, *rest = enter(*args, also=tuple(also.values()), complex_too=True)
+        *arrays, fill = rest
+        kept = enter_mask(self.domain(*arrays), arrays[0])
+        for x in arrays:
+            kept = xp.logical_or(kept, xp.isnan(x))
+        backend = backend_of(*arrays)
+        dead = _placeholders(backend, arrays, self.placeholder)
+        with _quiet(backend, self.placeholder):
+            return double_where(xp, kept, arrays, self.f, fill, dead)
+
+    def __repr__(self) -> str:
+        return f"make_safe({getattr(self, '__name__', self.f)})"
+
+
+def _enter_branches(
+    cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
+) -> tuple[Backend, Array, tuple[Any, ...], tuple[Any, ...]]:
+    """
+    Return the backend, then the condition, the operands and what else there is as its arrays.
+
+    Each in its own dtype, and the condition in the shape of all: what a branch gets has it too, and
+    so has the result, also if the branch drops an operand.
+    """
+    backend = backend_of(cond, *operands, *also)
+    refuse_none(operands)
+    (cond, *rest), _ = hosted((cond, *operands, *also), {})
+    operands, also = tuple(rest[: len(operands)]), tuple(rest[len(operands) :])
+    # Without an array there is an np.float64, a Python float too, beside whose owner all is alike.
+    like = next((x for x in (cond, *operands, *also) if _is_array(x)), cond)
+    cond = enter_mask(cond, like)
+    if cond is None:
+        msg = "expected a boolean array as condition, got None"
+        raise TypeError(msg)
+    for x in operands:
+        if _is_array(x):
+            backend.check(x)
+    owned = ((x, _is_array(x) or backend.owns(x)) for x in operands)  # np.float64 too, by NumPy
+    operands = tuple(backend.cast(x, x.dtype, x) if own else x for x, own in owned)
+    arrays = (x for x in operands if _is_array(x))
+    return backend, backend.xp.broadcast_arrays(cond, *arrays)[0], operands, also
+
+
+def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
+    """Return what a branch sees in dead entries of each operand."""
+    dead = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
+    if len(dead) != len(operands):
+        msg = f"expected a placeholder for each of {len(operands)} arguments, got {len(dead)}"
+        raise ValueError(msg)
+    return tuple(_fitting(backend, d, x) for d, x in zip(dead, operands, strict=True))
+
+
+def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
+    """Return a placeholder in the dtype of its operand; for None the operand, as a constant."""
+    if not _is_array(x):
+        return x
+    if dead is None:
+        return backend.stop_gradient(x)
+    backend_of(dead, x)
+    dead = hosted((dead, x), {})[0][0]
+    if _is_array(dead):
+        backend.check(dead)
+    if _width(dead) > _width(x):
+        given = dtype_name(dead.dtype) if _is_array(dead) else dead
+        msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {given}"
+        raise TypeError(msg)
+    if isinstance(dead, SCALARS) and _width(x) == 0:  # TensorFlow makes no integer of 1.0
+        dead = bool(dead) if dtype_name(x.dtype) == "bool" else int(dead.real)
+    return backend.cast(dead, x.dtype, x)
+
+
+def _width(x: Any) -> int:
+    """Return 0 for what integers can hold, 1 for real numbers, 2 for complex ones."""
+    if isinstance(x, SCALARS):
+        whole = isinstance(x, int) or (isinstance(x, float) and x.is_integer())
+        return 2 if isinstance(x, complex) else 0 if whole else 1
+    name = dtype_name(x.dtype)
+    return 2 if name in COMPLEX else 0 if name in INTEGER else 1
+
+
+def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
+    """Return a fill value as `where` takes it: Python scalars stay weak."""
+    if isinstance(fill_value, SCALARS):
+        return fill_value
+    backend.check(fill_value)
+    return backend.cast(fill_value, fill_value.dtype, like)
+
+
+def _require_function(name: str, f: Any) -> None:
+    """Say why an array will not do where a function is needed."""
+    if f is None and name == "f2":
+        return
+    if not callable(f):
+        msg = (
+            f"expected a function as {name}, got {type(f).__name__}; an array computed beforehand "
+            "cannot be protected: its NaN slopes are on the tape already, so pass the function "
+            "that makes it"
+        )
+        raise TypeError(msg)
+
+
+def _one_array(branch: Any) -> Any:
+    """Let a branch return one array only; what is no function is the value itself."""
+    if not callable(branch):
+        return branch
+
+    def checked(*args: Array) -> Array:
+        value = branch(*args)
+        if isinstance(value, (tuple, list, dict, type(None))):
+            kind = type(value).__name__
+            msg = f"expected a branch that returns one array, got {kind}; use vectorized_cond"
+            raise TypeError(msg)
+        return value
+
+    return checked
+
+
+def _pair(placeholder: Any) -> tuple[Any, Any]:
+    if not isinstance(placeholder, tuple):
+        return placeholder, placeholder
+    if len(placeholder) != 2:  # noqa: PLR2004  (a pair)
+        msg = f"expected a pair of placeholders, one for each branch, got {len(placeholder)}"
+        raise ValueError(msg)
+    return placeholder
+
+
+def _quiet(backend: Backend, *placeholders: Any) -> AbstractContextManager[Any]:
+    """Silence warnings only where dead entries enter a branch as they are."""
+    every = [q for p in placeholders for q in (p if isinstance(p, tuple) else (p,))]
+    return backend.quiet() if any(p is None for p in every) else nullcontext()
+
+
+def _is_array(x: Any) -> bool:
+    return x is not None and not isinstance(x, SCALARS)
+
+
+def _map_leaves(select: Function, a: Any, b: Any) -> Any:
+    """Apply `select` to the arrays of two equal structures."""
+    if not isinstance(a, (tuple, list, dict)) and not isinstance(b, (tuple, list, dict)):
+        return select(a, b)
+    if type(a) is not type(b) or len(a) != len(b) or (isinstance(a, dict) and a.keys() != b.keys()):
+        msg = f"expected branches that return one structure, got {_shape(a)} and {_shape(b)}"
+        raise TypeError(msg)
+    if isinstance(a, dict):
+        return {key: _map_leaves(select, a[key], b[key]) for key in a}
+    leaves = [_map_leaves(select, x, y) for x, y in zip(a, b, strict=True)]
+    return type(a)(*leaves) if hasattr(a, "_fields") else type(a)(leaves)
+
+
+def _shape(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return f"dict with keys {sorted(map(str, tree))}"
+    size = f" of {len(tree)}" if isinstance(tree, (tuple, list)) else ""
+    return f"{type(tree).__name__}{size}"

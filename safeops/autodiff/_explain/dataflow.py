@@ -1,0 +1,94 @@
+"""Whether what a line computes decides which of its entries a later line drops."""
+
+import ast
+from collections.abc import Iterator
+
+from safeops.autodiff._explain.locations import Location
+from safeops.autodiff._explain.rewrites import Page, named, span_of
+
+# Selections that look at the values that they select from.
+BY_VALUE = frozenset(
+    """
+    aminmax argmax argmin clamp clamp_max clamp_min clip cummax cummin fmax fmin kthvalue max
+    maximum median min minimum mode nan_to_num nanmax nanmean nanmedian nanmin nansum relu sort
+    threshold topk
+    """.split()  # noqa: SIM905  (names read best in a row)
+)
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+
+
+def decides(page: Page, node: ast.expr, selection: str, at: Location | None) -> bool | None:
+    """Whether an expression decides what a selection of its entries drops; None if unknown."""
+    if selection in BY_VALUE:
+        return True
+    choices = [] if at is None else list(choices_at(page, at))
+    if not choices:
+        return None
+    every = [part for choice in choices for part in ast.walk(choice)]
+    if any(ast.dump(part) == ast.dump(node) for part in every):
+        return True
+    names = names_from(page, node, choices[0])
+    if names is None:
+        return None
+    return any(isinstance(part, ast.Name) and part.id in names for part in every)
+
+
+def names_from(page: Page, node: ast.expr, choice: ast.expr) -> set[str] | None:
+    """Return the names that an expression goes into before a choice; None if nobody knows."""
+    statement, scope = statement_of(page, node), scope_of(page, node)
+    if statement is statement_of(page, choice):
+        return set()
+    is_named = isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
+    if not is_named or scope is not scope_of(page, choice):
+        return None
+    return tainted(scope, set(targets(statement)))
+
+
+def choices_at(page: Page, at: Location) -> Iterator[ast.expr]:
+    """Give what is selected by on a line: conditions, indices, masks."""
+    last = at.line if at.span is None else at.span[1]
+    for node in page.expressions:
+        if node.lineno > last or span_of(node)[1] < at.line:
+            continue
+        if isinstance(node, ast.Subscript):
+            yield node.slice
+        elif isinstance(node, ast.Call) and named(node) == "where":
+            yield from node.args[: 1 if len(node.args) == 3 else None]  # noqa: PLR2004  (both branches are given)
+        elif isinstance(node, ast.Call) and named(node) in MASKS:
+            yield from node.args[-2:]
+
+
+MASKS = ("gather", "index_fill", "index_select", "masked_fill", "masked_select", "take")
+
+
+def statement_of(page: Page, node: ast.AST) -> ast.AST:
+    """Return the statement that an expression is part of."""
+    *_, statement = page.around(node)
+    return statement
+
+
+def scope_of(page: Page, node: ast.AST) -> ast.AST:
+    """Return the function in which an expression is evaluated."""
+    while not isinstance(node, Scope):
+        node = page.parents[node]
+    return node
+
+
+def targets(statement: ast.AST) -> Iterator[str]:
+    """Give the names that a statement assigns to."""
+    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        left = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (part.id for x in left for part in ast.walk(x) if isinstance(part, ast.Name))
+
+
+def tainted(scope: ast.AST, names: set[str]) -> set[str]:
+    """Return the names that values of these go into, in whatever order the statements run."""
+    before = 0
+    while len(names) > before:
+        before = len(names)
+        for statement in ast.walk(scope):
+            if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
+                used = ast.walk(statement.value) if statement.value is not None else ()
+                if any(isinstance(part, ast.Name) and part.id in names for part in used):
+                    names |= set(targets(statement))
+    return names

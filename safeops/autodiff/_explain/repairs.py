@@ -1,0 +1,192 @@
+"""The repair of a line: which piece of the source to replace, by what."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from safeops.autodiff._explain.dataflow import decides
+from safeops.autodiff._explain.locations import Location, location
+from safeops.autodiff._explain.rewrites import (
+    Page,
+    Rewriting,
+    enclosing_wheres,
+    expression_at,
+    is_along_axis,
+    page_of,
+    rewritten,
+    safe_operation,
+    safe_where_of,
+    softmax_of,
+    span_of,
+)
+
+if TYPE_CHECKING:
+    import ast
+
+    from safeops.autodiff._explain.report import Finding
+
+LOGARITHMS = ("log", "log10", "log1p", "log2")
+# What serves every program whose entries are dropped later.
+MASKED = {
+    "jax": "safeops.autodiff.jax.grad(f) in place of jax.grad(f)",
+    "tensorflow": "safeops.autodiff.tensorflow.GradientTape in place of that of TensorFlow",
+    "torch": "safeops.autodiff.torch.backward(loss) in place of loss.backward()",
+}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a program: some of its lines, as they are and as they become."""
+
+    where: Location
+    old: str
+    new: str
+
+    def applied(self, source: str) -> str:
+        """Return the source of the file with the change."""
+        lines = source.splitlines(keepends=True)
+        start = self.where.line - 1
+        end = start + len(self.old.splitlines())
+        if "".join(lines[start:end]).rstrip("\n") != self.old:
+            msg = f"expected a source with these lines at {self.where}, got another: {self.old}"
+            raise ValueError(msg)
+        return "".join([*lines[:start], f"{self.new}\n", *lines[end:]])
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What to do: an edit, the line that imports what it uses, and a sentence."""
+
+    edit: Edit | None = None
+    imports: str = ""
+    text: str = ""
+
+
+NOTHING = Repair()
+
+
+@dataclass
+class Target:
+    """The expression that a repair replaces."""
+
+    page: Page
+    node: "ast.expr"
+    name: str  # of what takes its place
+    change: Rewriting
+    caveat: str = ""  # what the edit takes for granted
+
+
+def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
+    """Return what to do about findings; edits of the same lines are all in each."""
+    targets = [target_of(finding, framework) for finding in findings]
+    every = [target for target in targets if target is not None]
+    pairs = zip(findings, targets, strict=True)
+    return [repair_of(finding, target, every, framework) for finding, target in pairs]
+
+
+def target_of(finding: "Finding", framework: str) -> Target | None:
+    """Return the expression to replace: the `where` around an operation, or the operation."""
+    where = finding.where
+    page = None if where is None else page_of(where.file)
+    if page is None or where is None or finding.kind == "UNKNOWN":
+        return None
+    node = expression_at(page, where, finding.operation)
+    if node is None:
+        return None
+    if finding.kind == "BLOCKED":
+        for call in enclosing_wheres(page, node):
+            change = safe_where_of(page, call) if is_selection(call, finding) else None
+            if change is not None:
+                return Target(page, call, "safe_where", change)
+    return operation_target(finding, page, node, framework)
+
+
+def is_selection(call: "ast.Call", finding: "Finding") -> bool:
+    """Whether a `where` is what dropped the entries, as far as that is known."""
+    if finding.selection not in ("where", ""):
+        return False
+    at = finding.selected_at
+    if at is None or at.span is None:
+        return at is None or call.lineno <= at.line <= span_of(call)[1]
+    return at.span == span_of(call)
+
+
+def operation_target(
+    finding: "Finding", page: Page, node: "ast.expr", framework: str
+) -> Target | None:
+    """Return the operation as what to replace, if the program selects as before then."""
+    caveat, options = "", ""
+    if finding.nan_operand:  # which a safe operation keeps
+        if framework == "torch" or not is_along_axis(node):
+            return None
+        caveat = NO_NAN
+    if finding.kind == "BLOCKED" and finding.value != "finite":
+        by_value = decides(page, node, finding.selection, finding.selected_at)
+        if by_value and (finding.value != "-inf" or finding.operation not in LOGARITHMS):
+            return None
+        caveat = UNSURE if by_value is None else caveat
+        options = ', fill_value=float("-inf")' if by_value else ""
+    found = safe_operation(page, node, options)
+    if found is None:
+        return None
+    if found[0] in OVERFLOWING and finding.value in ("", "finite"):
+        if finding.value and found[0] != "safe_pow":  # at 0 a quotient is not finite
+            return None
+        caveat += BESIDE
+    return Target(page, node, *found, caveat)
+
+
+# At a tiny denominator or a huge base the slope overflows, and that of these does too.
+OVERFLOWING = ("safe_div", "safe_pow", "safe_reciprocal")
+BESIDE = "; the edit is for a singular point, not for a slope that overflows beside it"
+UNSURE = "; the edit is for a selection that does not look at this value"
+# JAX and TensorFlow run a softmax as several operations, which make NaN of a row of -inf.
+NO_NAN = "; the edit is for rows without NaN in the input"
+
+
+def repair_of(
+    finding: "Finding", target: Target | None, every: Sequence[Target], framework: str
+) -> Repair:
+    """Return what to do about one finding."""
+    text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
+    if finding.kind == "BLOCKED" and finding.nan_operand:
+        where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
+        text = f"leave the NaN out {where}, or {text}"
+    if target is None or finding.where is None:
+        return Repair(text=softmax_at(finding) or text)
+    changes = {id(t.node): t.change for t in every}
+    line, old, new = rewritten(target.page, changes, target.node)
+    text += target.caveat
+    names = sorted({t.name for t in every if f"{t.name}(" in new})
+    edit = Edit(location(finding.where.file, line), old, new)
+    return Repair(edit, f"from safeops import {', '.join(names)}", text)
+
+
+def softmax_at(finding: "Finding") -> str:
+    """Return the call for a softmax that is written out as exponential, sum and division."""
+    page = None if finding.where is None else page_of(finding.where.file)
+    if page is None or finding.where is None or finding.operation != "sub":
+        return ""
+    call = softmax_of(page, expression_at(page, finding.where, "sub"))
+    return (
+        call
+        and f"{call} in place of exponential, sum and division; from safeops import safe_softmax"
+    )
+
+
+TEXTS = {
+    "BLOCKED": "{masked}",
+    "GENUINE": "keep these entries out: there is no finite derivative; "
+    "at a singular point a safe operation chooses one",
+    "FORWARD": "keep these entries out, by safe_where or before the program",
+    "UNKNOWN": "drop the entries before this operation, or write it with others",
+}
+# Of UNKNOWN, where the reason has one of its own.
+WAYS_OUT = {
+    "kernel": "write its backward pass with operations of PyTorch",
+    "loop": "make the loop shorter, or pass a larger limit",
+    "mkldnn": "run it in torch.backends.mkldnn.flags(enabled=False)",
+    "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",
+    "script": "run it in torch.jit.optimized_execution(False)",
+    "sparse": "run it on dense tensors, by to_dense()",
+}

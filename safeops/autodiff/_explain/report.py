@@ -1,0 +1,291 @@
+"""What `explain` finds, as data and as text: where a gradient stops being finite, and why."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from textwrap import dedent
+from typing import Any, Literal, TypeAlias, get_args
+
+from safeops.autodiff._explain.locations import Location
+from safeops.autodiff._explain.repairs import NOTHING, Repair, repairs_of
+
+Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"]
+KINDS: tuple[Kind, ...] = get_args(Kind)  # in the order in which a report has them
+STYLES = {"FORWARD": "bold red", "GENUINE": "bold red", "BLOCKED": "bold yellow"}
+DIM, GOOD = "dim", "green"
+Part: TypeAlias = tuple[str, str]  # a text and its style
+
+
+@dataclass(frozen=True)
+class Finding:
+    """
+    One line of a program at which a gradient stops being finite.
+
+    Attributes
+    ----------
+    kind : {"FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"}
+        What is wrong.
+    operation : str
+        In the words of the array API standard: sqrt, log, div, norm, softmax. "input" for what is
+        not finite before the program has touched it; "" if it could not be found.
+    where : Location or None
+        File, line and source; None if the line is not known.
+    entries : int
+        How many entries it concerns, in all passes.
+    shape : tuple of int
+        The shape that they are in.
+    what : str
+        What the derivative is there, or the value if FORWARD: "inf", "-inf", "nan", "" if unknown.
+    selection : str
+        What dropped BLOCKED entries: where, index, slice, max; "" if unknown.
+    selected_at : Location or None
+        Where it did.
+    nan_operand : bool
+        Whether the operation was given NaN, which a safe operation keeps.
+    value : str
+        What the result is at BLOCKED entries: "finite", "inf", "-inf", "nan", "" if unknown.
+    times : int
+        How often the line ran, with this outcome.
+    repair : Repair
+        What to do: an edit of the program, the import that it needs, and a sentence.
+    reason : {"", "kernel", "loop", "mkldnn", "once", "script", "sparse"}
+        Why it is UNKNOWN; "" for an operation without a rule.
+    entered_at : Location or None
+        The line that brought a NaN in which the operation was given, if it is another line.
+    passed : int
+        How many operations have met the same NaN further on; they are no findings of their own.
+    """
+
+    kind: Kind
+    operation: str
+    where: Location | None = None
+    entries: int = 0
+    shape: tuple[int, ...] = ()
+    what: str = ""
+    selection: str = ""
+    selected_at: Location | None = None
+    nan_operand: bool = False
+    value: str = ""
+    times: int = 1
+    repair: Repair = NOTHING
+    reason: str = ""
+    entered_at: Location | None = None
+    passed: int = 0
+
+    @property
+    def message(self) -> str:
+        """The finding in a sentence."""
+        return MESSAGES[self.kind](self)
+
+
+def _blocked(finding: Finding) -> str:
+    return f"the derivative{_of(finding)} {_what(finding)} never used"
+
+
+def _genuine(finding: Finding) -> str:
+    return f"the derivative{_of(finding)} {_what(finding)} used"
+
+
+def _forward(finding: Finding) -> str:
+    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
+    return f"{subject} {_what(finding)} used"
+
+
+def _unknown(finding: Finding) -> str:
+    why = REASONS[finding.reason].format(finding.operation)
+    rest = "; from here on the gradient is the ordinary one"
+    return why if finding.reason == "once" else why + rest
+
+
+REASONS = {
+    "": "{} has no rule",
+    "kernel": "the derivative of {} is made by code that PyTorch does not see",
+    "loop": "the steps of a {} were not looked at, for want of time",
+    "once": "{} made a gradient that is not finite, and does not run again",
+    "mkldnn": "{} is a kernel of mkldnn, and has no rule",
+    "script": "TorchScript has compiled a graph, in which a selection is a product",
+    "sparse": "the derivative of {} is one of sparse tensors, and has no rule",
+}
+
+
+MESSAGES = {"BLOCKED": _blocked, "GENUINE": _genuine, "FORWARD": _forward, "UNKNOWN": _unknown}
+
+
+def _of(finding: Finding) -> str:
+    return f" of {finding.operation}" if finding.operation else ""
+
+
+def _what(finding: Finding) -> str:
+    """Return what the numbers are, and at how many entries of how many."""
+    size = math.prod(finding.shape)
+    of = f" of {size}" if finding.times == 1 and size > finding.entries else ""
+    passes = f" in {finding.times} passes" if finding.times > 1 else ""
+    count = f"{counted(finding.entries, of)}{passes}" if finding.entries else "entries"
+    verb = "is" if finding.entries == 1 else "are"
+    return f"is {finding.what or 'not finite'} at {count}, which {verb}"
+
+
+def counted(entries: int, of: str = "") -> str:
+    """Return a number of entries in words."""
+    return f"{entries}{of} {'entry' if entries == 1 and not of else 'entries'}"
+
+
+def operations(count: int) -> str:
+    """Return a number of operations in words."""
+    return f"{count} operation{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """
+    What `explain` found, in the order of the kinds.
+
+    Attributes
+    ----------
+    findings : tuple of Finding
+        Nothing in it means that value and gradient are finite.
+    framework : str
+        Whose backward pass it was.
+    checked : str
+        What was looked at, in words.
+    notes : tuple of str
+        What the report cannot say, and why.
+    """
+
+    findings: tuple[Finding, ...]
+    framework: str
+    checked: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.findings
+
+    def assert_clean(self) -> None:
+        """Raise AssertionError, with the report as its text, if anything was found."""
+        if not self.ok:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        """Return the report as plain text."""
+        return "".join(text for text, _ in self._parts())
+
+    __repr__ = __str__
+
+    def __rich__(self) -> Any:
+        """Return the report for rich, which colours it in a terminal."""
+        from rich.text import Text  # noqa: PLC0415  (it is there if it calls this)
+
+        return Text.assemble(*self._parts())
+
+    def _repr_markdown_(self) -> str:
+        """Return the report for a notebook."""
+        if self.ok:
+            return self._verdict()
+        rows = [f"**{f.kind}** {f.message}\n```text\n{_body(f)}\n```" for f in self.findings]
+        return "\n\n".join([*rows, *self._closing()])
+
+    def _verdict(self) -> str:
+        return f"clean: value and gradient are finite; checked {self.checked}"
+
+    def _closing(self) -> list[str]:
+        return [f"checked {self.checked}", *(f"note: {note}" for note in self.notes)]
+
+    def _parts(self) -> Iterator[Part]:
+        """Give the text piece by piece, with styles."""
+        if self.ok:
+            yield self._verdict(), GOOD
+            for note in self.notes:
+                yield f"\nnote: {note}", DIM
+            return
+        said: set[Repair] = set()
+        for finding in self.findings:
+            yield finding.kind, STYLES.get(finding.kind, "bold")
+            yield f"  {finding.message}\n", "bold"
+            rows = [*_rows(finding), *_advice(finding.repair, known=finding.repair in said)]
+            said.add(finding.repair)
+            yield from ((f"{text}\n", style) for text, style in rows)
+            yield "\n", ""
+        yield "\n".join(self._closing()), DIM
+
+
+def _rows(finding: Finding) -> Iterator[Part]:
+    """Give the lines under the message: where, dropped by what, what to do."""
+    where, selected_at = finding.where, finding.selected_at
+    verb = "made" if finding.kind == "FORWARD" else "computed"
+    dropped = f"dropped by {finding.selection or 'a selection'}"
+    at_once = finding.kind == "BLOCKED" and where is not None and _line(where) == _line(selected_at)
+    if at_once:
+        yield from _quoted(f"{verb}, and {dropped}, at", where)
+    elif finding.operation != "input":
+        yield from _quoted(f"{verb} at", where)
+    if finding.entered_at is not None and _line(finding.entered_at) != _line(where):
+        yield from _quoted("the NaN came in at", finding.entered_at)
+    if finding.passed:
+        yield f"  the NaN went on, through {operations(finding.passed)}", ""
+    if finding.kind == "BLOCKED" and not at_once:
+        yield from _quoted(f"{dropped} at", selected_at)
+
+
+def _advice(repair: Repair, *, known: bool = False) -> Iterator[Part]:
+    """Give what to do."""
+    if known:
+        yield "  repair: as above", GOOD
+        return
+    if (edit := repair.edit) is not None:
+        yield f"  repair {edit.where}", GOOD
+        yield from ((f"    - {line}", DIM) for line in dedent(edit.old).splitlines())
+        yield from ((f"    + {line}", GOOD) for line in dedent(edit.new).splitlines())
+        yield f"      {repair.imports}", DIM
+    if repair.text:
+        yield f"  {'or' if edit is not None else 'repair'}: {repair.text}", GOOD
+
+
+def _quoted(verb: str, where: Location | None) -> Iterator[Part]:
+    if where is None:
+        yield f"  {verb} an unknown line", DIM
+        return
+    yield f"  {verb} {where}", ""
+    if where.source:
+        yield f"    | {where.source}", ""
+
+
+def _body(finding: Finding) -> str:
+    return "\n".join(text for text, _ in (*_rows(finding), *_advice(finding.repair)))
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return one finding for each kind, operation and line."""
+    found: dict[Any, Finding] = {}
+    for finding in findings:
+        key = (finding.kind, finding.operation, _line(finding.where))
+        if (earlier := found.get(key)) is None:
+            found[key] = finding
+        else:
+            found[key] = replace(
+                earlier,
+                entries=earlier.entries + finding.entries,
+                times=earlier.times + finding.times,
+                selection=earlier.selection or finding.selection,
+                selected_at=earlier.selected_at or finding.selected_at,
+                entered_at=earlier.entered_at or finding.entered_at,
+                passed=earlier.passed + finding.passed,
+            )
+    return tuple(found.values())
+
+
+def _line(where: Location | None) -> tuple[str, int]:
+    return ("", 0) if where is None else (where.file, where.line)
+
+
+def make_report(
+    framework: str, findings: Iterable[Finding], checked: str, notes: Sequence[str] = ()
+) -> Report:
+    """Return a report of findings that have no repairs yet, merged by line."""
+    found = merged(findings)
+    repairs = repairs_of(found, framework)
+    every = [replace(f, repair=r) for f, r in zip(found, repairs, strict=True)]
+    # Of one line, what is to be edited comes first.
+    every.sort(key=lambda f: (KINDS.index(f.kind), _line(f.where), f.repair.edit is None))
+    return Report(tuple(every), framework, checked, tuple(notes))

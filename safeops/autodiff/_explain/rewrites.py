@@ -1,0 +1,383 @@
+"""The source of the user's program, and its expressions rewritten with safe operations."""
+
+import ast
+import linecache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from keyword import iskeyword
+from typing import TypeAlias
+
+from safeops.autodiff._explain.locations import Location, Span
+
+# What takes the place of an expression: a function of what renders its parts.
+Rewriting: TypeAlias = Callable[[Callable[[ast.expr], str]], str]
+
+# The names that frameworks give to an operation, by the name of the safe one.
+ELEMENTWISE = {
+    "safe_acos": "acos arccos",
+    "safe_acosh": "acosh arccosh",
+    "safe_asin": "asin arcsin",
+    "safe_atan2": "atan2 arctan2",
+    "safe_atanh": "atanh arctanh",
+    "safe_div": "div divide true_divide truediv",
+    "safe_exp": "exp",
+    "safe_expm1": "expm1",
+    "safe_hypot": "hypot",
+    "safe_log": "log",
+    "safe_log10": "log10",
+    "safe_log1p": "log1p",
+    "safe_log2": "log2",
+    "safe_logaddexp": "logaddexp",
+    "safe_logit": "logit",
+    "safe_pow": "pow power",
+    "safe_reciprocal": "reciprocal",
+    "safe_rsqrt": "rsqrt",
+    "safe_sqrt": "sqrt",
+}
+OF_TWO = {"safe_atan2", "safe_div", "safe_hypot", "safe_logaddexp", "safe_pow"}
+# Those along an axis, with the order of their arguments; frameworks agree on it.
+ALONG_AXIS = {
+    "safe_log_softmax": ("log_softmax", ("axis",)),
+    "safe_logsumexp": ("logsumexp reduce_logsumexp", ("axis",)),
+    "safe_norm": ("norm vector_norm", ("ord", "axis", "keepdims")),
+    "safe_softmax": ("softmax", ("axis",)),
+}
+SAFE = {name: safe for safe, names in ELEMENTWISE.items() for name in names.split()}
+SAFE |= {name: safe for safe, (names, _) in ALONG_AXIS.items() for name in names.split()}
+KEYWORDS = {"dim": "axis", "axis": "axis", "keepdim": "keepdims", "keepdims": "keepdims"}
+KEYWORDS |= {"ord": "ord", "p": "ord"}
+# Operations that are made of others, whose names a framework reports.
+MADE_OF = {
+    "sqrt": "norm vector_norm hypot",
+    "div": "reciprocal softmax log_softmax norm",
+    "reciprocal": "div divide true_divide",
+    "pow": "sqrt rsqrt reciprocal div",
+    "integer_pow": "reciprocal div pow power",
+    "rsqrt": "sqrt",
+    "exp": "softmax logsumexp expm1 power pow",
+    "log": "logsumexp log_softmax log2 log10 pow power",
+    "log1p": "atanh acosh",
+    "sub": "softmax log_softmax logsumexp",
+}
+# Functions of single entries: where they stand inside a `where`, `safe_where` may take its place.
+OF_ENTRIES = frozenset(SAFE) - {n for names, _ in ALONG_AXIS.values() for n in names.split()}
+OTHERS = """
+abs absolute add angle atan arctan cbrt ceil clamp clip cos cosh cube deg2rad digamma erf erfc
+erfinv exp2 floor gelu lgamma log_sigmoid logsigmoid maximum minimum multiply mul neg negative relu
+round sigmoid sign silu sin sinc sinh softplus square squared_difference subtract sub tan tanh where
+xlog1py xlogy
+"""
+OF_ENTRIES |= frozenset(OTHERS.split())
+OPERATORS = {ast.Div: "div", ast.Mult: "mul", ast.Pow: "pow", ast.Sub: "sub"}
+MAXIMA = ("max", "amax", "reduce_max")
+
+
+@dataclass(eq=False)
+class Page:
+    """A file of the user: its lines and its expressions."""
+
+    lines: tuple[str, ...]
+    tree: ast.Module
+
+    @cached_property
+    def expressions(self) -> list[ast.expr]:
+        """All of them, outer ones first."""
+        return [node for node in ast.walk(self.tree) if isinstance(node, ast.expr)]
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        """What each node of the tree is a part of."""
+        every = ast.walk(self.tree)
+        return {child: node for node in every for child in ast.iter_child_nodes(node)}
+
+    @cached_property
+    def modules(self) -> set[str]:
+        """The names that the file imports, and those that people give to namespaces."""
+        imports = (x for x in ast.walk(self.tree) if isinstance(x, (ast.Import, ast.ImportFrom)))
+        aliases = (alias for node in imports for alias in node.names)
+        return {(a.asname or a.name).split(".")[0] for a in aliases} | USUAL
+
+    def text(self, node: ast.expr) -> str:
+        """Return the source of an expression."""
+        line, end, column, end_column = span_of(node)
+        *lines, last = (text.encode() for text in self.lines[line - 1 : end])
+        source = b"".join(lines) + last[:end_column]
+        return source[column:].decode()
+
+    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Give what an expression is a part of, up to its statement."""
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+            yield node
+
+
+def page_of(file: str) -> Page | None:
+    """Return the page of a file; None if its source is not there, or is no Python."""
+    return _parsed(tuple(linecache.getlines(file)))
+
+
+@cache
+def _parsed(lines: tuple[str, ...]) -> Page | None:
+    try:
+        return Page(lines, ast.parse("".join(lines))) if lines else None
+    except SyntaxError:  # such as a README
+        return None
+
+
+def span_of(node: ast.expr) -> Span:
+    """Return where an expression stands."""
+    end, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return node.lineno, end, node.col_offset, end_column
+
+
+def named(node: ast.AST) -> str:
+    """Return the name of the operation that an expression is."""
+    if isinstance(node, ast.BinOp):
+        return OPERATORS.get(type(node.op), "")
+    if not isinstance(node, ast.Call):
+        return ""
+    f = node.func
+    return f.attr if isinstance(f, ast.Attribute) else f.id if isinstance(f, ast.Name) else ""
+
+
+def expression_at(page: Page, where: Location, operation: str) -> ast.expr | None:
+    """Return the expression that runs at a location."""
+    line = where.line
+    candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
+    if where.span is not None:
+        return next((node for node in candidates if span_of(node) == where.span), None)
+    same = ELEMENTWISE.get(SAFE.get(operation, ""), "")
+    names = [operation, *same.split(), *MADE_OF.get(operation, "").split()]
+    found = [node for node in candidates if named(node) in names]
+
+    def rank(node: ast.expr) -> tuple[int, bool]:
+        # What stands twice, in the condition of a `where` too, is meant in the branch.
+        return names.index(named(node)), not any(enclosing_wheres(page, node))
+
+    return min(found, key=rank, default=None)
+
+
+def enclosing_wheres(page: Page, node: ast.expr) -> Iterator[ast.Call]:
+    """Give each ``where(cond, x, y)`` of which an expression is in x or y, inner ones first."""
+    part: ast.AST = node
+    for outer in page.around(node):
+        if isinstance(outer, ast.Call) and _is_where(outer) and part in outer.args[1:]:
+            yield outer
+        part = outer
+
+
+def _is_where(call: ast.Call) -> bool:
+    is_ternary = len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
+    return is_ternary and named(call) == "where"
+
+
+def is_along_axis(node: ast.expr) -> bool:
+    """Whether an expression is an operation along an axis, such as a softmax."""
+    return SAFE.get(named(node)) in ALONG_AXIS
+
+
+# Rewriting
+
+
+def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
+    """Return the safe operation for an expression, and the rewriting to it, with more options."""
+    safe = SAFE.get(named(node))
+    parts = operands(page, node)
+    if safe is None or parts is None:
+        return None
+    args, keywords = parts
+    if safe in ELEMENTWISE:
+        if keywords or len(args) != 1 + (safe in OF_TWO):
+            return None
+        return safe, lambda render: f"{safe}({', '.join(map(render, args))}{options})"
+    along = _options(ALONG_AXIS[safe][1], args[1:], keywords)
+    if along is None or options:
+        return None
+
+    def along_axis(render: Callable[[ast.expr], str]) -> str:
+        given = (f"{name}={render(x)}" for name, x in along.items())
+        return f"{safe}({', '.join([render(args[0]), *given])})"
+
+    return safe, along_axis
+
+
+def _options(
+    order: Sequence[str], args: Sequence[ast.expr], keywords: Mapping[str, ast.expr]
+) -> dict[str, ast.expr] | None:
+    """Return options by their names here, or None if one has none."""
+    if len(args) > len(order) or not set(keywords) <= set(KEYWORDS):
+        return None
+    found = dict(zip(order, args, strict=False)) | {KEYWORDS[k]: x for k, x in keywords.items()}
+    words = [x for x in found.values() if isinstance(x, ast.Constant) and isinstance(x.value, str)]
+    return None if words else found  # ord="fro"
+
+
+def operands(page: Page, node: ast.expr) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:
+    """Return the arguments of an operator, a function or a method, and the keywords."""
+    if isinstance(node, ast.BinOp):
+        return [node.left, node.right], {}
+    if not isinstance(node, ast.Call):
+        return None
+    if any(isinstance(x, ast.Starred) for x in node.args) or any(not k.arg for k in node.keywords):
+        return None
+    keywords = {k.arg: k.value for k in node.keywords if k.arg}
+    if isinstance(node.func, ast.Name) or is_module(page, node.func):
+        return (list(node.args), keywords) if node.args else None
+    receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+    return None if receiver is None else ([receiver, *node.args], keywords)
+
+
+def is_module(page: Page, function: ast.expr) -> bool:
+    """Whether a function is one of a module, and no method of an array."""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id in page.modules
+
+
+USUAL = {"F", "functional", "jax", "jnp", "math", "np", "tf", "torch", "xp"}
+
+
+def softmax_of(page: Page, node: ast.expr | None) -> str:
+    """Return the safe softmax for ``x - max(x, axis)``."""
+    if not isinstance(node, ast.BinOp) or named(node) != "sub":
+        return ""
+    largest = [x for x in ast.walk(node.right) if named(x) in MAXIMA and isinstance(x, ast.Call)]
+    parts = operands(page, largest[0]) if largest else None
+    if parts is None or page.text(parts[0][0]) != page.text(node.left):
+        return ""
+    axis = [x for name, x in parts[1].items() if KEYWORDS.get(name) == "axis"]
+    options = "".join(f", axis={page.text(x)}" for x in axis)
+    return f"safe_softmax({page.text(node.left)}{options})"
+
+
+def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
+    """Return the rewriting of a `where` to `safe_where`, if its branches work entry by entry."""
+    cond, *branches = call.args
+    if not all(_is_of_entries(branch) for branch in branches):
+        return None
+    functions = branches[:1] if _is_simple(branches[1]) else branches
+    parts = list(dict.fromkeys(page.text(x) for f in functions for x in _operands_in(page, f)))
+    names = _parameters(parts, page.modules)
+    if not names:
+        return None
+
+    def function(branch: ast.expr) -> str:
+        named_so = {id(x): called(names[page.text(x)]) for x in _operands_in(page, branch)}
+        return f"lambda {', '.join(names.values())}: {rendered(page, branch, named_so)}"
+
+    def rewriting(render: Callable[[ast.expr], str]) -> str:
+        true, false = branches
+        given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+        first = _plain_function(page, true, parts) or function(true)
+        other = f"fill_value={render(false)}" if _is_simple(false) else function(false)
+        return f"safe_where({render(cond)}, {given}, {first}, {other})"
+
+    return rewriting
+
+
+def called(name: str) -> Rewriting:
+    """Return the rewriting of a variable to another name."""
+    return lambda _: name
+
+
+def _plain_function(page: Page, node: ast.expr, parts: list[str]) -> str:
+    """Return the function of a branch that is one call with all that is given, or nothing."""
+    if not isinstance(node, ast.Call) or node.keywords:
+        return ""
+    is_function = isinstance(node.func, ast.Name) or is_module(page, node.func)
+    plain = is_function and [page.text(x) for x in node.args] == parts
+    return page.text(node.func) if plain else ""
+
+
+def _is_simple(node: ast.expr) -> bool:
+    """Whether an expression does not compute anything."""
+    return not any(isinstance(x, (ast.Call, ast.BinOp)) for x in ast.walk(node))
+
+
+def _is_of_entries(branch: ast.expr) -> bool:
+    for node in ast.walk(branch):
+        if isinstance(node, ast.Call) and (named(node) not in OF_ENTRIES or node.keywords):
+            return False
+        if isinstance(node, (ast.Lambda, ast.MatMult, ast.GeneratorExp, ast.IfExp, ast.Await)):
+            return False
+    return True
+
+
+def _operands_in(page: Page, node: ast.AST) -> Iterator[ast.expr]:
+    """Give the variables of an expression, as they are written: x, self.x, batch["x"]."""
+    if isinstance(node, ast.Call):
+        if isinstance(node.func, ast.Attribute) and not is_module(page, node.func):
+            yield from _operands_in(page, node.func.value)
+        children: Sequence[ast.AST] = node.args
+    elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and _is_simple(node):
+        if not is_module(page, node):  # such as math.pi
+            yield node
+        return
+    else:
+        children = list(ast.iter_child_nodes(node))
+    for child in children:
+        yield from _operands_in(page, child)
+
+
+def _parameters(parts: Sequence[str], taken: set[str]) -> dict[str, str]:
+    """Return a name for each operand: its last word."""
+    found: dict[str, str] = {}
+    for part in parts:
+        words = [w for w in "".join(c if c.isidentifier() else " " for c in part).split() if w]
+        name = words[-1] if words else "x"
+        while name in taken | set(found.values()) or iskeyword(name):
+            name += "_"
+        found[part] = name
+    return found
+
+
+def rendered(page: Page, node: ast.expr, changes: Mapping[int, Rewriting]) -> str:
+    """Return the source of an expression, some of whose parts are rewritten."""
+    if id(node) in changes:
+        rest = {i: change for i, change in changes.items() if i != id(node)}
+        return changes[id(node)](lambda part: rendered(page, part, rest))
+    text, done, new = page.text(node), 0, ""
+    begin = _length(page, node.lineno, node)
+    for part in _outermost(node, changes):
+        at = _length(page, node.lineno, part) - begin
+        new += text[done:at] + rendered(page, part, changes)
+        done = at + len(page.text(part))
+    return new + text[done:]
+
+
+def _outermost(node: ast.AST, changes: Mapping[int, Rewriting]) -> Iterator[ast.expr]:
+    found = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) and id(child) in changes:
+            found.append(child)
+        else:
+            found += list(_outermost(child, changes))
+    yield from sorted(found, key=lambda x: (x.lineno, x.col_offset))
+
+
+def _length(page: Page, start: int, node: ast.expr) -> int:
+    """Return how much source there is from the beginning of a line to an expression."""
+    *lines, last = (line.encode() for line in page.lines[start - 1 : node.lineno])
+    return len((b"".join(lines) + last[: node.col_offset]).decode())
+
+
+def rewritten(page: Page, changes: Mapping[int, Rewriting], node: ast.expr) -> tuple[int, str, str]:
+    """Return the lines of an expression: the number of the first, as they are, as they become."""
+    every = list(_outermost(_statement(page, node), changes))
+    top = next(x for x in every if any(part is node for part in ast.walk(x)))
+    start, end = top.lineno, span_of(top)[1]
+    old = "".join(page.lines[start - 1 : end]).rstrip("\n")
+    new, done = "", 0
+    for part in every:
+        if start <= part.lineno and span_of(part)[1] <= end:
+            at = _length(page, start, part)
+            new += old[done:at] + rendered(page, part, changes)
+            done = at + len(page.text(part))
+    return start, old, new + old[done:]
+
+
+def _statement(page: Page, node: ast.expr) -> ast.AST:
+    """Return the innermost statement that an expression is part of."""
+    *_, statement = page.around(node)
+    return statement

@@ -1,0 +1,99 @@
+"""
+Callbacks of the user: `explain` runs a program several times, and calls Python once.
+
+In the first run the results of callbacks are written down; in the later ones they are read, in the
+same order. What only tells something, such as `jax.debug.print`, is left out of the later ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from safeops.autodiff.jax._choosers import Choosing, traced
+from safeops.autodiff.jax._pairs import bodies_in
+
+SILENT = ("debug_callback", "debug_print")
+ANSWERING = ("pure_callback", "io_callback")
+
+
+class Callbacks:
+    """What the callbacks of a program returned, in the order of their calls."""
+
+    def __init__(self) -> None:
+        self.results: list[Any] = []
+
+    def noting(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `f`, whose callbacks are called, and their results kept."""
+
+        def noted(call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                found = call(*args, **kwargs)
+                self.results.append(found)
+                return found
+
+            return run
+
+        return traced(f, lambda parent: Calling(parent, noted, silent=False))
+
+    def answering(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `f`, whose callbacks are answered by what they returned before."""
+        left: Iterator[Any] = iter(self.results)
+
+        def answered(call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                for found in left:
+                    return found
+                return call(*args, **kwargs)  # of a loop that is run once more
+
+            return run
+
+        return traced(f, lambda parent: Calling(parent, answered, silent=True))
+
+
+Change = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Calling(Choosing):
+    """Pass each operation on to the trace below, callbacks with another function."""
+
+    def __init__(self, parent: Any, change: Change, *, silent: bool) -> None:
+        super().__init__(parent)
+        self.change, self.silent = change, silent
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        """Run one operation."""
+        name = primitive.name
+        with self.below():
+            if name in SILENT and self.silent:
+                return []
+            if name in ANSWERING:
+                params = params | {"callback": self.change(params["callback"])}
+            params = {key: self.changed(value) for key, value in params.items()}
+            return primitive.bind(*args, **params)
+
+    def changed(self, param: Any) -> Any:
+        """Return the bodies among the parameters of an operation with other callbacks in them."""
+        if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
+            every = [self.changed(x) for x in param]
+            return param._make(every) if hasattr(param, "_make") else type(param)(every)
+        if isinstance(param, ClosedJaxpr) and _calls(param.jaxpr):
+            return jax.make_jaxpr(lambda *args: self.body(param, args))(*param.in_avals)
+        return param
+
+    def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """Run a body, each operation as at the top."""
+
+        def run(*args: Any) -> list[Any]:
+            return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *args)
+
+        return traced(run, lambda parent: Calling(parent, self.change, silent=self.silent))(*args)
+
+
+def _calls(jaxpr: Jaxpr) -> bool:
+    """Whether there are callbacks in a program."""
+    return any(
+        eqn.primitive.name in (*SILENT, *ANSWERING) or any(map(_calls, bodies_in(eqn.params)))
+        for eqn in jaxpr.eqns
+    )

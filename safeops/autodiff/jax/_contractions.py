@@ -1,0 +1,151 @@
+"""
+Products of tensors over pairs: matrix products and convolutions.
+
+What is summed may have absent entries beside active ones, and a coefficient that is not finite
+meets both. By default one product is taken, in which a coefficient is 0 if it meets absent entries
+only; `exact` takes a second one where that does not settle it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff.jax._pairs import (
+    Factors,
+    Options,
+    Pair,
+    array_of,
+    cleared,
+    factors_of,
+    nothing,
+    plain,
+    value_of,
+    varying_as,
+)
+
+
+def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+    """Multiply and sum: a coefficient that meets absent entries only is 0."""
+    factors = factors_of(eqn, ins)
+    if factors is None:
+        return _of_pairs(eqn, ins)
+    _, at, pair, other = factors
+    if pair.active is False:
+        return nothing(eqn)
+    if pair.active is True:
+        return [Pair(factors.product(pair.value, other))]
+    ((left, right), (left_batch, right_batch)) = eqn.params["dimension_numbers"]
+    ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
+    active = array_of(pair)
+    met = _spread_over(_any_but(active, (*ours[0], *ours[1])), (*theirs[0], *theirs[1]), other)
+    others = other.ndim - len(theirs[0]) - len(theirs[1])
+    reached = _reached(active, ours, others, at, eqn.outvars[0].aval)
+    used = jnp.where(met, other, jnp.zeros((), other.dtype))
+    return [_product(factors.product, pair.value, used, active, reached, how)]
+
+
+def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
+    """Multiply two pairs: absent times anything is absent."""
+    (value,) = plain(eqn, [value_of(x) for x in ins])
+    if all(x.active is True for x in ins) and eqn.primitive.name == "dot_general":
+        return [Pair(value)]
+    masks = [array_of(x).astype(x.value.dtype) for x in ins]
+    return [cleared(value, plain(eqn, masks)[0] != 0)]
+
+
+def _any_but(mask: Array, axes: Sequence[int]) -> Array:
+    """Return where any entry is active along the other axes, the given ones in their order."""
+    rest = tuple(i for i in range(mask.ndim) if i not in axes)
+    left = [i for i in range(mask.ndim) if i in axes]
+    return jnp.transpose(mask.any(rest), [left.index(i) for i in axes])
+
+
+def _spread_over(mask: Array, axes: Sequence[int], like: Array) -> Array:
+    """Return a mask, whose axes are these of an array, in the shape of the array."""
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    return lax.broadcast_in_dim(jnp.transpose(mask, order), like.shape, sorted(axes))
+
+
+def _reached(mask: Array, ours: Any, others: int, at: int, out: Any) -> Array:
+    """Return where a product of tensors is active: any over what is contracted."""
+    batch, contracted = ours
+    free = [i for i in range(mask.ndim) if i not in (*batch, *contracted)]
+    kept = _any_but(mask, (*batch, *free))
+    start = len(batch) + (0 if at == 0 else others)
+    axes = (*range(len(batch)), *range(start, start + len(free)))
+    return lax.broadcast_in_dim(kept, out.shape, axes)
+
+
+def _product(product: Any, x: Array, y: Array, active: Array, reached: Array, how: Options) -> Pair:
+    """Return the product; if `exact`, an absent entry meets no coefficient that is not finite."""
+    if not how.exact:
+        return cleared(product(x, y), reached)
+    finite = jnp.isfinite(y)
+
+    def rest() -> Array:
+        # Where an active entry meets what is not finite, IEEE says what comes of it.
+        hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
+        return jnp.where(hit, product(x, y), jnp.zeros((), out.dtype))
+
+    # The large product stays outside: XLA runs a branch on one thread (CPU).
+    safe = product(x, jnp.where(finite, y, jnp.zeros((), y.dtype)))
+    out, whole = jax.typeof(safe), finite.all()
+    if not isinstance(whole, jax.core.Tracer):  # a branch would be compiled anew each time
+        return Pair(safe if whole else safe + rest(), reached)
+    none = varying_as(jnp.zeros(out.shape, out.dtype), out)
+    return Pair(safe + lax.cond(whole, lambda: none, lambda: varying_as(rest(), out)), reached)
+
+
+def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+    """Contract over windows: a coefficient that meets absent entries only is 0."""
+    factors = factors_of(eqn, ins)
+    if factors is None:
+        return _of_pairs(eqn, ins)
+    pair, other = factors.pair, factors.other
+    if pair.active is False:
+        return nothing(eqn)
+    mask = array_of(pair)
+    reached = _in_windows(factors, mask)
+    if pair.active is True:
+        return [Pair(factors.product(pair.value, other), reached)]
+    used = jnp.where(_met_in_windows(factors, mask), other, jnp.zeros((), other.dtype))
+    return [_product(factors.product, pair.value, used, mask, reached, how)]
+
+
+def _in_windows(factors: Factors, mask: Array) -> Array:
+    """Return where a convolution is active; strides and padding make zeros of their own."""
+    ones, (ours, theirs) = jnp.ones_like(factors.other), _specs(factors)
+    if _is_one_group(factors):  # one feature will do, and one row of the coefficients
+        mask = mask.any(ours[1], keepdims=True)
+        for axis in theirs[:2]:
+            ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
+    reached = factors.product(mask.astype(ones.dtype), ones) != 0
+    return jnp.broadcast_to(reached, factors.eqn.outvars[0].aval.shape)
+
+
+def _met_in_windows(factors: Factors, mask: Array) -> Array:
+    """Return which coefficients of a convolution an active entry meets."""
+    like, (ours, theirs) = factors.other, _specs(factors)
+    if _is_one_group(factors):  # one row of the entries will do, and one of the coefficients
+        mask = mask.any(ours[0], keepdims=True)
+        like = lax.slice_in_dim(like, 0, 1, axis=theirs[0])
+    entries = mask.astype(like.dtype)
+    reach, back = jax.vjp(lambda y: factors.product(entries, y), jnp.zeros_like(like))
+    return jnp.broadcast_to(back(jnp.ones_like(reach))[0] != 0, factors.other.shape)
+
+
+def _specs(factors: Factors) -> Any:
+    """Return where batch, features and windows are: of the pair, and of the coefficients."""
+    spec = factors.eqn.params["dimension_numbers"]
+    return (spec.lhs_spec, spec.rhs_spec)[:: 1 if factors.at == 0 else -1]
+
+
+def _is_one_group(factors: Factors) -> bool:
+    """Whether every feature of a convolution meets every other."""
+    params = factors.eqn.params
+    return bool(params["feature_group_count"] == params["batch_group_count"] == 1)

@@ -1,0 +1,242 @@
+"""
+Control flow over pairs: a mask is one more value that the loop or the branch carries.
+
+What a value is (a coefficient, a pair all or none of which is active, a pair with a mask) is a fact
+about the program text, found by tracing before anything is run; for loops to a fixed point.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff.jax._pairs import (
+    Options,
+    Pair,
+    Zero,
+    active_of,
+    array_of,
+    evaluate,
+    is_inexact,
+    is_zero,
+    shape_of,
+    unknown,
+    value_of,
+)
+
+COEFFICIENT, ZERO, NONE, ALL, SOME = "coefficient", "zero", "none", "all", "some"
+
+
+def kind_of(x: Any) -> str:
+    """Return what a value is."""
+    if not isinstance(x, Pair):
+        return ZERO if is_zero(x) else COEFFICIENT
+    return {True: ALL, False: NONE}[x.active] if isinstance(x.active, bool) else SOME
+
+
+def join(a: str, b: str) -> str:
+    """Return what may be either; beside a pair a coefficient is active, and a zero is absent."""
+    if a == b:
+        return a
+    if {a, b} == {COEFFICIENT, ZERO}:
+        return COEFFICIENT
+    a, b = ({COEFFICIENT: ALL, ZERO: NONE}.get(kind, kind) for kind in (a, b))
+    return a if a == b else SOME
+
+
+def pack(x: Any, kind: str) -> tuple[Array, ...]:
+    """Return a value as arrays."""
+    if kind != SOME:
+        return (value_of(x),)
+    return value_of(x), array_of(x)
+
+
+def unpack(arrays: tuple[Array, ...], kind: str) -> Any:
+    """Return a value from its arrays."""
+    if kind in (COEFFICIENT, ZERO):
+        return Zero(arrays[0]) if kind == ZERO else arrays[0]
+    return Pair(arrays[0], arrays[1] if kind == SOME else kind == ALL)
+
+
+def pack_all(values: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Array, ...]]:
+    """Return values as arrays."""
+    return [pack(x, kind) for x, kind in zip(values, kinds, strict=True)]
+
+
+def unpack_all(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+    """Return values from their arrays."""
+    return [unpack(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
+
+
+def kinds_after(run: Callable[..., list[Any]], *args: Any) -> list[str]:
+    """Return what a function returns, by tracing it."""
+    found: list[str] = []
+
+    def watched(*args: Any) -> list[Array]:
+        outs = run(*args)
+        found.extend(map(kind_of, outs))
+        return [value_of(x) for x in outs]
+
+    jax.eval_shape(watched, *args)
+    return found
+
+
+def body_of(closed: ClosedJaxpr, first: Sequence[Any], how: Options) -> Callable[..., list[Any]]:
+    """Return a body as a function of arrays and kinds; the first arguments are given."""
+
+    def run(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+        args = [*first, *unpack_all(arrays, kinds)]
+        return evaluate(closed.jaxpr, closed.consts, args, how)
+
+    return run
+
+
+def settled(
+    carry: Sequence[Any], kinds_from: Callable[[Any, list[str]], list[str]]
+) -> tuple[Any, list[str], list[str]]:
+    """Return a carry as arrays, what it is through all steps, and what a body returns beside it."""
+    kinds = [kind_of(x) for x in carry]
+    while True:
+        start = pack_all(carry, kinds)
+        after = kinds_from(start, kinds)
+        joined = [join(a, b) for a, b in zip(kinds, after, strict=False)]
+        if joined == kinds:
+            return start, kinds, after[len(kinds) :]
+        kinds = joined
+
+
+def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Scan a body over pairs."""
+    params = eqn.params
+    n_consts, n_carry = params["num_consts"], params["num_carry"]
+    carry, xs = ins[n_consts : n_consts + n_carry], ins[n_consts + n_carry :]
+    run = body_of(params["jaxpr"], ins[:n_consts], how)
+    x_kinds = [kind_of(x) for x in xs]
+    packed_xs = pack_all(xs, x_kinds)
+
+    def after(start: Any, kinds: list[str]) -> list[str]:
+        def first(carry: Any, xs: Any) -> list[Any]:
+            return run([*carry, *jax.tree.map(_first, xs)], [*kinds, *x_kinds])
+
+        return kinds_after(first, start, packed_xs)
+
+    start, kinds, y_kinds = settled(carry, after)
+
+    def step(carry: Any, x: Any) -> Any:
+        outs = run([*carry, *x], [*kinds, *x_kinds])
+        return pack_all(outs[:n_carry], kinds), pack_all(outs[n_carry:], y_kinds)
+
+    last, ys = lax.scan(
+        step,
+        start,
+        packed_xs,
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*unpack_all(last, kinds), *unpack_all(ys, y_kinds)]
+
+
+def _first(x: Array) -> Array:
+    """Return an array of the type of the first along an axis, which may be empty."""
+    return x[0] if x.shape[0] else jnp.zeros(x.shape[1:], x.dtype)
+
+
+def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Repeat a body over pairs, while a condition holds."""
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, carry = ins[:n_cond], ins[n_cond + n_body :]
+    body = body_of(params["body_jaxpr"], ins[n_cond : n_cond + n_body], how)
+    test = params["cond_jaxpr"]
+
+    def holds(carry: Sequence[Any]) -> Array:
+        values = [value_of(x) for x in (*cond_consts, *carry)]
+        return value_of(evaluate(test.jaxpr, test.consts, values, how)[0])
+
+    def run(arrays: Any, kinds: list[str]) -> list[Any]:
+        new, old = body(arrays, kinds), unpack_all(arrays, kinds)
+        if not test.out_avals[0].shape:
+            return new
+        going = holds(old)  # of a loop that is mapped: what has ended stays as it is
+        return [_where(going, x, y) for x, y in zip(new, old, strict=True)]
+
+    start, kinds, _ = settled(
+        carry, lambda start, kinds: kinds_after(lambda c: run(c, kinds), start)
+    )
+    last = lax.while_loop(
+        lambda carry: holds(unpack_all(carry, kinds)).any(),
+        lambda carry: pack_all(run(carry, kinds), kinds),
+        start,
+    )
+    return unpack_all(last, kinds)
+
+
+def _where(cond: Array, x: Any, y: Any) -> Any:
+    """Return a value where a condition of its leading axes holds, and another elsewhere."""
+    shape = shape_of(x)
+    cond = lax.broadcast_in_dim(cond, shape, range(cond.ndim))
+    kind = join(kind_of(x), kind_of(y))
+    pairs = zip(pack(x, kind), pack(y, kind), strict=True)
+    return unpack(tuple(lax.select(cond, new, old) for new, old in pairs), kind)
+
+
+def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run one of several branches over pairs."""
+    index, *operands = ins
+    if isinstance(index, Pair):
+        return unknown(eqn, ins, how)
+    bodies = [body_of(branch, operands, how) for branch in eqn.params["branches"]]
+    kinds = kinds_of_branches(bodies)
+    if not isinstance(index, jax.core.Tracer):
+        return as_kinds(bodies[int(index)]([], []), kinds)
+    branches = [lambda body=body: pack_all(body([], []), kinds) for body in bodies]
+    return unpack_all(lax.switch(index.astype(jnp.int32), branches), kinds)
+
+
+def kinds_of_branches(bodies: Sequence[Callable[..., list[Any]]]) -> list[str]:
+    """Return what the results of branches are, whichever is taken."""
+    every = [kinds_after(lambda body=body: body([], [])) for body in bodies]
+    kinds = every[0]
+    for more in every[1:]:
+        kinds = [join(a, b) for a, b in zip(kinds, more, strict=True)]
+    return kinds
+
+
+def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
+    """Return results of one branch, in which what another branch would use is absent."""
+    return [
+        Pair(value_of(x), active_of(x))
+        if kind in (NONE, ALL, SOME) and not isinstance(x, Pair)
+        else x
+        for x, kind in zip(outs, kinds, strict=True)
+    ]
+
+
+def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run a body on each device's part of the pairs."""
+    params = eqn.params
+    kinds = [kind_of(x) for x in ins]
+    body = params["jaxpr"]
+
+    def run(*arrays: Any) -> list[Any]:
+        return pack_all(evaluate(body, (), unpack_all(arrays, kinds), how), out_kinds)
+
+    out_kinds = [SOME if is_inexact(x.aval) else COEFFICIENT for x in body.outvars]
+    out = jax.shard_map(
+        run,
+        mesh=params["mesh"],
+        in_specs=tuple(_specs(params["in_specs"], kinds)),
+        out_specs=_specs(params["out_specs"], out_kinds),
+        check_vma=params["check_vma"],
+    )(*pack_all(ins, kinds))
+    return unpack_all(out, out_kinds)
+
+
+def _specs(specs: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return how values and their masks are split."""
+    return [(s, s) if k == SOME else (s,) for s, k in zip(specs, kinds, strict=True)]

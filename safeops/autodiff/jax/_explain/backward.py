@@ -1,0 +1,325 @@
+"""
+The backward pass, explained: run over pairs that remember what dropped them and what spoilt them.
+
+It is the evaluator of masked autodiff, on concrete values. A cotangent carries two kinds of marks:
+where each selection dropped it, and where it would not be finite in ordinary autodiff, because of
+which operation. Both move as masks do, and by the same rules.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff._explain.evidence import (
+    Cause,
+    Count,
+    Evidence,
+    Marks,
+    Meeting,
+    Site,
+    Slope,
+    blamed,
+    name_of,
+    tell,
+    united,
+)
+from safeops.autodiff.jax import _control as control
+from safeops.autodiff.jax import _pairs as pairs
+from safeops.autodiff.jax._choosers import CHOOSERS
+from safeops.autodiff.jax._explain.sites import Sites, each, numbers_of
+from safeops.autodiff.jax._explain.steps import Steps
+from safeops.autodiff.jax._explain.whole import LOOPS, Looking
+from safeops.autodiff.jax._pairs import Factors, Options, Pair
+
+ELEMENTWISE = ("mul", "div")
+WHOLE = ("shard_map",)  # whose body runs on several devices
+# Operations without a rule that work entry by entry, and so leave none out.
+SMOOTH = frozenset(
+    """
+    abs acos acosh asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma erf erf_inv erfc exp
+    exp2 expm1 floor integer_pow is_finite lgamma log log1p logistic max min nextafter pow rem round
+    rsqrt sign sin sinh sqrt square tan tanh
+    """.split()  # noqa: SIM905  (a list of words)
+)
+PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
+
+
+@dataclass(frozen=True)
+class Marked(Pair):
+    """A pair, with where a selection dropped it and where a cause spoils it."""
+
+    dropped: Marks = field(default_factory=dict)  # by Site
+    spoilt: Marks = field(default_factory=dict)  # by Cause
+    slope: Slope | None = None
+
+
+class Backward(Steps):
+    """Run a linear program over marked pairs, and take note."""
+
+    def __init__(
+        self,
+        how: Options,
+        sites: Sites,
+        evidence: Evidence,
+        looking: Looking,
+        outer: tuple[Site, int] = (Site("call"), 0),
+    ) -> None:
+        super().__init__(self.body, looking)
+        self.how, self.sites, self.evidence, self.outer = how, sites, evidence, outer
+        self.compiled: dict[Any, Any] = {}  # by equation, which is kept with it
+
+    def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        """Run a body."""
+        return each(closed, args, self.equation)
+
+    def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+        """Run one equation."""
+        if not any(isinstance(x, Pair) for x in ins):
+            return pairs.computed(eqn, ins)
+        site, run = place = self.sites.of(eqn, self.outer)
+        inner = Backward(self.how, self.sites, self.evidence, self.looking, place)
+        outs = inner.controlled(eqn.primitive.name, eqn.params, ins, site)
+        return self.marked(eqn, ins, site, run) if outs is None else outs
+
+    def value(self, x: Any) -> Any:
+        """Return the value of a pair, or the coefficient."""
+        return pairs.value_of(x)
+
+    def row(self, x: Any, i: int) -> Any:
+        """Return one entry along the first axis."""
+        if isinstance(x, pairs.Zero):
+            return pairs.Zero(x.value[i])
+        if not isinstance(x, Pair):
+            return x[i]
+        return Marked(
+            x.value[i],
+            mask_of(x)[i],
+            {key: mask[i] for key, mask in marks_of(x, "dropped").items()},
+            {key: mask[i] for key, mask in marks_of(x, "spoilt").items()},
+        )
+
+    def stack(self, rows: Sequence[Any], like: Any) -> Any:
+        """Return rows as one value."""
+        if not any(isinstance(x, Pair) for x in rows):
+            whole = super().stack([pairs.value_of(x) for x in rows], like)
+            return pairs.Zero(whole) if rows and all(map(pairs.is_zero, rows)) else whole
+        every = [
+            x if isinstance(x, Pair) else Marked(pairs.value_of(x), pairs.active_of(x))
+            for x in rows
+        ]
+
+        def stacked(name: str) -> Marks:
+            none, marks = np.zeros(like.shape, bool), [marks_of(x, name) for x in every]
+            keys = dict.fromkeys(key for some in marks for key in some)
+            return {key: np.stack([some.get(key, none) for some in marks]) for key in keys}
+
+        return Marked(
+            jnp.stack([x.value for x in every]),
+            np.stack([mask_of(x) for x in every]),
+            stacked("dropped"),
+            stacked("spoilt"),
+        )
+
+    def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
+        """Run the branch that is taken; what another branch would use is dropped here."""
+        outs = super().cond(params, ins)
+        bodies = [control.body_of(branch, ins[1:], self.how) for branch in params["branches"]]
+        joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
+        site, _ = self.outer
+        return [
+            Marked(x.value, x.active, {site: ~mask_of(x)})
+            if isinstance(x, Pair) and not isinstance(x, Marked)
+            else x
+            for x in joined
+        ]
+
+    def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
+        """Run one equation by its rule, and move the marks."""
+        self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
+        outs = self.once(eqn, ins, self.how)
+        dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
+        spoilt = self.moved(eqn, ins, functools.partial(marks_of, name="spoilt"), site)
+        new, counts = self.met(eqn, ins, site, run)
+        slope = self.slope(eqn, ins, site, counts)
+        found = []
+        for i, out in enumerate(outs):
+            # An older JAX has cotangents of integers in shard_map, which have no entries.
+            if not isinstance(out, Pair) or numbers_of(out.value) is None:
+                found.append(out)
+                continue
+            absent = ~mask_of(out)
+            own = united(spoilt[i], new)
+            if eqn.primitive.name in (*WHOLE, *LOOPS):
+                self.compare(own, (eqn, run), ins, i, out, site)
+            if self.is_unclear(eqn, ins, site):
+                own[Cause("UNKNOWN", site)] = ~absent
+            self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
+            lost = blamed(site, absent, dropped[i])
+            found.append(Marked(out.value, ~absent, lost, own, slope))
+        return found
+
+    def moved(
+        self, eqn: JaxprEqn, ins: list[Any], of: Callable[[Any], Marks], site: Site
+    ) -> list[dict[Any, np.ndarray]]:
+        """Return where marks are in the results of an equation."""
+        found: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
+        how = replace(self.how, exact=False)  # which matters to values only
+        linear = [x for x in ins if isinstance(x, Pair)]
+        for key in dict.fromkeys(key for x in linear for key in of(x)):
+            # A coefficient has no marks.
+            shown = [
+                Pair(x.value, of(x).get(key, False))
+                if isinstance(x, Pair)
+                else pairs.Zero(pairs.value_of(x))
+                if pairs.is_inexact(pairs.value_of(x))
+                else x
+                for x in ins
+            ]
+            if eqn.primitive.name == "select_n" and _stays(key, site):
+                outs = pairs.add(eqn, shown, how)
+            else:
+                outs = self.once(eqn, shown, how)
+            for marks, out in zip(found, outs, strict=True):
+                if isinstance(out, Pair) and (mask := mask_of(out)).any():
+                    marks[key] = mask
+        return found
+
+    def met(
+        self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int
+    ) -> tuple[dict[Cause, np.ndarray], list[Count]]:
+        """Return where coefficients that are not finite met entries, and count these."""
+        factors = pairs.factors_of(eqn, ins) if eqn.primitive.name in PRODUCTS else None
+        if factors is None:
+            return {}, []
+        meeting = Meeting(
+            site,
+            (run, id(eqn)),
+            np.asarray(slope_of(factors)),
+            mask_of(factors.pair),
+            marks_of(factors.pair, "dropped"),
+            marks_of(factors.pair, "spoilt"),
+            functools.partial(reached, factors),
+            elementwise=eqn.primitive.name in ELEMENTWISE,
+            own=eqn.primitive.name == "div" and bool((np.asarray(factors.other) == 0).any()),
+        )
+        return self.evidence.meet(meeting)
+
+    def compare(
+        self, marks: dict[Any, np.ndarray], at: Any, ins: list[Any], i: int, out: Pair, site: Site
+    ) -> None:
+        """Add where ordinary autodiff is not finite and this is, in a body that is run whole."""
+        eqn, run = at
+        value = np.asarray(pairs.plain(eqn, [pairs.value_of(x) for x in ins])[i])
+        bad = ~np.isfinite(value) & np.isfinite(np.asarray(out.value))
+        if bad.any():
+            cause = Cause("BLOCKED", site)
+            self.evidence.count(cause, (run, id(eqn))).add(bad, name_of(value[bad]))
+            marks[cause] = np.logical_or(marks.get(cause, False), bad)
+
+    def slope(
+        self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]
+    ) -> Slope | None:
+        """Return what the formula of an operation makes of 1, and tell who has met what."""
+        if eqn.primitive.name not in (*ELEMENTWISE, "neg"):
+            return None
+        before = [x.slope for x in ins if isinstance(x, Marked) and x.slope is not None]
+        kept = before[0] if before and before[0].site == site else None
+        one = [
+            Pair(kept.value if kept else jnp.ones_like(x.value)) if isinstance(x, Pair) else x
+            for x in ins
+        ]
+        value = pairs.value_of(self.rule(eqn)(eqn, one, self.how)[0])
+        every = (*(kept.counts if kept else ()), *counts)
+        return tell(Slope(site, value, every), np.asarray(value))
+
+    def is_unclear(self, eqn: JaxprEqn, ins: list[Any], site: Site) -> bool:
+        """Whether nobody knows what an operation leaves out, or what is in it."""
+        if site in self.looking.stopped:
+            return True
+        known = eqn.primitive.name in SMOOTH
+        return self.rule(eqn) is pairs.unknown and not (known and all(map(is_full, ins)))
+
+    def once(self, eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+        """Run one operation by its rule; a loop is compiled once for all marks."""
+        if eqn.primitive.name not in LOOPS:
+            return self.rule(eqn)(eqn, ins, how)
+        zeros = frozenset(i for i, x in enumerate(ins) if pairs.is_zero(x))
+        key = (id(eqn), how.exact, zeros)
+        if key not in self.compiled:
+            self.compiled[key] = eqn, jax.jit(functools.partial(self.run_whole, eqn, how, zeros))
+        at = {i: spread_over(x) for i, x in enumerate(ins) if isinstance(x, Pair)}
+        values, masks = self.compiled[key][1]([pairs.value_of(x) for x in ins], at)
+        return [Pair(x, masks[i]) if i in masks else x for i, x in enumerate(values)]
+
+    def run_whole(
+        self,
+        eqn: JaxprEqn,
+        how: Options,
+        zeros: frozenset[int],
+        values: list[Any],
+        masks: dict[int, Any],
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """Run a loop by its rule."""
+        coefficients = [pairs.Zero(x) if i in zeros else x for i, x in enumerate(values)]
+        ins = [Pair(values[i], masks[i]) if i in masks else x for i, x in enumerate(coefficients)]
+        outs = self.rule(eqn)(eqn, ins, how)
+        found = {i: spread_over(x) for i, x in enumerate(outs) if isinstance(x, Pair)}
+        return [pairs.value_of(x) for x in outs], found
+
+    def rule(self, eqn: JaxprEqn) -> pairs.Rule:
+        """Return the rule of an equation."""
+        return self.how.rules.get(eqn.primitive.name, pairs.unknown)
+
+
+def spread_over(x: Pair) -> Any:
+    """Return where a pair is active, as an array of JAX."""
+    return jnp.asarray(pairs.spread(x.active, pairs.shape_of(x)))
+
+
+def slope_of(factors: Factors) -> Array:
+    """Return what a cotangent is multiplied with."""
+    if factors.eqn.primitive.name == "div":
+        return 1 / jnp.asarray(factors.other)
+    return factors.other
+
+
+def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
+    """Return which entries of a product are made of entries and coefficients in two masks."""
+    if factors.eqn.primitive.name in ELEMENTWISE:
+        return np.broadcast_to(mask & bad, factors.eqn.outvars[0].aval.shape)
+    counts = [jnp.asarray(x, factors.pair.value.dtype) for x in (mask, bad)]
+    return np.asarray(factors.product(*counts) != 0)
+
+
+def marks_of(x: Any, name: str) -> Marks:
+    """Return the marks of one kind that a pair has."""
+    return getattr(x, name, {})
+
+
+def mask_of(x: Any) -> np.ndarray:
+    """Return where a pair is active, as an array."""
+    return np.asarray(pairs.spread(pairs.active_of(x), pairs.shape_of(x)))
+
+
+def is_full(x: Any) -> bool:
+    """Whether nothing of a value is absent."""
+    return not isinstance(x, Pair) or bool(mask_of(x).all())
+
+
+def _stays(key: Cause | Site, site: Site) -> bool:
+    """
+    Whether a mark passes a selection.
+
+    What was dropped stays the doing of who dropped it, but for a `where` that drops it once more:
+    the nearest counts. What is spoilt stays so if ordinary autodiff multiplies with 0 and 1 there.
+    """
+    if isinstance(key, Site):
+        return site.operation != "select_n"
+    return site.operation in CHOOSERS

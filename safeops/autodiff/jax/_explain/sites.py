@@ -1,0 +1,252 @@
+"""
+Sites: which operation of the user's program, on which line, an equation of JAX came from.
+
+A function runs under a trace that gives each operation a name scope of its own. JAX carries scopes
+along through differentiation and transposition, into the bodies of loops and calls, so that each
+equation of a backward pass names the operation of the program whose derivative it is.
+"""
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType, FrameType, MappingProxyType
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from safeops._typing import Array
+from safeops.autodiff._explain.evidence import Site
+from safeops.autodiff._explain.locations import Location, is_library, location_of
+from safeops.autodiff._explain.words import CALLED, word_of
+from safeops.autodiff.jax._choosers import CHOOSERS, Choosing, traced
+from safeops.autodiff.jax._explain.steps import CALLS, body_of_call
+from safeops.autodiff.jax._pairs import bodies_in, plain
+
+SCOPE = re.compile(r"safeops-site-(\d+)-(\d+)")
+# Operations whose bodies are the program, and are run as it is. Others keep theirs to themselves.
+BODIES = ("scan", "while", "cond")
+
+Code: TypeAlias = tuple[CodeType, int, int]  # with where in it, as bytes and as a line
+
+
+class Sites:
+    """The sites of a program, by their numbers."""
+
+    def __init__(self) -> None:
+        self.every: list[Site] = []
+        self.number: dict[Site, int] = {}
+        self.runs = itertools.count()
+
+    def scope(self, site: Site) -> Any:
+        """Return a name scope for a site."""
+        if site not in self.number:
+            self.number[site] = len(self.every)
+            self.every.append(site)
+        return jax.named_scope(f"safeops-site-{self.number[site]}-{next(self.runs)}")
+
+    def of(self, eqn: JaxprEqn, otherwise: tuple[Site, int]) -> tuple[Site, int]:
+        """Return the site that an equation came from, and in which of its runs."""
+        found = SCOPE.findall(str(eqn.source_info.name_stack))
+        return (self.every[int(found[-1][0])], int(found[-1][1])) if found else otherwise
+
+
+def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
+    """Return the site at which Python is."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (its name, and documented)
+    codes: list[Code] = []
+    while frame is not None:
+        codes.append((frame.f_code, frame.f_lasti, frame.f_lineno))
+        frame = frame.f_back
+    return Site(operation, *_place(_of_user(codes)), _called(params))
+
+
+def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
+    """Return the site of an equation in a body, whose operation stands at another site."""
+    own, name = _of_user(_of_body(_codes(eqn), body)), eqn.primitive.name
+    if not own:
+        return Site(name, outer.where, outer.path, outer.caller or _called(eqn.params))
+    return Site(name, *_place(own, outer.path), _called(eqn.params))
+
+
+def _place(codes: list[Code], path: tuple[Any, ...] = ()) -> tuple[Location | None, Any]:
+    """Return the line of the innermost of the user's functions, and the way there."""
+    return location_of(*codes[0]) if codes else None, (*path, *codes)
+
+
+def _called(params: Mapping[str, Any]) -> str:
+    """Return the name of the function that an operation calls, if it is a library's."""
+    body = params.get("jaxpr")
+    file = body.jaxpr.debug_info.func_filename if isinstance(body, ClosedJaxpr) else None
+    return str(params.get("name", "")).strip("_") if file and is_library(file) else ""
+
+
+def _codes(eqn: JaxprEqn) -> list[Code]:
+    """Return where Python was when an equation was made."""
+    traceback = eqn.source_info.traceback
+    if traceback is None:
+        return []
+    lines = [frame.line_num for frame in traceback.frames]
+    codes, offsets = traceback.raw_frames()
+    return list(zip(codes, offsets, lines, strict=True))
+
+
+def _of_user(codes: Sequence[Code]) -> list[Code]:
+    """Return where the user's functions were, the innermost first."""
+    return [code for code in codes if not is_library(code[0].co_filename)]
+
+
+def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
+    """
+    Return the frames that belong to a body.
+
+    Before JAX 0.10 those of whoever had it traced come after them, which may be another call.
+    """
+    start = (body.debug_info.func_filename, body.debug_info.func_lineno)
+    for i, (code, *_) in enumerate(codes):
+        if (code.co_filename, code.co_firstlineno) == start:
+            return codes[: i + 1]
+    return codes
+
+
+class Tagging(Choosing):
+    """Run each operation in the scope of its site, choosers in place of max and min."""
+
+    def __init__(self, parent: Any, sites: Sites) -> None:
+        super().__init__(parent)
+        self.sites = sites
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        """Run one operation."""
+        site = here(primitive.name, params)
+        with self.below():
+            if primitive.name in CALLS:
+                return _scoped(body_of_call(params), args, site, self.sites)
+            params = _tagged(primitive.name, params, site, self.sites)
+        with self.sites.scope(site):
+            return super().process_primitive(primitive, args, params)
+
+    def process_shard_map(self, *args: Any, **params: Any) -> Any:
+        """Run a sharded function as one operation."""
+        with self.sites.scope(here("shard_map")):
+            return super().process_shard_map(*args, **params)
+
+    def process_custom_jvp_call(
+        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function that has a rule of its own, which stays."""
+        with self.sites.scope(here(word_for(f))):
+            return super().process_custom_jvp_call(primitive, f, rule, args, **how)
+
+    def process_custom_vjp_call(
+        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function that has a rule of its own, which stays."""
+        with self.sites.scope(here(word_for(f))):
+            return super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
+
+
+def tagging(f: Callable[..., Any], sites: Sites) -> Callable[..., Any]:
+    """Return `f` with each operation in the scope of its site."""
+    return traced(f, lambda parent: Tagging(parent, sites))
+
+
+def word_for(f: Any) -> str:
+    """Return the name of a function that has a rule of its own."""
+    return getattr(f, "__name__", "custom").strip("_<>")
+
+
+def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict[str, Any]:
+    """Return parameters, in whose bodies each equation is in the scope of its site."""
+    if name not in BODIES:
+        return params
+    return {key: _tagged_body(value, site, sites) for key, value in params.items()}
+
+
+def _tagged_body(param: Any, outer: Site, sites: Sites) -> Any:
+    if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
+        return getattr(type(param), "_make", type(param))(
+            _tagged_body(x, outer, sites) for x in param
+        )
+    if not isinstance(param, ClosedJaxpr):
+        return param
+
+    return jax.make_jaxpr(lambda *args: _scoped(param, args, outer, sites))(*param.in_avals)
+
+
+def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites) -> list[Any]:
+    """
+    Run a body, each equation in the scope of its site.
+
+    Calls are run where they stand: a compiler would meet each anew, for scopes are part of it.
+    """
+
+    def run(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
+        site = inside(eqn, closed.jaxpr, outer)
+        if eqn.primitive.name in CALLS:
+            return _scoped(body_of_call(eqn.params), ins, site, sites)
+        params = _tagged(eqn.primitive.name, eqn.params, site, sites)
+        with sites.scope(site):
+            return _chosen(eqn.replace(params=params), ins)
+
+    return each(closed, args, run)
+
+
+def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
+    """Run one equation, a chooser in place of a max or min."""
+    chooser = CHOOSERS.get(eqn.primitive.name)
+    if chooser and jnp.issubdtype(jnp.result_type(ins[0]), jnp.floating):
+        return [chooser(*ins, **eqn.params)]
+    return plain(eqn, ins)
+
+
+def each(
+    closed: ClosedJaxpr, args: Sequence[Any], run: Callable[[JaxprEqn, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Return the results of a program, of which a function runs each equation."""
+    jaxpr = closed.jaxpr
+    given = zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True)
+    known: dict[Any, Any] = dict(given)
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for eqn in jaxpr.eqns:
+        outs = run(eqn, [read(atom) for atom in eqn.invars])
+        known.update(zip(eqn.outvars, outs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def count_of(jaxpr: Jaxpr) -> int:
+    """Return how many operations a program has, those in bodies among them."""
+    return sum(1 + sum(map(count_of, bodies_in(eqn.params))) for eqn in jaxpr.eqns)
+
+
+def numbers_of(x: Any) -> np.ndarray | None:
+    """Return the numbers of a value, if it is one that can be infinite."""
+    dtype = getattr(x, "dtype", None) or np.result_type(x)
+    return np.asarray(x) if jax.dtypes.issubdtype(dtype, np.inexact) else None
+
+
+def named(site: Site) -> str:
+    """Return the name of an operation in the words of the array API standard."""
+    word = word_of(site.where) or CALLED.get(site.caller, "")
+    return word or NAMES.get(site.operation, site.operation)
+
+
+NAMES = {
+    "select_n": "where",
+    "dot_general": "matmul",
+    "conv_general_dilated": "convolution",
+    "reduce_max": "max",
+    "reduce_min": "min",
+    "reduce_window_max": "max",
+    "reduce_sum": "sum",
+    "integer_pow": "pow",
+    "gather": "index",
+    "dynamic_slice": "index",
+    "scatter": "assignment",
+}

@@ -1,0 +1,80 @@
+"""
+The forward pass, watched: which operations make values that are not finite.
+
+It is run concretely, bodies of loops and calls step by step, and each operation is looked at. An
+array that is not finite remembers which operations made it so, until it is finite again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, JaxprEqn
+
+from safeops.autodiff._explain.evidence import Forward, Site
+from safeops.autodiff.jax._choosers import Choosing, traced
+from safeops.autodiff.jax._explain.sites import each, here, inside, word_for
+from safeops.autodiff.jax._explain.steps import Steps
+from safeops.autodiff.jax._explain.whole import Looking
+from safeops.autodiff.jax._pairs import plain
+
+
+class Watching(Choosing):
+    """Run each operation, and look at what it makes."""
+
+    def __init__(self, parent: Any, forward: Forward, looking: Looking) -> None:
+        super().__init__(parent)
+        self.forward, self.looking = forward, looking
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        """Run one operation."""
+        site = here(primitive.name, params)
+        with self.below():
+            steps = Steps(_bodies_at(site, self.forward, self.looking), self.looking)
+            outs = steps.controlled(primitive.name, params, args, site)
+            if outs is not None:
+                return outs
+            outs = primitive.bind(*args, **params)
+            several = list(outs) if primitive.multiple_results else [outs]
+            self.forward.made(site, args, several)
+            return outs
+
+    def process_custom_jvp_call(
+        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function that has a rule of its own, which counts as one operation."""
+        outs = super().process_custom_jvp_call(primitive, f, rule, args, **how)
+        self.forward.made(here(word_for(f)), args, outs)
+        return outs
+
+    def process_custom_vjp_call(
+        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function that has a rule of its own, which counts as one operation."""
+        outs = super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
+        self.forward.made(here(word_for(f)), args, outs)
+        return outs
+
+
+def watching(f: Callable[..., Any], forward: Forward, looking: Looking) -> Callable[..., Any]:
+    """Return `f` with each operation looked at."""
+    return traced(f, lambda parent: Watching(parent, forward, looking))
+
+
+def _bodies_at(
+    outer: Site, forward: Forward, looking: Looking
+) -> Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]:
+    """Return how to run a body whose operation stands at a site."""
+
+    def run(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+        def watched(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+            site = inside(eqn, closed.jaxpr, outer)
+            steps = Steps(_bodies_at(site, forward, looking), looking)
+            outs = steps.controlled(eqn.primitive.name, eqn.params, ins, site)
+            if outs is None:
+                outs = plain(eqn, ins)
+                forward.made(site, ins, outs)
+            return outs
+
+        return each(closed, args, watched)
+
+    return run

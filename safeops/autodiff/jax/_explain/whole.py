@@ -1,0 +1,154 @@
+"""
+Loops that `explain` runs whole: those in which nothing is to be found, or for which time is up.
+
+A loop is compiled with a flag that says whether any of its operations, in any of its steps, made
+what is not finite. If none did, it counts as one operation; else it is run step by step, in Python,
+for as long as there is time.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff._explain.evidence import Site
+from safeops.autodiff.jax._callbacks import SILENT
+from safeops.autodiff.jax._explain.sites import each, numbers_of
+from safeops.autodiff.jax._explain.steps import CALLS, Stopped, body_of_call
+from safeops.autodiff.jax._pairs import bodies_in, plain
+
+LOOPS = ("scan", "while")
+FEW = 200  # operations, which are run one by one in less time than it takes to compile them
+SECOND = 1.0  # between two words about progress
+
+
+class Looking:
+    """What has been looked into, and for how long to go on."""
+
+    def __init__(self, seconds: float, progress: Callable[[str], None] | None = None) -> None:
+        self.seconds, self.progress = seconds, progress
+        self.start = self.said = time.monotonic()
+        self.opened: set[Site] = set()  # loops to be run step by step, healthy or not
+        self.whole: set[Site] = set()  # loops that were run whole, and are healthy
+        self.stopped: dict[Site, None] = {}  # loops that were not, for want of time
+
+    def step(self, site: Site, i: int, length: int | None = None) -> None:
+        """Begin a step of a loop; raise Stopped if time is up."""
+        now = time.monotonic()
+        if now - self.start > self.seconds:
+            self.stopped[site] = None
+            raise Stopped
+        if self.progress is not None and now - self.said > SECOND:
+            self.said = now
+            of = "" if length is None else f" of {length}"
+            self.progress(f"step {i + 1}{of} of the loop at {site.where or 'an unknown line'}")
+
+    def is_whole(self, name: str, params: Mapping[str, Any], values: Any, site: Site) -> bool:
+        """Whether a loop is run whole: nothing in it is not finite, or there is no time to look."""
+        if name == "scan" and params["length"] * _cost(params["jaxpr"].jaxpr) <= FEW:
+            return False
+        if site in self.opened or any(_is_sick(x) for x in values):
+            return False
+        if any(params[key].effects for key in ("jaxpr", "body_jaxpr") if key in params):
+            return False  # what a step does beside its results is not done twice
+        _, sick = jax.jit(lambda *xs: _flagged(name, params, xs))(*values)
+        if not sick:
+            self.whole.add(site)
+        return not sick
+
+    def notes(self) -> list[str]:
+        """Say what was not looked into."""
+        return [
+            f"stopped after {self.seconds:.0f} seconds in the loop at {site.where}, which counts "
+            "as one operation; make it shorter, or pass a larger limit"
+            for site in self.stopped
+        ]
+
+
+def _cost(jaxpr: Jaxpr) -> int:
+    """Return how many operations a program runs, those in the steps of loops among them."""
+    return sum(
+        1
+        + eqn.params.get("length", FEW if "body_jaxpr" in eqn.params else 1)
+        * sum(map(_cost, bodies_in(eqn.params)))
+        for eqn in jaxpr.eqns
+    )
+
+
+def _is_sick(x: Any) -> bool:
+    numbers = numbers_of(x)
+    return numbers is not None and not np.isfinite(numbers).all()
+
+
+# What is run with a flag
+
+
+def _flagged(name: str, params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
+    """Return the results of a loop, and whether anything in it was not finite."""
+    return {"scan": _scan, "while": _while_loop}[name](params, ins)
+
+
+def _scan(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
+    fixed, carried = params["num_consts"], params["num_carry"]
+
+    def step(carry: Any, xs: Any) -> Any:
+        outs, sick = _body(params["jaxpr"], [*ins[:fixed], *carry[0], *xs])
+        return (outs[:carried], carry[1] | sick), outs[carried:]
+
+    start = (list(ins[fixed : fixed + carried]), jnp.zeros((), bool))
+    how = {"length": params["length"], "reverse": params["reverse"]}
+    (last, sick), ys = lax.scan(step, start, list(ins[fixed + carried :]), **how)
+    return [*last, *ys], sick
+
+
+def _while_loop(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
+    for_test, for_body = params["cond_nconsts"], params["body_nconsts"]
+    tested, fixed = ins[:for_test], ins[for_test : for_test + for_body]
+
+    def goes_on(carry: Any) -> Array:
+        return _body(params["cond_jaxpr"], [*tested, *carry[0]])[0][0]
+
+    def step(carry: Any) -> Any:
+        outs, sick = _body(params["body_jaxpr"], [*fixed, *carry[0]])
+        return outs, carry[1] | sick
+
+    start = (list(ins[for_test + for_body :]), jnp.zeros((), bool))
+    return lax.while_loop(goes_on, step, start)
+
+
+def _cond(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
+    branches = [lambda *xs, b=b: _body(b, xs) for b in params["branches"]]
+    return lax.switch(jnp.asarray(ins[0], jnp.int32), branches, *ins[1:])
+
+
+def _body(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], Array]:
+    """Run a body; what is not finite in it raises the flag."""
+    flags = [jnp.zeros((), bool)]
+
+    def one(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+        outs, sick = _equation(eqn, ins)
+        flags.append(sick)
+        return outs
+
+    outs = each(closed, args, one)
+    return outs, jnp.any(jnp.stack(flags))
+
+
+def _equation(eqn: JaxprEqn, ins: list[Any]) -> tuple[list[Any], Array]:
+    name = eqn.primitive.name
+    if name in SILENT:
+        return [], jnp.zeros((), bool)
+    if name in CALLS:
+        return _body(body_of_call(eqn.params), ins)
+    ways = {"scan": _scan, "while": _while_loop, "cond": _cond}
+    if name in ways:
+        return ways[name](eqn.params, ins)
+    outs = plain(eqn, ins)
+    sick = [~jnp.isfinite(x).all() for x in outs if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return outs, jnp.any(jnp.stack([jnp.zeros((), bool), *sick]))

@@ -1,0 +1,125 @@
+"""
+Linear algebra over pairs: what mixes the entries of a vector, but not one vector with another.
+
+Within what is mixed all is active if one entry is. A right-hand side that is all absent has an
+absent solution, whatever is in its matrix.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax.extend.core import JaxprEqn
+
+from safeops._typing import Array
+from safeops.autodiff.jax._pairs import (
+    Mask,
+    Options,
+    Pair,
+    active_of,
+    array_of,
+    cleared,
+    evaluate,
+    is_inexact,
+    made,
+    plain,
+    unknown,
+    value_of,
+)
+
+
+def triangular_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Solve with triangular matrices: each right-hand side is solved by itself."""
+    return _solve(eqn, ins, how, -2 if eqn.params["left_side"] else -1)
+
+
+def tridiagonal_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Solve with tridiagonal matrices: each right-hand side is solved by itself."""
+    return _solve(eqn, ins, how, -2)
+
+
+def _solve(eqn: JaxprEqn, ins: list[Any], how: Options, axis: int) -> list[Any]:
+    """Solve with matrices that are coefficients, and come first."""
+    *matrices, right = ins
+    if any(isinstance(x, Pair) for x in matrices):
+        return unknown(eqn, ins, how)
+    return _mixed(eqn, ins, _any_of(right, (axis,)))
+
+
+def transform(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Transform along the last axes, as Fourier did."""
+    return _mixed(eqn, ins, _any_of(ins[0], range(-len(eqn.params["fft_lengths"]), 0)))
+
+
+def _any_of(x: Any, axes: Any) -> Mask:
+    """Return where any entry along axes is active, axes kept."""
+    mask = active_of(x)
+    return mask if isinstance(mask, bool) else mask.any(tuple(axes), keepdims=True)
+
+
+def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
+    """Return results that are active where a mask is, which repeats along axes of length 1."""
+    values = plain(eqn, [value_of(x) for x in ins])
+    if isinstance(some, bool):
+        return made(values, mask=True) if some else [_kept(x, jnp.zeros((), bool)) for x in values]
+    return [cleared(x, jnp.broadcast_to(some, x.shape)) for x in values]
+
+
+def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """
+    Solve a linear system, with a solver that JAX or the user wrote.
+
+    The solution is as ever. As the inverse of a matrix is a polynomial of it, what of the solution
+    is active is what the matrix makes of the right-hand side, applied over and over.
+    """
+    values = plain(eqn, [value_of(x) for x in ins])
+    lengths, matvec = eqn.params["const_lengths"], eqn.params["jaxprs"].matvec
+    right = ins[sum(lengths) :]
+    if all(active_of(x) is True for x in right):
+        return made(values, mask=True)
+    consts = [lax.stop_gradient(value_of(x)) for x in ins[: lengths.matvec]]
+    entries = [lax.stop_gradient(value_of(x)) for x in right]
+
+    def spread_once(masks: Any) -> list[Array]:
+        pairs = [Pair(x, m) for x, m in zip(entries, masks, strict=True)]
+        outs = evaluate(matvec.jaxpr, matvec.consts, [*consts, *pairs], how)
+        return [m | array_of(x) for m, x in zip(masks, outs, strict=True)]
+
+    def grows(masks: Any) -> Array:
+        before, after = masks
+        return jnp.stack([(a != b).any() for a, b in zip(before, after, strict=True)]).any()
+
+    start = [array_of(x) for x in right]
+    _, masks = lax.while_loop(
+        grows, lambda m: (m[1], spread_once(m[1])), (start, spread_once(start))
+    )
+    return [cleared(v, m) for v, m in zip(values, masks, strict=True)]
+
+
+def solve_all(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Solve one system of equations, as lineax does: all entries are mixed."""
+    some = jnp.stack([array_of(x).any() for x in ins if isinstance(x, Pair)]).any()
+    return [_kept(x, some) for x in plain(eqn, [value_of(x) for x in ins])]
+
+
+def mapped(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Do what equinox has mapped over an axis (its `vprim`), which is the first of the results."""
+    some = jnp.zeros((), bool)
+    for x, axis in zip(ins, eqn.params["__batch_axes"], strict=True):
+        if isinstance(x, Pair):
+            mask = array_of(x)
+            some |= mask.any() if axis is None else mask.any(_but(axis, mask.ndim))
+    values = plain(eqn, [value_of(x) for x in ins])
+    return [_kept(x, some.reshape(some.shape + (1,) * (x.ndim - some.ndim))) for x in values]
+
+
+def _but(axis: int, ndim: int) -> tuple[int, ...]:
+    return tuple(i for i in range(ndim) if i != axis % ndim)
+
+
+def _kept(value: Array, some: Array) -> Any:
+    """Return a result of which some is active; a finite number that is not 0 is, in any case."""
+    if not is_inexact(value):
+        return value
+    number = jnp.isfinite(value) & (value != 0)
+    return cleared(value, jnp.broadcast_to(some, value.shape) | number)

@@ -1,0 +1,465 @@
+"""
+The evaluator: a linear JAX program, run over pairs of a value and what of it is active.
+
+JAX has transposed (or linearised) the program already; what is left to do is to run it forwards
+with an arithmetic in which an entry may be absent. No derivative is written in this file. The table
+in `safeops.autodiff.jax` gives each primitive its class; one function serves a class: here those
+that move, add and scale, in `_contractions` products of tensors, in `_functions` what is not
+linear, in `_linalg` what mixes the entries of a matrix, in `_control` control flow.
+
+The program is not linear throughout: the backward pass of a custom_vjp is any program. It may add a
+constant to a cotangent, or select one. So a coefficient beside a pair is active, unless the text of
+the program makes it 0, as in what JAX's own transposition puts there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+
+from safeops._typing import Array
+from safeops.autodiff._options import tell
+
+# True: all entries are active, and there is nothing to do; False: none is. An array of NumPy is
+# known when the program is traced, and is folded; one of JAX is not.
+Mask: TypeAlias = bool | np.ndarray | Array
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A linear value, which is 0 wherever it is not active."""
+
+    value: Array
+    active: Mask = True
+
+
+@dataclass(frozen=True)
+class Zero:
+    """
+    A coefficient that is absent beside a pair, as the text of the program makes it 0.
+
+    In forward mode all that the program is given counts as this: JAX's own rules put nothing but
+    zeros beside a tangent, and demand of a custom_jvp rule that it is linear.
+    """
+
+    value: Array
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose."""
+
+    rules: Mapping[str, "Rule"]
+    exact: bool = False
+    on_unknown: str = "warn"
+
+
+Rule: TypeAlias = Callable[[JaxprEqn, list[Any], Options], list[Any]]
+
+
+def evaluate(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Any], how: Options) -> list[Any]:
+    """
+    Return the outputs of a linear program, whose arguments are pairs, and coefficients.
+
+    What depends on no Pair is a coefficient, and computed as ever.
+    """
+    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    known |= dict(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, Literal) else known[atom]
+
+    for eqn in jaxpr.eqns:
+        ins = [read(atom) for atom in eqn.invars]
+        if any(isinstance(x, Pair) for x in ins):
+            outs = how.rules.get(eqn.primitive.name, unknown)(eqn, ins, how)
+        else:
+            outs = computed(eqn, ins)
+        known |= dict(zip(eqn.outvars, outs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def computed(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
+    """Run one equation on coefficients; zeros that are moved or added are zeros."""
+    outs: list[Any] = plain(eqn, [value_of(x) for x in ins])
+    linear = ins[1:] if eqn.primitive.name == "select_n" else ins
+    if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
+        return [Zero(x) if is_inexact(x) else x for x in outs]
+    return outs
+
+
+def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
+    """Run one equation as it is."""
+    params = eqn.primitive.get_bind_params(eqn.params)
+    # Before 0.10 the functions of a call stood beside the parameters.
+    functions, params = params if isinstance(params, tuple) else ((), params)
+    out = eqn.primitive.bind(*functions, *ins, **params)
+    return list(out) if eqn.primitive.multiple_results else [out]
+
+
+def bodies_in(params: Mapping[str, Any]) -> list[Jaxpr]:
+    """Return the programs among the parameters of an operation."""
+    every = [x for p in params.values() for x in (p if isinstance(p, (tuple, list)) else (p,))]
+    closed = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in every]
+    return [x for x in closed if isinstance(x, Jaxpr)]
+
+
+# Masks
+
+
+def value_of(x: Any) -> Array:
+    """Return the value of a pair, or the coefficient itself."""
+    return x.value if isinstance(x, (Pair, Zero)) else x
+
+
+def active_of(x: Any) -> Mask:
+    """Return what is active: of a coefficient everything, unless it is 0 by the program's text."""
+    return x.active if isinstance(x, Pair) else not is_zero(x)
+
+
+def is_zero(x: Any) -> bool:
+    """Whether the text of the program makes a coefficient 0; data that happen to be 0 are not."""
+    if isinstance(x, (Pair, Zero)):
+        return isinstance(x, Zero)
+    written = not isinstance(x, jax.Array) and np.ndim(x) == 0  # a literal
+    return written and is_inexact(x) and bool(x == 0)
+
+
+def is_inexact(x: Any) -> bool:
+    """Whether a value has a dtype that cotangents have."""
+    dtype = getattr(x, "dtype", None)
+    return jnp.issubdtype(np.result_type(x) if dtype is None else dtype, np.inexact)
+
+
+def made(values: Sequence[Any], mask: Mask) -> list[Any]:
+    """Return results of which the same is active; what is no number is a coefficient."""
+    return [Pair(x, mask) if is_inexact(x) else x for x in values]
+
+
+def is_known(mask: Mask) -> bool:
+    """Whether a mask is known when the program is traced."""
+    return isinstance(mask, (bool, np.ndarray))
+
+
+def folded(mask: Mask) -> Mask:
+    """Return True or False for a known mask that is so throughout."""
+    if isinstance(mask, np.ndarray):
+        return True if mask.all() else bool(mask.any()) and mask
+    return mask
+
+
+def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
+    """Return a mask as an array of a shape; arithmetic in a jaxpr repeats axes of length 1."""
+    if isinstance(mask, bool):
+        return np.full(shape, mask)
+    if mask.shape == shape:
+        return mask
+    return (np if isinstance(mask, np.ndarray) else jnp).broadcast_to(mask, shape)
+
+
+def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
+    """Return a mask in a shape, True and False as they are."""
+    return mask if isinstance(mask, bool) else spread(mask, shape)
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """Return the shape of a value."""
+    return tuple(np.shape(value_of(x)))
+
+
+def union(*masks: Mask) -> Mask:
+    """Return where one of several masks of the same shape is active."""
+    if any(m is True for m in masks):
+        return True
+    arrays = [m for m in masks if m is not False]
+    if not arrays:
+        return False
+    total = arrays[0]
+    for mask in arrays[1:]:
+        total = total | mask
+    return folded(total)
+
+
+def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
+    """Return what of a value is active as an array of JAX, which varies as the value does."""
+    shape = shape_of(x) if shape is None else shape
+    return varying_as(jnp.asarray(spread(active_of(x), shape)), value_of(x))
+
+
+def varying_as(x: Array, like: Any) -> Array:
+    """Return an array that varies over the axes of a shard_map as another does."""
+    missing = axes_of(like) - axes_of(x)
+    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+
+def axes_of(x: Any) -> frozenset[Any]:
+    """Return the axes of a shard_map over which a value, or one of a type, varies."""
+    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
+    kind = getattr(aval, "manual_axis_type", None)  # before 0.10: vma
+    return frozenset(aval.vma if kind is None else kind.varying)
+
+
+def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
+    """Return a function of masks; that of known ones is known."""
+    if all(is_known(m) for m in masks):
+        with jax.ensure_compile_time_eval():
+            found = f(*(jnp.asarray(m) for m in masks))
+        # In an eager shard_map nothing is known before it is run.
+        return found if isinstance(found, jax.core.Tracer) else folded(np.asarray(found))
+    return f(*masks)
+
+
+# Classes
+
+
+def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Move entries: the same operation on the mask, where a zero that is filled in is absent."""
+    operands = _moved(eqn)
+    values = plain(eqn, [value_of(x) for x in ins])
+    params, filled = _with_mask_as_fill(eqn)
+    masks = [active_of(ins[i]) for i in operands]
+    if all(m is False for m in masks) and not filled:
+        return [Pair(v, active=False) for v in values]
+    if eqn.primitive.name in FILLS_NOTHING and all(m is True for m in masks):
+        return [Pair(v) for v in values]
+
+    def move(*masks: Any) -> Any:
+        moved = iter(masks)
+        every = [next(moved) if i in operands else value_of(x) for i, x in enumerate(ins)]
+        return eqn.primitive.bind(*every, **params)
+
+    arrays = (varying_as(array_of(ins[i]), values[0]) for i in operands)
+    if eqn.primitive.multiple_results:
+        moved = move(*arrays)
+        return [Pair(v, m) for v, m in zip(values, moved, strict=True)]
+    fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
+    if fixed and all(map(is_known, masks)):  # and where to is known too
+        known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
+        return [Pair(values[0], on_masks(move, *known))]
+    return [Pair(values[0], move(*arrays))]
+
+
+# Operations whose result has no entry but those of the argument.
+FILLS_NOTHING = """
+    reshape transpose broadcast_in_dim squeeze slice rev copy copy_p dynamic_slice concatenate split
+    dynamic_update_slice stack unstack tile
+""".split()  # noqa: SIM905  (a list of words)
+# Operations that make zeros of zeros. A factor of 0 is a number: what it meets may be infinite.
+KEEPS_ZERO = """
+    reshape transpose broadcast_in_dim squeeze slice rev copy copy_p concatenate split stack unstack
+    tile pad select_n neg real imag conj convert_element_type reduce_precision add add_any sub
+    complex reduce_sum cumsum pvary sharding_constraint mesh_cast reshard
+""".split()  # noqa: SIM905  (a list of words)
+# Operations between devices, which run where the program does and not where it is traced.
+COLLECTIVE = """
+    all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast psum
+    psum_invariant unreduced_psum reduce_scatter unreduced_reduce_scatter
+""".split()  # noqa: SIM905  (a list of words)
+_MOVED = {"dynamic_update_slice": (0, 1), "pad": (0, 1), "scatter": (0, 2)}
+
+
+def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
+    """Return which arguments are entries, the others being indices."""
+    name = eqn.primitive.name
+    return (
+        tuple(range(len(eqn.invars)))
+        if name in ("concatenate", "stack")
+        else _MOVED.get(name, (0,))
+    )
+
+
+def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
+    """Return parameters for the mask, and whether what is filled in is active: NaN, a number."""
+    if "fill_value" not in eqn.params:
+        return eqn.params, False
+    fill = eqn.params["fill_value"]
+    beyond = str(eqn.params.get("mode", "")).endswith("FILL_OR_DROP")
+    filled = beyond and (fill is None or bool(fill != 0))
+    return eqn.params | {"fill_value": filled}, filled
+
+
+def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Map each entry to itself, and 0 to 0: the mask is unchanged."""
+    return made(plain(eqn, [value_of(x) for x in ins]), active_of(ins[0]))
+
+
+def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Pass several values on."""
+    values = plain(eqn, [value_of(x) for x in ins])
+    pairs = zip(ins, values, strict=True)
+    return [Pair(v, x.active) if isinstance(x, Pair) else v for x, v in pairs]
+
+
+def add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Add: absent plus a number is the number."""
+    (value,) = plain(eqn, [value_of(x) for x in ins])
+    return [Pair(value, union(*(widened(active_of(x), value.shape) for x in ins)))]
+
+
+def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Sum entries: active where one of them is."""
+    values = plain(eqn, [value_of(x) for x in ins])
+    full = all(active_of(x) is True and np.size(value_of(x)) for x in ins)
+    if full and eqn.primitive.name != "reduce_window_sum":
+        return [Pair(v) for v in values]
+
+    def is_met(*masks: Array) -> Any:
+        met = [x > 0 for x in plain(eqn, [m.astype(np.float32) for m in masks])]
+        return met if len(met) > 1 else met[0]
+
+    if eqn.primitive.name in COLLECTIVE or len(ins) > 1:
+        met = is_met(*map(array_of, ins))
+        return [Pair(v, m) for v, m in zip(values, met if len(ins) > 1 else [met], strict=True)]
+    return [Pair(values[0], on_masks(is_met, spread(active_of(ins[0]), shape_of(ins[0]))))]
+
+
+def scatter_add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Add entries at indices to others, or subtract them."""
+    base, indices, update = ins
+    (value,) = plain(eqn, [value_of(x) for x in ins])
+    if active_of(base) is True:
+        return [Pair(value)]
+    # In the dtype of the values, for which the operation is made.
+    none, some = jnp.zeros_like(value), varying_as(array_of(update), value).astype(value.dtype)
+    return [Pair(value, union(active_of(base), plain(eqn, [none, indices, some])[0] != 0))]
+
+
+def scatter_mul(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+    """Multiply entries at indices with coefficients."""
+    base, indices, update = ins
+    if isinstance(update, Pair):
+        return unknown(eqn, ins, how)
+    (value,) = plain(eqn, [value_of(base), indices, value_of(update)])
+    return [cleared(value, active_of(base))]
+
+
+def cleared(value: Array, active: Mask) -> Pair:
+    """Return a pair whose value is 0 where it is not active, whatever was there."""
+    if active is True:
+        return Pair(value)
+    return Pair(jnp.where(active, value, jnp.zeros((), value.dtype)), active)
+
+
+def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
+    """Send each entry to where the largest of its window was, as in max pooling, or back."""
+    source, operand = ins
+    if isinstance(operand, Pair):
+        return unknown(eqn, ins, how)
+    (value,) = plain(eqn, [source.value, value_of(operand)])
+    mask = array_of(source).astype(value.dtype)
+    return [Pair(value, plain(eqn, [mask, value_of(operand)])[0] != 0)]
+
+
+def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Select entries by a coefficient, and their masks by the same."""
+    which, *cases = ins
+    (value,) = plain(eqn, [which, *map(value_of, cases)])
+    masks = [active_of(x) for x in cases]
+    known = all(isinstance(m, bool) for m in masks)
+    if known and len(set(masks)) == 1:
+        return [Pair(value, masks[0])]
+    if known and len(masks) == 2:  # noqa: PLR2004  (a condition)
+        active = jnp.broadcast_to(which, value.shape)
+        # Else XLA folds the masks of constant predicates, which takes it a minute.
+        active = lax.optimization_barrier(active if masks[1] else ~active)
+        return [Pair(value, active)]
+    arrays = [varying_as(jnp.asarray(spread(m, value.shape)), value) for m in masks]
+    return [Pair(value, lax.select_n(varying_as(which, value), *arrays))]
+
+
+def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Select by a condition that comes first, with the case that is kept before the other."""
+    which, kept, other = ins
+    (value,) = plain(eqn, [which, value_of(kept), value_of(other)])
+    return [Pair(value, plain(eqn, [which, array_of(kept), array_of(other)])[0])]
+
+
+def nothing(eqn: JaxprEqn) -> list[Pair]:
+    """Return a result of which nothing is active."""
+    out = eqn.outvars[0].aval
+    return [Pair(varying_as(jnp.zeros(out.shape, out.dtype), out), active=False)]
+
+
+class Factors(NamedTuple):
+    """A pair and the coefficient that it is multiplied with, in either order."""
+
+    eqn: JaxprEqn
+    at: int  # which of the two is the pair
+    pair: Pair
+    other: Array
+
+    def product(self, x: Array, y: Array) -> Array:
+        """Return the product with other values in the place of the pair's and the coefficient."""
+        return plain(self.eqn, [x, y] if self.at == 0 else [y, x])[0]
+
+
+def factors_of(eqn: JaxprEqn, ins: list[Any]) -> Factors | None:
+    """Return the factors; None if both are pairs, or the pair is a divisor: no linear product."""
+    at = 0 if isinstance(ins[0], Pair) else 1
+    if isinstance(ins[1 - at], Pair) or (eqn.primitive.name == "div" and at == 1):
+        return None
+    return Factors(eqn, at, ins[at], value_of(ins[1 - at]))
+
+
+def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
+    """Multiply or divide by a coefficient, which is 1 beside an absent entry."""
+    factors = factors_of(eqn, ins)
+    if factors is None:
+        return _scale_pairs(eqn, ins)
+    pair, factor = factors.pair, factors.other
+    if pair.active is False:
+        return nothing(eqn)
+    if pair.active is not True and not _is_harmless(factor, eqn.primitive.name):
+        factor = jnp.where(pair.active, factor, jnp.ones((), jnp.result_type(factor)))
+    value = factors.product(pair.value, factor)
+    return [Pair(value, widened(pair.active, value.shape))]
+
+
+def _scale_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
+    """Multiply two pairs, or divide by one: absent times anything is absent."""
+    (value,) = plain(eqn, [value_of(x) for x in ins])
+    masks = [widened(active_of(x), value.shape) for x in ins]
+    if eqn.primitive.name == "div":  # by an absent entry is by 0
+        return [cleared(value, masks[0])]
+    return [cleared(value, masks[1] if masks[0] is True else masks[0] & masks[1])]
+
+
+def _is_harmless(factor: Any, name: str) -> bool:
+    """Whether a number of the program text, such as 2.0, needs no guard."""
+    if isinstance(factor, jax.Array):
+        return False
+    return bool(np.isfinite(factor).all() and (name == "mul" or np.all(factor)))
+
+
+def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run the body of a call."""
+    body = next(eqn.params[key] for key in CALL_BODIES if key in eqn.params)
+    if eqn.primitive.name in ("checkpoint", "remat2"):
+        # Else XLA shares the values that are meant to be computed again.
+        ins = [
+            Pair(lax.optimization_barrier(x.value), x.active)
+            if isinstance(x, Pair)
+            else lax.optimization_barrier(x)
+            for x in ins
+        ]
+    if isinstance(body, ClosedJaxpr):
+        return evaluate(body.jaxpr, body.consts, ins, how)
+    return evaluate(body, (), ins, how)
+
+
+CALL_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+
+def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run an operation as it is: all that it returns is active, and nothing is hidden."""
+    msg = (
+        f"{eqn.primitive.name} has no rule for absent entries: those that it meets, or makes by "
+        "itself, are zeros from here on, as in jax.grad"
+    )
+    tell(msg, how.on_unknown)
+    return made(plain(eqn, [value_of(x) for x in ins]), mask=True)

@@ -1,0 +1,366 @@
+"""
+Choosers: which products and selections in a derivative's formula select.
+
+The gradient of `tf.where` selects by the condition of the program. Another `where` in a formula is
+a convention about a number, and no selection. So a condition is followed back to where it was made,
+through calls, loops and branches, and counts if a `tf.where`, a maximum or a minimum of the program
+uses it. What is not recognised is taken for a number, which hides nothing.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff.tensorflow._pairs import (
+    BODIES,
+    FORMULA,
+    Frame,
+    Mask,
+    Pair,
+    active_of,
+    cleaned,
+    is_linear,
+    run,
+    scale,
+    spread,
+    union,
+    unknown,
+    value_of,
+    widened,
+)
+
+WHERE = frozenset({"Select", "SelectV2"})
+LARGER = frozenset({"Maximum", "Minimum"})
+LARGEST = frozenset({"Max", "Min", "NthElement", "TensorScatterMax", "TensorScatterMin"})
+UNSORTED = frozenset(f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", "Prod"))
+OF_SEGMENTS = frozenset(
+    f"{kind}Segment{which}" for kind in ("", "Unsorted") for which in ("Max", "Min")
+) | {"SegmentMaxV2", "SegmentMinV2"}
+LOOPS = frozenset({"While", "StatelessWhile"})
+BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+
+
+def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
+    """Return the graphs that a call, a loop or a branch runs."""
+    found = []
+    for name in BODIES[op.type] if names is None else names:
+        functions = op.get_attr(name)
+        for function in functions if isinstance(functions, list) else [functions]:
+            graph = op.graph
+            # Private, for TensorFlow has no public way from a call to its body.
+            while (body := graph._get_function(function.name)) is None:  # noqa: SLF001  (there is no public name)
+                graph = graph.outer_graph
+            found.append(body.graph)
+    return found
+
+
+def arguments(op: Any) -> list[Array]:
+    """Return the tensors that the bodies of an operation get."""
+    return list(op.inputs)[op.type in BRANCHES :]
+
+
+def trail(tensor: Array, frame: Frame) -> Iterator[tuple[Array, Frame]]:
+    """Follow a tensor back through arguments, results, lists and options to where it was made."""
+    for _ in range(1000):  # of steps, so that it ends
+        yield tensor, frame
+        step = _arrived(tensor, frame)
+        if step is None:
+            return
+        tensor, frame = step
+
+
+def _arrived(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
+    """Return the tensor that this one is a copy of, and its frame."""
+    op = tensor.op
+    if op.type == "Placeholder":
+        return frame.arguments.get(tensor.ref())
+    if op.type == "Identity":
+        return op.inputs[0], frame
+    if op.type in ("TensorListPopBack", "OptionalGetValue"):
+        maker = {"TensorListPopBack": "TensorListPushBack", "OptionalGetValue": "OptionalFromValue"}
+        for origin, where in trail(op.inputs[0], frame):
+            if origin.op.type == maker[op.type] and origin.ref() != op.inputs[0].ref():
+                return origin.op.inputs[origin.op.type == "TensorListPushBack"], where
+        return None
+    if op.type in BODIES:
+        return _returned(tensor, frame)
+    return None
+
+
+def _returned(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
+    """Return what a body returns as a result of its operation."""
+    op, places = tensor.op, [i for i, x in enumerate(tensor.op.outputs) if x is tensor]
+    for graph in bodies(op):
+        out = graph.outputs[places[0]]
+        if out.op.type not in ("OptionalNone", "FakeParam"):  # it is another branch's
+            return out, called(op, graph, frame)
+    return None
+
+
+def called(op: Any, graph: Any, frame: Frame) -> Frame:
+    """Return a frame for a body of the program."""
+    given = zip(graph.inputs, arguments(op), strict=True)
+    fixed = {x.ref(): (y, frame) for i, (x, y) in enumerate(given) if is_fixed(op, graph, i)}
+    return Frame(frame.how, arguments=fixed, program=True)
+
+
+def is_fixed(op: Any, graph: Any, i: int) -> bool:
+    """Whether an argument is the same in each step; a list counts by its origin."""
+    if op.type not in LOOPS:
+        return True
+    if len(graph.outputs) != len(graph.inputs):  # a condition, in which nothing selects
+        return False
+    return graph.outputs[i] is graph.inputs[i] or graph.inputs[i].dtype == tf.variant
+
+
+def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]]:
+    """Return the operations of the program that use a tensor, and in which place."""
+    of_tape = FORMULA in asked_by.name
+    for found, where in trail(tensor, frame):
+        # All that is in a body of the formula is new.
+        new = None if where.inner and not where.program else where.since
+        yield from _used(found, new, recomputed=of_tape)
+
+
+def _used(
+    tensor: Array, new: frozenset[str] | None, *, recomputed: bool = False
+) -> Iterator[tuple[Any, int]]:
+    """
+    Return the uses of a tensor by operations that are not new.
+
+    What `tf.recompute_grad` runs again is new, and of the program all the same. It is not in the
+    scope of TensorFlow's own formulas, which do not select by what they use for other purposes.
+    """
+    for op in tensor.consumers():
+        is_new = new is None or op.name in new
+        if is_new and not (recomputed and FORMULA not in op.name):
+            continue
+        for i, x in enumerate(op.inputs):
+            if x is not tensor:
+                continue
+            yield op, i
+            at = i - (op.type in BRANCHES)
+            if op.type in BODIES and at >= 0:
+                for graph in bodies(op):
+                    yield from _used(graph.inputs[at], frozenset())  # a body is of one kind
+
+
+def name_of(op: Any) -> tuple[int, str]:
+    """Return what tells operations apart."""
+    return id(op.graph), op.name
+
+
+# Selections
+
+
+def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Select entries, and their masks by the same, if this is a selection of the program."""
+    cond, *cases = ins
+    if isinstance(cond, Pair):
+        return unknown(op, ins, frame)
+    (value,) = run(op, ins)
+    masks = [active_of(x) for x in cases]
+    if value.dtype == tf.variant:
+        return unknown(op, ins, frame)
+    by = _condition(op, frame)
+    linear = union(*(widened(x.active, value) for x in cases if isinstance(x, Pair)))
+    if by is None and linear is True:
+        return [Pair(value)]
+    active = _selected(op, cond, masks, value)
+    if by is None:  # what is linear stays active, and what else is chosen is a number
+        active = union(linear, active)
+    if by == "equal":
+        active = union(active, widened(_beside_nan(op, frame), value))
+    return [Pair(value, active)]
+
+
+def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
+    """Return what is active of two cases, of which a condition selects."""
+    if all(m is True for m in masks):
+        return True
+    if not all(isinstance(m, bool) for m in masks):
+        return tf.where(in_shape(cond, op, value), *(spread(m, value) for m in masks))
+    chosen = cond if masks[0] else tf.equal(cond, False)  # noqa: FBT003  (a value)
+    return in_shape(chosen, op, value) if any(masks) else False
+
+
+def in_shape(cond: Array, op: Any, value: Array) -> Array:
+    """Return a condition in the shape of a value; that of `Select` may be one for each row."""
+    if op.type == "Select" and cond.shape.rank != value.shape.rank:
+        cond = tf.reshape(
+            cond, tf.concat([tf.shape(cond), tf.ones(tf.rank(value) - tf.rank(cond), tf.int32)], 0)
+        )
+    return spread(cond, value)
+
+
+def _condition(op: Any, frame: Frame) -> str | None:
+    """Return what kind of selection of the program this is, if it is one."""
+    cond = op.inputs[0]
+    if not _is_formula(op):
+        return None
+    if any(user.type in WHERE and i == 0 for user, i in uses(cond, frame, op)):
+        return "where"
+    test = cond.op
+    if test.type in ("GreaterEqual", "LessEqual") and _is_larger(test, frame, op):
+        return "larger"
+    if _equality(test) is not None and _is_of_segments(_equality(test), frame, op):
+        return "equal"
+    return "dropped" if _is_dropping(test, frame, op) else None
+
+
+def _is_dropping(test: Any, frame: Frame, asked_by: Any) -> bool:
+    """Whether a condition leaves out entries of no segment, whose number is negative."""
+    ids = _tested_by(test)
+    if ids is None or ids.dtype.is_floating:
+        return False
+    known = tf.get_static_value(ids) is not None  # which formulas in loops repeat
+    return known or any(user.type in UNSORTED and i == 1 for user, i in uses(ids, frame, asked_by))
+
+
+def _tested_by(test: Any) -> Array | None:
+    """Return what is compared with 0, in the shape of the entries by now."""
+    while test.type in ("LogicalAnd", "Reshape"):
+        test = test.inputs[0].op
+    is_test = test.type == "GreaterEqual" and _same_constant(test.inputs[1], tf.constant(0))
+    return test.inputs[0] if is_test else None
+
+
+def _is_formula(op: Any) -> bool:
+    """
+    Whether an operation is of TensorFlow's own formulas, and not of a custom gradient.
+
+    Told by the name scope: that of a tape, or that which `tf.gradients` makes for each operation in
+    the body of a function; custom gradients stand there at an `IdentityN`.
+    """
+    scopes = op.name.split("/")[:-1]
+    in_body = "gradients" in scopes
+    for scope in reversed(scopes):
+        if scope == FORMULA or (in_body and scope.endswith("_grad")):
+            return not scope.startswith("IdentityN")
+    return False
+
+
+def _is_larger(test: Any, frame: Frame, asked_by: Any) -> bool:
+    """Whether a comparison is that of a maximum or minimum of the program."""
+    x, y = test.inputs
+    for a, b, place in ((x, y, 0), (y, x, 1)):
+        other = {name_of(user) for user, i in uses(b, frame, asked_by) if i == 1 - place}
+        for user, i in uses(a, frame, asked_by):
+            if user.type in LARGER and i == place:
+                known = _same_constant(user.inputs[1 - place], b)
+                if known or name_of(user) in other:
+                    return True
+    return False
+
+
+def _same_constant(x: Array, y: Array) -> bool:
+    """Whether two tensors are the same constant, which formulas in loops repeat."""
+    a, b = tf.get_static_value(x), tf.get_static_value(y)
+    return a is not None and b is not None and np.array_equal(a, b)
+
+
+def _equality(test: Any) -> Any:
+    """Return the comparison with the largest of a segment."""
+    if test.type == "LogicalAnd":
+        tests = [x.op for x in test.inputs if x.op.type == "Equal"]
+        return tests[0] if tests else None
+    return test if test.type == "Equal" else None
+
+
+def _is_of_segments(test: Any, frame: Frame, asked_by: Any) -> bool:
+    x, y = test.inputs
+    makers = {name_of(t.op) for t, _ in trail(_gathered(y), frame) if t.op.type in OF_SEGMENTS}
+    return any(name_of(user) in makers and i == 0 for user, i in uses(x, frame, asked_by))
+
+
+def _gathered(x: Array) -> Array:
+    """Return what entries were taken from."""
+    while x.op.type in ("GatherV2", "Reshape", "Select", "SelectV2"):
+        x = x.op.inputs[1 if x.op.type in WHERE else 0]
+    return x
+
+
+def _beside_nan(op: Any, frame: Frame) -> Array:
+    """Return where what was compared is NaN: there nothing was selected, if it is of a segment."""
+    test = op.inputs[0].op
+    a, b = (value_of(frame.read(x)) for x in _equality(test).inputs)
+    beside = tf.math.is_nan(a) | tf.math.is_nan(b)
+    rest = [x for x in test.inputs if test.type == "LogicalAnd" and x.op.type != "Equal"]
+    return functools.reduce(tf.logical_and, (value_of(frame.read(x)) for x in rest), beside)
+
+
+def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Multiply by a coefficient; by that of a largest entry it is a selection."""
+    at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
+    if len(at) > 1:
+        return of_two(op, ins, intersection)
+    (pair,) = scale(op, ins, frame)
+    if len(at) != 1 or not _is_share(op.inputs[1 - at[0]], frame, op):
+        return [pair]
+    share = value_of(ins[1 - at[0]])
+    has_share = tf.not_equal(share, tf.zeros((), share.dtype))
+    best = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[0]))
+    other = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[1]))
+    # Beside NaN nobody has a share, and the derivative is NaN.
+    active = spread(has_share | tf.math.is_nan(best) | tf.math.is_nan(other), pair.value)
+    if pair.active is not True:
+        active = tf.logical_and(active, spread(pair.active, pair.value))
+    return [Pair(cleaned(pair.value, active), active)]
+
+
+def quotient(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Divide; the formula of `tf.math.reduce_euclidean_norm` divides by a cotangent, twice."""
+    number, divisor = ins
+    if isinstance(number, Pair) and isinstance(divisor, Pair):
+        return of_two(op, ins, lambda number, _: number)
+    if isinstance(number, Pair) or not isinstance(divisor, Pair) or not _is_formula(op):
+        return scale(op, ins, frame)
+    active = divisor.active
+    if active is not True:
+        one = tf.ones((), divisor.value.dtype)
+        divisor = one if active is False else tf.where(active, divisor.value, one)
+    (value,) = run(op, [number, value_of(divisor)])
+    active = widened(active, value)
+    return [Pair(cleaned(value, active), active)]
+
+
+def of_two(op: Any, ins: list[Any], active_in: Callable[[Mask, Mask], Mask]) -> list[Any]:
+    """Multiply or divide two cotangents, in a custom gradient: absent times anything is absent."""
+    (value,) = run(op, ins)
+    active = active_in(*(widened(x.active, value) for x in ins))
+    return [Pair(cleaned(value, active), active)]
+
+
+def intersection(a: Mask, b: Mask) -> Mask:
+    """Return where both of two masks are active."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        first, second = (a, b) if isinstance(a, bool) else (b, a)
+        return second if first is True else False
+    return tf.logical_and(a, b)
+
+
+def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:
+    """Whether a coefficient is that of a largest entry: ``cast(largest == x)``, or its quotient."""
+    test = _compared(share)
+    if test is None or not _is_formula(asked_by) or not is_linear(test.inputs[0]):
+        return False
+    return any(_is_chosen(x, y, frame, asked_by) for x, y in (test.inputs, test.inputs[::-1]))
+
+
+def _compared(share: Array) -> Any:
+    """Return the comparison that a coefficient is made of, if it is one."""
+    cast = share.op.inputs[0].op if share.op.type == "RealDiv" else share.op
+    test = cast.inputs[0].op if cast.type == "Cast" else None
+    return test if test is not None and test.type == "Equal" else None
+
+
+def _is_chosen(x: Array, y: Array, frame: Frame, asked_by: Any) -> bool:
+    """Whether the one is the largest of the other, as an operation of the program made it."""
+    while y.op.type in ("ExpandDims", "GatherNd", "Reshape"):
+        y = y.op.inputs[0]
+    makers = {name_of(t.op) for t, _ in trail(y, frame) if t.op.type in LARGEST}
+    return any(name_of(user) in makers and i != 1 for user, i in uses(x, frame, asked_by))

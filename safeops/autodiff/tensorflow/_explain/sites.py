@@ -1,0 +1,107 @@
+"""
+Sites: which operation of the user's program, on which line, an operation of TensorFlow came from.
+
+`tf.gradients` puts the formula of each operation into a name scope that is named after it, in the
+bodies of functions, loops and branches too; and each operation remembers where Python was.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._explain.evidence import Site
+from safeops.autodiff._explain.locations import is_library, location
+from safeops.autodiff._explain.words import CALLED
+
+SUFFIX = "_grad"  # of the scope of a formula
+
+
+def site_of(op: Any) -> Site:
+    """Return the site of an operation of the program."""
+    frames = [frame for frame in op.traceback if not is_library(frame.filename)]
+    where = location(frames[-1].filename, frames[-1].lineno) if frames else None
+    word = NAMES.get(op.type, _words(op.type))
+    if op.type == "StridedSlice":
+        word = "index" if op.get_attr("shrink_axis_mask") else "slice"
+    return Site(word, where, (id(op.graph), op.name), _caller(op))
+
+
+def _words(kind: str) -> str:
+    """Return the type of an operation in small letters."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"V\d+$", "", kind)).lower()
+
+
+def _caller(op: Any) -> str:
+    """Return the function of TensorFlow that an operation is a part of, by its name scope."""
+    scopes = [re.sub(r"_\d+$", "", scope) for scope in op.name.split("/")]
+    return next((CALLED[scope] for scope in scopes if scope in CALLED), "")
+
+
+def named(site: Site) -> str:
+    """Return the name of an operation in the words of the array API standard."""
+    return site.caller or site.operation
+
+
+NAMES = {
+    "BatchMatMul": "matmul",
+    "BatchMatMulV2": "matmul",
+    "BatchMatMulV3": "matmul",
+    "Conv2D": "convolution",
+    "Conv3D": "convolution",
+    "DynamicPartition": "index",
+    "Einsum": "matmul",
+    "GatherNd": "index",
+    "GatherV2": "index",
+    "Gather": "index",
+    "IdentityN": "a function with a gradient of its own",
+    "Inv": "reciprocal",
+    "MatMul": "matmul",
+    "Neg": "negative",
+    "RealDiv": "div",
+    "ReadVariableOp": "input",
+    "Select": "where",
+    "SelectV2": "where",
+    "TensorScatterUpdate": "assignment",
+    "Unpack": "index",
+}
+
+
+class Program:
+    """The graph of the program, or one of its bodies, whose formulas name its operations."""
+
+    def __init__(self, graph: Any) -> None:
+        self.by_name = {op.name: op for op in graph.get_operations()}
+
+    def origin(self, op: Any) -> Any:
+        """Return the operation of the program whose formula an operation is a part of."""
+        scopes = op.name.split("/")
+        starts = [
+            i + 1 for i, scope in enumerate(scopes) if re.fullmatch(r"gradients(_\d+)?", scope)
+        ]
+        for start in reversed(starts):
+            for end in range(len(scopes), start, -1):
+                name = "/".join(scopes[start:end])
+                if name.endswith(SUFFIX) and (found := self.by_name.get(name[: -len(SUFFIX)])):
+                    return found
+        return None
+
+    def dropping(self, op: Any) -> Any:
+        """Return the operation of the program that makes entries absent here."""
+        if op.type == "UnsortedSegmentSum":  # rows of a gather, put in their places later
+            return self.origin(op.inputs[0].op) or self.origin(op)
+        return self.origin(op)
+
+
+def numbers_of(x: Any) -> np.ndarray | None:
+    """Return the numbers of a value, if it is one that can be infinite."""
+    is_number = tf.is_tensor(x) and (x.dtype.is_floating or x.dtype.is_complex)
+    return values_of(x) if is_number else None
+
+
+def values_of(x: Array) -> np.ndarray:
+    """Return real or complex numbers as an array."""
+    numbers: np.ndarray = x.numpy()
+    return numbers if numbers.dtype.kind in "fc" else numbers.astype(np.float32)  # bfloat16

@@ -1,0 +1,590 @@
+"""
+The evaluator: a linear TensorFlow program, run over pairs of a value and what of it is active.
+
+TensorFlow has built the backward graph already; what is left to do is to run it forwards with an
+arithmetic in which an entry may be absent. No derivative is written in this file, but for three
+kernels that return 0 for 0 times infinity. The table in `safeops.autodiff.tensorflow` gives each
+type of operation its class; one function here serves a class.
+
+Operations are run through `tf.raw_ops`, so that outer tapes see them. What meets only active
+entries is the ordinary operation itself, and costs nothing.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._options import tell
+
+# True: all entries are active; False: none is. A mask of a list of tensors (a variant) is a list of
+# 0 and 1 in the dtype of the values, so that the operations on the one serve the other.
+Mask: TypeAlias = bool | Array
+
+# Operations that run others, and the attributes that name these.
+BODIES = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
+    "While": ("body",),
+    "StatelessWhile": ("body",),
+}
+FORMULA = "gradient_tape"  # the name scope of the formulas of a tape
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A linear value, which is 0 wherever it is not active."""
+
+    value: Array
+    active: Mask = True
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose."""
+
+    rules: Mapping[str, "Rule"]
+    readers: frozenset[str]  # operations that ask for shapes, and for no entry
+    on_unknown: str = "warn"
+
+
+@dataclass
+class Frame:
+    """One graph that is run: its tensors, and for the body of a call whose it is."""
+
+    how: Options
+    backward: frozenset[str] = frozenset()  # names of the operations of the gradient, at the top
+    known: dict[Any, Any] = field(default_factory=dict)
+    arguments: dict[Any, tuple[Array, "Frame"]] = field(default_factory=dict)
+    inner: bool = False
+    program: bool = False  # a body of the program itself, and not of the gradient
+    since: frozenset[str] = frozenset()  # names of what was made since the seed, at the top
+
+    def read(self, tensor: Array) -> Any:
+        """Return what a tensor is."""
+        key = tensor.ref()
+        if not self.inner:
+            return self.known.get(key, tensor)
+        return self.known[key]
+
+
+Rule: TypeAlias = Callable[[Any, list[Any], Frame], list[Any]]
+
+
+def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
+    """Return what tensors of a linear program are; inputs stand in the frame."""
+    for op in _in_order(targets, frame):
+        if op.type == "Placeholder":
+            continue  # of an argument that no caller gives, such as one that is not used
+        ins = [frame.read(x) for x in op.inputs]
+        for i in vacant(op, frame.since):
+            ins[i] = Pair(ins[i], active=False)
+        if op.type in frame.how.readers or not any(isinstance(x, Pair) for x in ins):
+            outs = run(op, ins)
+        else:
+            outs = frame.how.rules.get(op.type, unknown)(op, ins, frame)
+        for tensor, out in zip(op.outputs, outs, strict=True):
+            frame.known[tensor.ref()] = _shaped(out, tensor.shape)
+    return [frame.read(x) for x in targets]
+
+
+def _shaped(x: Any, shape: Any) -> Any:
+    """Tell a value and its mask what shape the program knows them to have."""
+    value_of(x).set_shape(shape)
+    if isinstance(x, Pair) and not isinstance(x.active, bool):
+        x.active.set_shape(shape)
+    return x
+
+
+def _in_order(targets: Sequence[Array], frame: Frame) -> list[Any]:
+    """Return the operations that make tensors, each after those that it needs."""
+    order, seen = [], set()
+    stack = [(x.op, False) for x in targets]
+    while stack:
+        op, done = stack.pop()
+        if done:
+            order.append(op)
+            continue
+        if op.name in seen or not _is_ours(op, frame):
+            continue
+        seen.add(op.name)
+        stack.append((op, True))
+        stack.extend((x.op, False) for x in op.inputs)
+    return order
+
+
+def _is_ours(op: Any, frame: Frame) -> bool:
+    """Whether an operation is still to be run: at the top only what depends on the seed."""
+    if frame.inner:
+        return any(x.ref() not in frame.known for x in op.outputs)
+    return op.name in frame.backward
+
+
+def dependents(
+    seeds: Iterable[Array],
+    operations: Sequence[Any],
+    how: Options,
+    new: frozenset[str] = frozenset(),
+) -> tuple[frozenset[str], set[Any]]:
+    """Return the names of operations, and the tensors, that are linear in the seeds."""
+    reached = {x.ref() for x in seeds}
+    found: set[str] = set()
+    for op in operations:
+        if op.type in how.readers:
+            continue
+        if any(x.ref() in reached for x in op.inputs) or vacant(op, new):
+            found.add(op.name)
+            reached |= {x.ref() for x in op.outputs if is_linear(x)}
+    return frozenset(found), reached
+
+
+def vacant(op: Any, new: frozenset[str]) -> list[int]:
+    """
+    Return which arguments of an operation of a derivative are cotangents of unused results.
+
+    TensorFlow puts zeros there: for a call, loop or branch made with the formula, else beside it.
+    """
+    if op.type in BODIES:
+        return _vacant_in_call(op, new)
+    return [i for i, x in enumerate(op.inputs) if _is_beside(x, new) and _is_zero(x)]
+
+
+def _is_beside(x: Array, new: frozenset[str]) -> bool:
+    """Whether a tensor is one of the zeros that TensorFlow hands to formulas, by its name."""
+    if (
+        x.op.type not in ("Const", "Fill", "ZerosLike")
+        or not x.dtype.is_floating | x.dtype.is_complex
+    ):
+        return False
+    *scopes, name = x.op.name.split("/")
+    if not re.fullmatch(r"zeros(_like)?(_\d+)?", name):
+        return False
+    users = [op.name.split("/") for op in x.consumers()]
+    if scopes and re.fullmatch(r"gradients(_\d+)?", scopes[-1]):
+        n = len(scopes)
+        return all(user[:n] == scopes and user[n].endswith("_grad") for user in users)
+    is_new = x.op.name in new and FORMULA not in scopes
+    of_formulas = is_new and all(FORMULA in user for user in users)
+    return of_formulas and not _is_of_custom_gradient(x.op)
+
+
+def _is_of_custom_gradient(op: Any) -> bool:
+    """Whether a custom gradient made an operation, and not the tape itself, by who called whom."""
+    frames = list(op.traceback)
+    taped = [i for i, frame in enumerate(frames) if frame.name == "imperative_grad"]
+    since = frames[taped[-1] :] if taped else frames
+    return any(frame.filename.endswith("ops/custom_gradient.py") for frame in since)
+
+
+def _vacant_in_call(op: Any, new: frozenset[str]) -> list[int]:
+    """Return which arguments of a derivative's call, loop or branch nobody used."""
+    if not new:
+        return []
+    is_formula = FORMULA in op.name or "gradients" in op.name.split("/")
+    if not is_formula and "__backward_" not in getattr(op.get_attr(BODIES[op.type][0]), "name", ""):
+        return []
+    return [
+        i
+        for i, x in enumerate(op.inputs)
+        if x.op.name in new and is_linear(x) and x.dtype != tf.variant and _is_zero(x)
+    ]
+
+
+def is_linear(x: Array) -> bool:
+    """Whether a tensor can be a cotangent; a list of tensors can."""
+    return x.dtype.is_floating or x.dtype.is_complex or x.dtype == tf.variant
+
+
+def run(op: Any, ins: Sequence[Any]) -> list[Array]:
+    """Run one operation on values; with its own inputs it is run already."""
+    values = [value_of(x) for x in ins]
+    if op.inputs and all(x is y for x, y in zip(values, op.inputs, strict=True)):
+        return list(op.outputs)
+    if op.type == "Const":
+        return [tf.constant(tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype)]
+    left, given, inferred = list(values), {}, set()
+    for arg in op.op_def.input_arg:
+        inferred |= {arg.type_attr, arg.number_attr, arg.type_list_attr}
+        count = 1
+        if arg.number_attr:
+            count = op.get_attr(arg.number_attr)
+        elif arg.type_list_attr:
+            count = len(op.get_attr(arg.type_list_attr))
+        one = not (arg.number_attr or arg.type_list_attr)
+        given[arg.name] = left[0] if one else left[:count]
+        left = left[count:]
+    given |= {a.name: op.get_attr(a.name) for a in op.op_def.attr if a.name not in inferred}
+    words = _words(op.type, tuple(given))
+    outs = getattr(tf.raw_ops, op.type)(**{words[name]: x for name, x in given.items()})
+    return _listed(outs, len(op.outputs))
+
+
+@cache
+def _words(kind: str, names: tuple[str, ...]) -> dict[str, str]:
+    """Return what `tf.raw_ops` calls the arguments of an operation: a few have other names."""
+    if not hasattr(tf.raw_ops, kind):
+        msg = f"expected operations of tf.raw_ops, got {kind}, which meets absent entries"
+        raise NotImplementedError(msg)
+    theirs = [p for p in inspect.signature(getattr(tf.raw_ops, kind)).parameters if p != "name"]
+    free = [p for p in theirs if p not in names]
+    return {name: name if name in theirs else free.pop(0) for name in names}
+
+
+def _listed(outs: Any, count: int) -> list[Array]:
+    if isinstance(outs, tf.Operation) or count == 0:
+        return []
+    return [outs] if tf.is_tensor(outs) else list(outs)
+
+
+# Values and masks
+
+
+def value_of(x: Any) -> Array:
+    """Return the value of a Pair; a coefficient is its own."""
+    return x.value if isinstance(x, Pair) else x
+
+
+def active_of(x: Any) -> Mask:
+    """
+    Return what is active. A coefficient where a linear value belongs can only be 0: absent.
+
+    Whatever else a custom gradient adds is active.
+    """
+    if isinstance(x, Pair):
+        return x.active
+    if x.dtype == tf.variant:
+        return x
+    return False if _is_zero(x) else tf.not_equal(x, tf.zeros((), x.dtype))
+
+
+def _is_zero(x: Array) -> bool:
+    """Whether a tensor is known to be 0."""
+    if hasattr(x, "numpy"):  # an eager one
+        return not x.numpy().any()
+    if x.op.type == "ZerosLike":
+        return True
+    if x.op.type in ("Fill", "BroadcastTo"):
+        return _is_zero(x.op.inputs[x.op.type == "Fill"])
+    number = tf.get_static_value(x)
+    return number is not None and not number.any()
+
+
+def spread(mask: Mask, like: Array) -> Array:
+    """Return a mask as an array in the shape of a value."""
+    if like.dtype == tf.variant:
+        return mask if tf.is_tensor(mask) else like  # nothing is active in it: a list of zeros
+    if isinstance(mask, bool):
+        return tf.fill(tf.shape(like), mask)
+    if mask.shape.is_fully_defined() and mask.shape == like.shape:
+        return mask
+    return tf.broadcast_to(mask, tf.shape(like))
+
+
+def widened(mask: Mask, like: Array) -> Mask:
+    """Return a mask in the shape of a value, True and False as they are."""
+    return mask if isinstance(mask, bool) else spread(mask, like)
+
+
+def union(*masks: Mask) -> Mask:
+    """Return where one of several masks of the same shape is active."""
+    if any(m is True for m in masks):
+        return True
+    arrays = [m for m in masks if m is not False]
+    if not arrays:
+        return False
+    total = arrays[0]
+    for mask in arrays[1:]:
+        total = tf.logical_or(total, mask)
+    return total
+
+
+def cleaned(value: Array, active: Mask) -> Array:
+    """Return a value with 0 where it is not active."""
+    if active is True:
+        return value
+    if active is False:
+        return tf.zeros_like(value)
+    return tf.where(active, value, tf.zeros((), value.dtype))
+
+
+def indicator(x: Any) -> Array:
+    """Return a mask as 0 and 1 in the dtype of the values, for which operations are made."""
+    value, active = value_of(x), active_of(x)
+    if value.dtype == tf.variant:
+        return spread(active, value)
+    if isinstance(active, bool):
+        return tf.ones_like(value) if active else tf.zeros_like(value)
+    return tf.cast(spread(active, value), value.dtype)
+
+
+def met(value: Array, counts: Array) -> Pair:
+    """Return a pair from what an operation makes of a value and of its indicator."""
+    if value.dtype == tf.variant:
+        return Pair(value, counts)
+    return Pair(value, tf.not_equal(counts, tf.zeros((), counts.dtype)))
+
+
+# Classes
+
+
+def transport(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+    """Move entries, or sum them: the same operation on the mask."""
+    linear = [i for i, x in enumerate(ins) if is_linear(value_of(x))]
+    values = run(op, ins)
+    masks = [active_of(ins[i]) for i in linear]
+    if all(m is False for m in masks):
+        return [Pair(v, active=False) for v in values]
+    if op.type in _FILLS_NOTHING and not _excludes(op) and all(m is True for m in masks):
+        return [Pair(v) for v in values]
+    moved = [indicator(x) if i in linear else x for i, x in enumerate(ins)]
+    pairs = zip(values, run(op, moved), strict=True)
+    return [met(v, m) if is_linear(v) else v for v, m in pairs]
+
+
+# Operations whose result has no entry but those of the arguments. A sum over none is 0, active.
+_FILLS_NOTHING = frozenset(
+    """
+    Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice Gather GatherV2
+    GatherNd ConcatV2 Concat Pack Unpack Split SplitV Tile BroadcastTo Reverse ReverseV2
+    ReverseSequence Roll Identity IdentityN Snapshot PreventGradient StopGradient EnsureShape
+    CheckNumerics CheckNumericsV2 DepthToSpace SpaceToDepth Sum Mean Cumsum BiasAddGrad
+    DynamicPartition TensorScatterUpdate TensorScatterAdd
+    """.split()  # noqa: SIM905  (a list of words)
+)
+
+
+def _excludes(op: Any) -> bool:
+    """Whether some entries are the 0 of nothing: of no summand, or of an index out of range."""
+    if op.type == "Cumsum":
+        return bool(op.get_attr("exclusive"))
+    if op.type == "GatherNd" and op.get_attr("bad_indices_policy") == b"IGNORE":
+        return True
+    # There an index out of range gives 0; on a CPU it is an error.
+    return op.type in ("Gather", "GatherV2", "GatherNd") and bool(
+        tf.config.list_logical_devices("GPU")
+    )
+
+
+def total(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Sum entries, which is linear in the mask as well: active where any summand is."""
+    return transport(op, ins, frame)
+
+
+def unpool(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+    """Send entries to where a coefficient says, as in max pooling."""
+    (value,) = run(op, ins)
+    moved = [indicator(x) if isinstance(x, Pair) else x for x in ins]
+    return [met(value, run(op, moved)[0])]
+
+
+def same(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+    """Map each entry to itself, linearly: the mask is unchanged."""
+    (value,) = run(op, ins)
+    if not is_linear(value):
+        return [value]
+    return [Pair(value, active_of(ins[0]))]
+
+
+def add(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+    """Add: absent plus a number is the number."""
+    (value,) = run(op, ins)
+    if value.dtype == tf.variant:
+        return [Pair(value, run(op, [indicator(x) for x in ins])[0])]
+    return [Pair(value, union(*(widened(active_of(x), value) for x in ins)))]
+
+
+def scale(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Multiply by coefficients, elementwise; what is absent stays so."""
+    at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
+    if len(at) != 1 or (op.type in _QUOTIENTS and at != [0]):
+        return elementwise(op, ins, frame)
+    (value,) = run(op, ins)
+    active = widened(ins[at[0]].active, value)
+    if len(ins) == 2 and _is_harmless(ins[1 - at[0]], op.type):  # noqa: PLR2004  (a product)
+        return [Pair(value, active)]
+    return [Pair(cleaned(value, active), active)]
+
+
+def elementwise(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+    """
+    Compute entry by entry, in the formula of a custom gradient.
+
+    An absent entry enters as 0. What comes out is a number if it is not 0, and else as absent as
+    what went in. Predicates are numbers.
+    """
+    values = run(op, ins)
+    masks = [x.active for x in ins if isinstance(x, Pair)]
+    return [
+        Pair(x, union(*(widened(m, x) for m in masks), unless_zero(masks, x)))
+        if is_linear(x)
+        else x
+        for x in values
+    ]
+
+
+def unless_zero(masks: Sequence[Mask], value: Array) -> Mask:
+    """Return where a value is not 0, if that matters."""
+    if any(m is True for m in masks):
+        return True
+    return tf.not_equal(value, tf.zeros((), value.dtype))
+
+
+def _is_harmless(factor: Array, kind: str) -> bool:
+    """Whether a number of the program text, such as 2.0, leaves a 0 as it is."""
+    number = tf.get_static_value(factor)
+    if number is None or kind not in ("Mul", "RealDiv", "Div"):
+        return False
+    number = number.astype(complex)
+    return bool(np.isfinite(number).all() and (kind == "Mul" or number.all()))
+
+
+_QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
+
+
+def root(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """
+    Differentiate sqrt, rsqrt and 1/x by the rules of IEEE.
+
+    TensorFlow's kernels return 0 for a zero cotangent beside an infinite slope (2.21, outside XLA).
+    """
+    y, cotangent = ins
+    if isinstance(y, Pair):
+        return unknown(op, ins, frame)
+    root = tf.math.conj(y) if y.dtype.is_complex else y
+    dy = cotangent.value
+    half = tf.constant(0.5, y.dtype)
+    formulas = {
+        "SqrtGrad": lambda: dy * half / root,
+        "RsqrtGrad": lambda: dy * (-half * root * root * root),
+        "ReciprocalGrad": lambda: dy * (-root * root),
+        "InvGrad": lambda: dy * (-root * root),
+    }
+    value = formulas[op.type]()
+    return [Pair(cleaned(value, cotangent.active), cotangent.active)]
+
+
+def rectify(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Select where a rectifier lets entries through, and where it met NaN."""
+    cotangent, features = ins
+    if isinstance(features, Pair) or not isinstance(cotangent, Pair):
+        return unknown(op, ins, frame)
+    # Grappler makes `x > 0` of a negated `x <= 0` (TensorFlow 2.21), which NaN fails.
+    passes = tf.equal(features <= 0, False)  # noqa: FBT003  (a value)
+    if op.type == "Relu6Grad":
+        passes &= tf.equal(features >= 6, False)  # noqa: FBT003, PLR2004  (the six of its name)
+    active = passes if cotangent.active is True else passes & spread(cotangent.active, features)
+    (value,) = run(op, ins)
+    return [Pair(cleaned(value, active), active)]
+
+
+def contract(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Multiply and sum: an absent entry meets no coefficient that is not finite."""
+    at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
+    others = [i for i, x in enumerate(ins) if i not in at and is_linear(value_of(x))]
+    if not others:  # an Einsum of one operand
+        return transport(op, ins, frame)
+    if len(at) != 1 or len(others) != 1:
+        return unknown(op, ins, frame)
+    pair, other = ins[at[0]], ins[others[0]]
+    if pair.active is False:
+        return [Pair(tf.zeros_like(run(op, ins)[0]), active=False)]
+
+    def product(x: Array, y: Array) -> Array:
+        return run(
+            op, [x if i == at[0] else y if i == others[0] else z for i, z in enumerate(ins)]
+        )[0]
+
+    if pair.active is True and op.type in _PRODUCTS:
+        return [Pair(product(pair.value, other))]
+    if op.type in _MATRICES:
+        mask = spread(pair.active, pair.value)
+        value = _exact(product, pair, other, _met_by(op, at[0], mask))
+        return [Pair(value, _reached(op, at[0], mask, value))]
+    counts = product(indicator(pair), tf.ones_like(other))
+    active = tf.math.real(counts) > 0.5  # noqa: PLR2004  (whole, but for rounding)
+    return [Pair(_exact(product, pair, other), active)]
+
+
+_MATRICES = {
+    "MatMul": ("transpose_a", "transpose_b"),
+    "BatchMatMul": ("adj_x", "adj_y"),
+    "BatchMatMulV2": ("adj_x", "adj_y"),
+    "BatchMatMulV3": ("adj_x", "adj_y"),
+}
+_PRODUCTS = (*_MATRICES, "Einsum")  # of these each entry of the result has a summand
+
+
+def _summed(op: Any, at: int) -> int:
+    """Return over which axis of an argument a product of matrices sums."""
+    return -1 if (at == 0) != op.get_attr(_MATRICES[op.type][at]) else -2
+
+
+def _reached(op: Any, at: int, mask: Array, value: Array) -> Array:
+    """Return where a product of matrices is active: any over what is summed."""
+    reached = tf.reduce_any(mask, _summed(op, at), keepdims=True)
+    turned = op.get_attr(_MATRICES[op.type][at])
+    return spread(tf.linalg.matrix_transpose(reached) if turned else reached, value)
+
+
+def _met_by(op: Any, at: int, mask: Array) -> Array:
+    """Return which coefficients of a product of matrices meet an active entry."""
+    ours, theirs = _summed(op, at), _summed(op, 1 - at)
+    met_by = tf.reduce_any(mask, -3 - ours, keepdims=True)  # over the other axis
+    return met_by if ours == theirs else tf.linalg.matrix_transpose(met_by)
+
+
+def _exact(product: Any, pair: Pair, y: Array, met_by: Any = None) -> Array:
+    """Return a product in which what is absent meets no coefficient that is not finite."""
+    x = pair.value
+
+    def careful(y: Array) -> Array:
+        # The two agree where an active entry meets what is not finite: there IEEE says what it is.
+        finite = is_finite(y)
+        counts = product(indicator(pair), tf.cast(~finite, y.dtype))
+        hit = tf.math.real(counts) > 0.5  # noqa: PLR2004  (whole, but for rounding)
+        return tf.where(hit, product(x, y), product(x, cleaned(y, finite)))
+
+    def used() -> Array:
+        """Leave out what meets absent entries only, which is most often enough."""
+        return careful(y) if met_by is None else _if_finite(product, x, cleaned(y, met_by), careful)
+
+    return _if_finite(product, x, y, lambda _: used())
+
+
+def _if_finite(product: Any, x: Array, y: Array, otherwise: Any) -> Array:
+    """Return a product, taken in another way if not all coefficients are finite."""
+    finite = tf.reduce_all(is_finite(y))
+    return tf.cond(finite, lambda: product(x, y), lambda: otherwise(y))
+
+
+def is_finite(x: Array) -> Array:
+    """Return where a real or complex array is finite."""
+    if not x.dtype.is_complex:
+        return tf.math.is_finite(x)
+    return tf.math.is_finite(tf.math.real(x)) & tf.math.is_finite(tf.math.imag(x))
+
+
+def unknown(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Run an operation as it is: all that it returns is active, and nothing is hidden."""
+    active = [x.active for x in ins if isinstance(x, Pair)]
+    msg = f"{op.type} has no rule: what it leaves out counts as used, as in tf.GradientTape"
+    if any(m is not True for m in active):
+        msg = (
+            f"{op.type} has no rule for absent entries: from here on they are zeros, as in "
+            "tf.GradientTape"
+        )
+    tell(msg, frame.how.on_unknown)
+    if any(x.dtype == tf.variant for x in op.outputs):
+        msg = f"expected operations on lists of tensors that have a rule, got {op.type}"
+        raise NotImplementedError(msg)
+    return [Pair(x) if is_linear(x) else x for x in run(op, ins)]

@@ -1,0 +1,166 @@
+"""
+Rules for operations that mix entries of a cotangent in one part of it, and for custom gradients.
+
+A solve mixes the rows of a matrix, and leaves the other matrices of a batch alone; a Fourier
+transform mixes what lies along some axes; batch normalisation mixes a channel. Where nothing of a
+part is active, nothing that is made of it is, whatever the coefficients are. A custom gradient is
+any program: what it makes of an absent entry is absent if it is 0, and a number if it is not.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff.tensorflow._pairs import (
+    Frame,
+    Mask,
+    Pair,
+    cleaned,
+    indicator,
+    met,
+    run,
+    spread,
+    union,
+    unknown,
+    unless_zero,
+    widened,
+)
+
+
+def only_pair(ins: Sequence[Any]) -> int | None:
+    """Return which argument is linear, if it is one and no other."""
+    at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
+    return at[0] if len(at) == 1 else None
+
+
+def any_along(pair: Pair, axes: Any) -> Mask:
+    """Return where anything is active along axes, which stay, of length 1."""
+    if isinstance(pair.active, bool):
+        return pair.active
+    return tf.reduce_any(spread(pair.active, pair.value), axes, keepdims=True)
+
+
+def of_parts(op: Any, ins: list[Any], parts: Mask) -> list[Any]:
+    """Run an operation that leaves parts apart, of which some are not active."""
+    values = run(op, ins)
+    masks = [widened(parts, x) for x in values]
+    return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
+
+
+def batched(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Solve equations: dense within a column, columns and matrices of a batch apart."""
+    at = only_pair(ins)
+    if at is None or at != len(ins) - 1:  # a derivative by the matrix is made of products
+        return unknown(op, ins, frame)
+    return of_parts(op, ins, any_along(ins[at], [-2]))
+
+
+def least_squares(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Solve in the sense of least squares; the last argument is the regularisation."""
+    if only_pair(ins) != 1:
+        return unknown(op, ins, frame)
+    return of_parts(op, ins, any_along(ins[1], [-2]))
+
+
+def along_last(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Mix what lies along the last axis, with coefficients."""
+    at = only_pair(ins)
+    if at is None:
+        return unknown(op, ins, frame)
+    return of_parts(op, ins, any_along(ins[at], [-1]))
+
+
+def spectral(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Transform along the last axes: dense along them, the rest apart."""
+    if only_pair(ins) != 0:
+        return unknown(op, ins, frame)
+    axes = {"2": [-2, -1], "3": [-3, -2, -1]}.get(op.type.removesuffix("D")[-1], [-1])
+    return of_parts(op, ins, any_along(ins[0], axes))
+
+
+def resized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """
+    Return to the size of an image: dense within a channel of it.
+
+    Weights of cubic interpolation are negative too, so that they do not say which entries meet.
+    """
+    if only_pair(ins) != 0:
+        return unknown(op, ins, frame)
+    return of_parts(op, ins, any_along(ins[0], [1, 2]))
+
+
+def cropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Differentiate a crop by its box: boxes are apart, whatever the image holds."""
+    if only_pair(ins) != 0:
+        return unknown(op, ins, frame)
+    parts = any_along(ins[0], [1, 2, 3])
+    (value,) = run(op, ins)
+    active = parts if isinstance(parts, bool) else tf.reshape(parts, [-1, 1])
+    active = widened(active, value)
+    return [Pair(cleaned(value, active), active)]
+
+
+def uncropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Put crops back into the image: by weights that are not negative, if a box is used at all."""
+    if only_pair(ins) != 0:
+        return unknown(op, ins, frame)
+    crops, boxes, *rest = ins
+    used = any_along(crops, [1, 2, 3])
+    boxes = cleaned(boxes, used if isinstance(used, bool) else tf.reshape(used, [-1, 1]))
+    (value,) = run(op, [crops, boxes, *rest])
+    return [met(value, run(op, [indicator(crops), boxes, *rest])[0])]
+
+
+def normalized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Differentiate a batch normalisation: channels are apart."""
+    if only_pair(ins) != 0:
+        return unknown(op, ins, frame)
+    if not op.get_attr("is_training"):
+        return _by_fixed_moments(op, ins)
+    last = op.get_attr("data_format").endswith(b"C")
+    rank = ins[0].value.shape.rank
+    axes = [i for i in range(rank) if i != (rank - 1 if last else 1)]
+    parts = any_along(ins[0], axes)
+    by_channel = parts if isinstance(parts, bool) else tf.reshape(parts, [-1])
+    values = run(op, ins)
+    masks = [widened(parts, values[0]), widened(by_channel, values[1])]
+    masks += [masks[1], True, True]  # there is nothing in the rest
+    return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
+
+
+def _by_fixed_moments(op: Any, ins: list[Any]) -> list[Any]:
+    """Differentiate ``(x - mean) / sqrt(variance + epsilon) * scale + offset`` entry by entry."""
+    dy, x, scale, mean, variance, *_ = ins
+    rank = x.shape.rank
+    last = op.get_attr("data_format").endswith(b"C")
+    axes = [i for i in range(rank) if i != (rank - 1 if last else 1)]
+    wide = [1] * (rank - 1) if last else [1] * (rank - 2)
+
+    def spread_out(v: Array) -> Array:
+        v = tf.cast(v, tf.float32)
+        return v if last else tf.reshape(v, [-1, *wide])
+
+    root = tf.math.rsqrt(spread_out(variance) + op.get_attr("epsilon"))
+    g, active = tf.cast(dy.value, tf.float32), widened(dy.active, x)
+    normal = (tf.cast(x, tf.float32) - spread_out(mean)) * root
+    found = [cleaned(g * spread_out(scale) * root, active)]
+    found += [tf.reduce_sum(cleaned(g * normal, active), axes), tf.reduce_sum(g, axes)]
+    some = active if isinstance(active, bool) else tf.reduce_any(active, axes)
+    values = [tf.cast(found[0], x.dtype), *found[1:]]
+    masks = [active, some, some]
+    outs = [Pair(v, m) for v, m in zip(values, masks, strict=True)]
+    return [*outs, *(Pair(y) for y in op.outputs[3:])]
+
+
+def reduced(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Reduce along axes, in the formula of a custom gradient."""
+    if only_pair(ins) != 0:
+        return unknown(op, ins, frame)
+    (value,) = run(op, ins)
+    active = ins[0].active
+    if not isinstance(active, bool):
+        mask = spread(active, ins[0].value)
+        active = tf.reduce_any(mask, ins[1], keepdims=op.get_attr("keep_dims"))
+    return [Pair(value, union(widened(active, value), unless_zero([active], value)))]

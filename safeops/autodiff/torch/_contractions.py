@@ -1,0 +1,193 @@
+"""Sums of products: matrices, windows, attention. Absent entries meet no coefficient."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff.torch._evaluator import Call, Masking, unknown
+from safeops.autodiff.torch._masks import any_over, folded, is_finite, is_partial, spread
+from safeops.autodiff.torch._tags import Mask
+
+
+def contract(call: Call) -> Any:
+    """Multiply and sum: absent entries meet no coefficient."""
+    x, y = call.args[:2]
+    rest = call.args[2:]
+    call_it = lambda a, b: call.func(a, b, *rest, **call.kwargs)  # noqa: E731  (a name for one line)
+    value, active = product(call_it, (x, call.masks.get(0)), (y, call.masks.get(1)))
+    call.mode.state(value, active)
+    return value
+
+
+def product(
+    multiply: Callable[[Array, Array], Array],
+    one: tuple[Array, Any],
+    two: tuple[Array, Any],
+    reach: Callable[[Array, Array], Array] | None = None,
+) -> tuple[Array, Mask]:
+    """
+    Return a bilinear function of two pairs, of which a coefficient (None) is all active.
+
+    `reach` is the same function, made cheaper for a second argument of ones.
+    """
+    (x, mx), (y, my) = one, two
+    if not is_partial(mx) and not is_partial(my):
+        return multiply(x, y), True
+    ones_x, ones_y = (_ones(v, m) for v, m in (one, two))
+    count = multiply if is_partial(my) or reach is None else reach
+    reached = folded(met_by(count, ones_x, ones_y))
+    if _meets_no_hole(x, my) and _meets_no_hole(y, mx):
+        return multiply(x, y), reached
+    finite = multiply(*(torch.where(v.isfinite(), v, 0) for v in (x, y)))
+    hit = torch.zeros((), dtype=torch.bool, device=x.device)
+    # An active entry meets what is not finite: there the IEEE product says what it is.
+    if (bad := ~x.isfinite() & (ones_x != 0)).any():
+        hit = hit | met_by(multiply, bad.to(x.dtype), ones_y)
+    if (bad := ~y.isfinite() & (ones_y != 0)).any():
+        hit = hit | met_by(multiply, ones_x, bad.to(y.dtype))
+    value = torch.where(hit, multiply(x, y), finite) if hit.any() else finite
+    return value, reached
+
+
+HALF = 0.5  # a count is at least 1, or it is 0 and the rounding of a fast convolution
+
+
+def met_by(multiply: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
+    """Return where a product of ones and zeros has met a pair of ones."""
+    count = multiply(x, y)
+    return (count.real if count.is_complex() else count) > HALF
+
+
+def _ones(x: Array, active: Any) -> Array:
+    return spread(active, x).to(x.dtype) if is_partial(active) else torch.ones_like(x)
+
+
+def _meets_no_hole(values: Array, partner: Any) -> bool:
+    """Whether the values are finite, or what they meet has no absent entry."""
+    return not is_partial(partner) or is_finite(values)
+
+
+def matrix(call: Call) -> Any:
+    """Multiply matrices, with the quick ways out."""
+    x, y = call.args
+    mx, my = (call.masks.get(i) for i in (0, 1))
+    if is_partial(mx) == is_partial(my):
+        return contract(call)
+    summed = -1 if is_partial(mx) else -2
+    mask, other = (spread(mx, x), y) if is_partial(mx) else (spread(my, y), x)
+    if not other.sum().isfinite():
+        met = any_over(mask, (-3 - summed,), keepdim=True).mT  # by the contracted index
+        bad = ~other.isfinite().all(summed, keepdim=True)
+        if (bad & met).any():
+            return contract(call)
+        used = torch.where(met, other, 0)
+        x, y = (x, used) if summed == -1 else (used, y)
+    value = call.func(x, y)
+    call.mode.state(value, any_over(mask, (summed,), keepdim=True))
+    return value
+
+
+def convolve_backward(call: Call) -> Any:
+    """Contract over windows, for the input, the weights and the bias."""
+    cotangent, _, _, _, stride, *_, wanted = call.args
+    masks = dict(call.masks)
+    if masks.get(0) is True and any(step > 1 for step in stride):  # it may pass over entries
+        masks[0] = spread(masks[0], cotangent)
+    if not any(is_partial(m) for m in masks.values()):
+        return unknown(call)
+    results = list(_convolved(call, masks))
+    if wanted[2]:
+        dims = [0, *range(2, cotangent.dim())]
+        if results[2] is None:
+            results[2] = cotangent.sum(dims)
+        call.mode.state(results[2], any_over(spread(call.active(0), cotangent), tuple(dims)))
+    return tuple(results)
+
+
+def _convolved(call: Call, masks: dict[int, Any]) -> Iterator[Any]:
+    """Yield the gradients of a convolution; that of the bias is None if it takes another sum."""
+    cotangent, x, weight, _, *rest, wanted = call.args
+    transposed, groups = rest[3], rest[5]
+    no_hole = set(masks) == {0} and all(_meets_no_hole(v, masks[0]) for v in (x, weight))
+    whole = call.run() if no_hole else (None, None, None)  # the very numbers of PyTorch
+    for i, (other, j) in enumerate(((weight, 2), (x, 1))):
+        if not wanted[i]:
+            yield None
+            continue
+        multiply, pair = _part_of_convolution(call, i), (cotangent, masks.get(0))
+        thin = None if transposed or groups != 1 else _thin(multiply, x, weight, i)
+        if no_hole:
+            reached = folded(met_by(thin or multiply, _ones(*pair), torch.ones_like(other)))
+            value = whole[i]
+        else:
+            value, reached = product(multiply, pair, (other, masks.get(j)), thin)
+        call.mode.state(value, reached)
+        yield value
+    yield whole[2]
+
+
+def _part_of_convolution(call: Call, i: int) -> Callable[..., Array]:
+    """Return the gradient for the input (0) or the weights (1) as a bilinear function."""
+    _, x, weight, bias, *rest, _ = call.args
+    only = [i == j for j in range(3)]
+
+    def multiply(a: Array, b: Array, x: Array = x, weight: Array = weight) -> Array:
+        pair = (x, b) if i == 0 else (b, weight)
+        return call.func(a, *pair, bias, *rest, only)[i]
+
+    return multiply
+
+
+def _thin(multiply: Callable[..., Array], x: Array, weight: Array, i: int) -> Callable[..., Array]:
+    """Return that function for a second argument of ones: the channels of the input are alike."""
+    x1, weight1 = x[:, :1], weight[:, :1]
+    full = x.shape if i == 0 else weight.shape
+    return lambda a, b: multiply(a, b[:, :1], x1, weight1).expand(full)
+
+
+def attention_backward(
+    mode: Masking,
+    cotangent: Array,
+    query: Array,
+    key: Array,
+    value: Array,
+    out: Array,
+    logsumexp: Array,
+    *options: Any,
+    attn_mask: Any = None,
+    scale: Any = None,
+) -> tuple[Array, Array, Array]:
+    """
+    Return the gradients of attention without dropout, which its kernel on CPUs has none of.
+
+    In float32 at least, as in the kernel: scores of bfloat16 have an error of their exponents.
+    """
+    _, is_causal = options
+    dtype = query.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    cotangent, query, key, value, out = (x.to(wide) for x in (cotangent, query, key, value, out))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    heads = key.shape[1]
+    shared = query.shape[1] // heads
+    key, value = (x.repeat_interleave(shared, 1) for x in (key, value))
+    scores = query @ key.mT * scale
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    weights = torch.exp(scores - logsumexp[..., None])
+    if is_causal:
+        weights = without_future(mode, weights)
+    of_value = (weights.mT @ cotangent).unflatten(1, (heads, shared)).sum(2)
+    change = cotangent @ value.mT - (cotangent * out).sum(-1, keepdim=True)
+    of_scores = weights * change * scale
+    of_key = (of_scores.mT @ query).unflatten(1, (heads, shared)).sum(2)
+    return (of_scores @ key).to(dtype), of_key.to(dtype), of_value.to(dtype)
+
+
+def without_future(mode: Masking, weights: Array) -> Array:
+    """Return weights in which keys after their query are absent: nothing has selected them."""
+    past = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
+    weights = torch.where(past, weights, 0)
+    mode.state(weights, past.expand(weights.shape))
+    return weights

@@ -1,0 +1,340 @@
+"""
+The evaluator: PyTorch's backward pass, run over pairs of a value and what of it is active.
+
+The engine and the derivative formulas are PyTorch's. A dispatch mode sees the aten operations of
+which the formulas are made, and one function serves a class of them. An invariant holds throughout:
+a value is 0 where it is not active.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from safeops._typing import Array
+from safeops.autodiff._options import tell
+from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
+from safeops.autodiff.torch._masks import cleaned, folded, is_partial, tensors_of
+from safeops.autodiff.torch._nodes import (
+    CLAMPS,
+    OVERWRITES,
+    SELECTIONS,
+    in_a_hook,
+    is_foreign,
+    node_name,
+    stem_of,
+    words,
+)
+from safeops.autodiff.torch._sharded import is_shape_alone, is_wrapped
+from safeops.autodiff.torch._tags import Mask, Tags, is_number, is_plain
+
+aten = torch.ops.aten
+
+# The function of each operation's class; what is not here is unknown. Others, in the formulas
+# of some nodes and beside sparse tensors. And the fused kernels that we take apart ourselves. The
+# module of the rules fills all four, and that of the ranks the last one.
+RULES: dict[str, Callable[["Call"], Any]] = {}
+BY_NODE: dict[str, dict[str, Callable[["Call"], Any]]] = {}
+SPARSE: dict[str, Callable[["Call"], Any]] = {}
+# What ranks exchange: some have the names of other operations.
+BY_NAMESPACE: dict[str, Callable[["Call"], Any]] = {}
+OWN_PARTS: dict[str, Callable[..., Any]] = {}
+
+COMPARISONS = words("ge gt le lt")
+# Operations that return their argument, which their schemas do not say, or that take no more than
+# its shape.
+PASSED = words(
+    """
+    _unsafe_view _reshape_alias unsqueeze_ squeeze_ t_ transpose_ detach_
+    wait_tensor _wrap_tensor_autograd
+    new_empty empty_like new_empty_strided ones_like new_ones rand_like randn_like
+    """
+)
+# Operations whose derivative PyTorch has wrong (2.13): their zeros say nothing of what is used.
+MISTAKEN = {"AsStridedScatter": "as_strided_scatter"}
+ZEROS = words("zeros zeros_like new_zeros full full_like new_full scalar_tensor")
+
+
+@dataclass
+class Call:
+    """One operation, with its arguments."""
+
+    mode: "Masking"
+    func: Any
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    node: Any = None
+    node_name: str = ""
+    masks: dict[int, Mask] = field(default_factory=dict)
+
+    def selects(self, nodes: frozenset[str] = SELECTIONS) -> bool:
+        """Whether the operation is part of the formula of a selection."""
+        if self.node_name == COPY_SLICES and COPY_SLICES not in nodes:
+            return not in_a_hook(self.node) and self.mode.inner(self) in nodes
+        return self.node_name in nodes and not in_a_hook(self.node)
+
+    def run(self) -> Any:
+        """Run the operation as it is."""
+        return self.func(*self.args, **self.kwargs)
+
+    def active(self, i: int) -> Mask:
+        """Return what is active in an operand; a tensor that is no cotangent is a number."""
+        if i in self.masks:
+            return self.masks[i]
+        x = self.args[i] if i < len(self.args) else 0
+        if isinstance(x, torch.Tensor):
+            return not self.is_literal_zero(x)
+        return x != 0
+
+    def is_literal_zero(self, x: Array) -> bool:
+        """Whether a tensor is a 0 that this formula wrote."""
+        entry = self.mode.tags.find(x)
+        return entry is not None and entry.literal_of is not None and entry.literal_of is self.node
+
+    def finish(self, active: Mask, *, clean: bool = False) -> Any:
+        """Run the operation, and state what of its result is active."""
+        value = self.run()
+        result = value[0] if isinstance(value, tuple) else value  # the rest is no derivative
+        if clean and active is not True:
+            self.mode.note_absent(result, active)
+            cleaned(result, active)
+        self.mode.state(result, active)
+        return value
+
+
+class Masking(TorchDispatchMode):
+    """Evaluate what the engine does over pairs."""
+
+    def __init__(self, former: Tags, on_unknown: str) -> None:
+        super().__init__()
+        self.tags = Tags(former)
+        self.on_unknown = on_unknown
+        self.reported: set[str] = set()
+        # What the formula of the running node has found so far: where there are no ties, and what
+        # a clamp compares.
+        self.empty: tuple[Any, Any] = (None, None)
+        self.compared: tuple[Any, list[Array]] = (None, [])
+        self.within: tuple[Any, str] = (None, "")
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation."""
+        if types and is_wrapped(types):
+            return NotImplemented
+        if types and is_shape_alone(types):
+            return func(*args, **(kwargs or {}))
+        call = Call(self, func, func._opname, args, kwargs or {})  # noqa: SLF001  (OpOverload has no public name)
+        if not any(map(is_lazy, args)):
+            return self.evaluate(call)
+        # Below the dispatcher of Python the bits "conjugate" and "negative" of a view are ignored,
+        # by kernels and by what they call (PyTorch 2.13).
+        with Respected(DispatchKey.Conjugate, False), Respected(DispatchKey.Negative, False):  # noqa: FBT003  (no keyword)
+            return self.evaluate(call)
+
+    def evaluate(self, call: Call) -> Any:
+        """Run one operation by the rule of its class."""
+        func, name, args = call.func, call.name, call.args
+        if func.is_view or name in PASSED:
+            return viewed(call)
+        for i, x in enumerate(args):
+            active = self.active(x)
+            if active is not None:
+                call.masks[i] = active
+        keywords = [x for x in call.kwargs.values() if self.active(x) is not None]
+        if "out" in call.kwargs:
+            return into(call)
+        if keywords:
+            return unknown(call)
+        if name in ZEROS:
+            return self.zeros(call)
+        if not call.masks:
+            return self.outside(call)
+        call.node, call.node_name = node_name()
+        return rule_of(call)(call)
+
+    def active(self, x: Any) -> Mask | None:
+        """Return what is active in an argument; for a list: whether it has a cotangent."""
+        if isinstance(x, torch.Tensor):
+            return self.tags.read(x)
+        if isinstance(x, (list, tuple)):
+            masks = [self.tags.read(y) for y in x if isinstance(y, torch.Tensor)]
+            some = any(m is not None for m in masks)
+            return all(m is True for m in masks) if some else None
+        return None
+
+    def state(self, value: Any, active: Mask) -> None:
+        """State what of a result is active."""
+        if isinstance(value, torch.Tensor) and is_number(value):
+            self.tags.write(value, active if isinstance(active, bool) else folded(active))
+
+    def zeros(self, call: Call) -> Any:
+        """Make zeros, which are a literal of the running formula."""
+        value = call.run()
+        node, name = node_name()
+        fill = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}.get(call.name)
+        not_zero = fill is not None and (len(call.args) <= fill or call.args[fill] != 0)
+        if node is None or not_zero or not is_number(value) or is_foreign(node):
+            return value
+        if name == COPY_SLICES:
+            name = self.inner(call)
+        if name in MISTAKEN:
+            self.report(replace(call, name=MISTAKEN[name]))
+            return value
+        if name in OVERWRITES:
+            self.tags.write(value, active=False)
+        else:
+            self.tags.write_literal(value, node)
+        return value
+
+    def inner(self, call: Call) -> str:
+        """Return the operation that was done in place on a view, in the formula of that."""
+        node, _ = node_name()
+        if (
+            call.kwargs.get("memory_format") is torch.contiguous_format
+            and call.name == "zeros_like"
+        ):
+            return "CopyBackwards"  # a slice assignment; no other formula asks for a format
+        if self.within[0] is not node:
+            self.within = (node, stem_of(inner_name(call.name)))
+        return self.within[1]
+
+    def outside(self, call: Call) -> Any:
+        """Run an operation on coefficients; what it writes into is no literal any more."""
+        value = call.run()
+        for x in written(call):
+            if self.tags.find(x) is not None:
+                self.tags.drop(x)
+        if call.name == "zero_":
+            node, _ = node_name()
+            if node is not None and not is_foreign(node):
+                self.tags.write_literal(value, node)
+        if call.name in COMPARISONS:
+            self.note_comparison(call)
+        if call.name == "mul" and not isinstance(call.args[1], torch.Tensor):
+            call.node, _ = node_name()
+            if call.is_literal_zero(call.args[0]):  # as addmm multiplies what it adds to
+                self.tags.write_literal(value, call.node)
+        return value
+
+    def note_absent(self, values: Array, active: Mask) -> None:
+        """Take note of what absent entries have met; `explain` does."""
+
+    def note_comparison(self, call: Call) -> None:
+        """Remember what a clamp compares with its limits."""
+        node, name = node_name()
+        if name in CLAMPS or name == COPY_SLICES:
+            earlier = self.compared[1] if self.compared[0] is node else []
+            tensors = [x for x in call.args if isinstance(x, torch.Tensor)]
+            self.compared = (node, [*earlier, *tensors])
+
+    def report(self, call: Call) -> None:
+        """Say that an operation without a rule met absent entries."""
+        if call.name in self.reported:
+            return
+        self.reported.add(call.name)
+        msg = (
+            f"no rule for {call.name}: absent entries count as zeros in it, "
+            "and a NaN may stay that nothing selected"
+        )
+        tell(msg, self.on_unknown)
+
+
+def rule_of(call: Call) -> Callable[[Call], Any]:
+    """Return the function that serves an operation."""
+    name = call.name.removesuffix("_")
+    between_ranks = BY_NAMESPACE.get(call.func.namespace)
+    if between_ranks is not None:
+        return between_ranks
+    if not all(map(is_plain, tensors_of(call.args))):
+        return SPARSE.get(name, unknown)
+    special = BY_NODE.get(call.node_name, {})
+    if name in special and not in_a_hook(call.node):
+        return special[name]
+    return RULES.get(name, unknown)
+
+
+Respected = torch._C._SetExcludeDispatchKeyGuard  # noqa: SLF001  (there is no public name)
+
+
+def is_lazy(x: Any) -> bool:
+    """Whether a tensor may be a view that is to be conjugated or negated when it is read."""
+    if isinstance(x, (list, tuple)):
+        return any(map(is_lazy, x))
+    return isinstance(x, torch.Tensor) and (x.is_complex() or x.is_neg())
+
+
+@cache
+def is_composite(func: Any) -> bool:
+    """Whether an operation is defined by others, in all of its forms."""
+    key = DispatchKey.CompositeImplicitAutograd
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001  (no public name)
+
+
+def written(call: Call) -> list[Array]:
+    """Return the tensors that an operation writes into."""
+    schema = call.func._schema  # noqa: SLF001  (OpOverload has no public schema)
+    if not schema.is_mutable:
+        return []
+    into = {a.name: a.alias_info is not None and a.alias_info.is_write for a in schema.arguments}
+    names = [a.name for a in schema.arguments]
+    given = dict(zip(names, call.args, strict=False)) | call.kwargs
+    return tensors_of([x for name, x in given.items() if into[name]])
+
+
+def viewed(call: Call) -> Any:
+    """Return a view; what is made of others, such as reshape, may copy: its parts tell."""
+    if not is_composite(call.func):
+        return call.run()
+    with call.mode:
+        return call.func.decompose(*call.args, **call.kwargs)
+
+
+def into(call: Call) -> Any:
+    """Write a result into a tensor: make it, and copy it."""
+    if not call.func._schema.returns:  # noqa: SLF001  (as above; of FSDP2, it has no other form)
+        call.run()
+        return call.mode.state(call.kwargs["out"], active=True)
+    rest = {name: x for name, x in call.kwargs.items() if name != "out"}
+    with call.mode:
+        return call.kwargs["out"].copy_(call.func.overloadpacket(*call.args, **rest))
+
+
+def unknown(call: Call) -> Any:
+    """Run an operation without a rule as it is: all of its result counts as active."""
+    tensors = tensors_of((call.args, call.kwargs))
+    plain = all(map(is_plain, tensors))
+    if call.name not in RULES and plain and any(is_partial(m) for m in call.masks.values()):
+        # An operation that PyTorch itself defines by others; autograd has no formula for it.
+        with call.mode:
+            value = call.func.decompose(*call.args, **call.kwargs)
+        if value is not NotImplemented:
+            return value
+    value = call.run()
+    entries = [e for e in map(call.mode.tags.find, tensors) if e is not None]
+    ours = [e for e in entries if not e.former and e.literal_of is None]
+    results = [x for x in tensors_of(value) if is_number(x)]
+    if results and any(e.active is not True for e in ours):
+        call.mode.report(call)
+    for x in [*(results if ours else []), *written(call)]:
+        call.mode.state(x, active=True)
+    return value
+
+
+def decompose(call: Call) -> Any:
+    """Run a fused kernel as its parts, if there is anything absent."""
+    if not any(is_partial(m) for m in call.masks.values()):
+        return unknown(call)
+    parts = decomposition_table.get(call.func)
+    if call.name in OWN_PARTS:
+        parts = partial(OWN_PARTS[call.name], call.mode)
+    if parts is None:
+        return unknown(call)
+    with call.mode:
+        return parts(*call.args, **call.kwargs)

@@ -1,0 +1,1 @@
+"""How `explain` finds the line in a program of PyTorch."""

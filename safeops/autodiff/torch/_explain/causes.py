@@ -1,0 +1,80 @@
+"""Where a NaN came into a PyTorch program, so that what it does further on is one finding."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from safeops.autodiff._explain.locations import Location
+from safeops.autodiff._explain.rewrites import OF_ENTRIES
+from safeops.autodiff.torch._explain.lines import Record, record_of
+from safeops.autodiff.torch._explain.names import operation_of
+from safeops.autodiff.torch._explain.watch import Blocked
+
+
+@dataclass
+class Causes:
+    """Which nodes met a NaN that another one had met before."""
+
+    met: Mapping[Any, Blocked]
+    # For a node that met a NaN: where it came in, and the nodes that met it later.
+    entries: dict[Any, Record] = field(default_factory=dict)
+    later: dict[Any, list[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Group the nodes by the operation that was given the NaN first."""
+        first: dict[int, Any] = {}
+        for node in sorted(self.met, key=lambda n: n._sequence_nr()):  # noqa: SLF001  (there is no public name)
+            record = record_of(node)
+            if record is None or not self.is_given(node, record):
+                continue
+            origin = origin_of(node, record)
+            head = first.setdefault(id(origin), node)
+            if head is node:
+                self.entries[node] = origin
+            else:
+                self.later.setdefault(head, []).append(node)
+
+    def is_given(self, node: Any, record: Record) -> bool:
+        """Whether a node met only what it was given as NaN, or what it made NaN itself."""
+        bad, _, what = self.met[node]
+        if record.bad is None or record.what != "nan" or what not in ("", "nan"):
+            return False
+        by_entry = operation_of(node) in OF_ENTRIES and bad.shape == record.bad.shape
+        return not (by_entry and (bad & ~record.bad).any())
+
+    def heads(self, nodes: Sequence[Any]) -> Iterator[Any]:
+        """Give the nodes of which there is a finding."""
+        followers = {id(node) for group in self.later.values() for node in group}
+        yield from (node for node in nodes if node in self.met and id(node) not in followers)
+
+    def entered_at(self, node: Any) -> Location | None:
+        """Return the line that made the NaN, if it is another one than that of the node."""
+        origin, record = self.entries.get(node), record_of(node)
+        if origin is None or record is None:
+            return None
+        made, met = (origin.cause or origin).where, record.where
+        same = made is not None and met is not None and str(made) == str(met)
+        return None if same else made
+
+    def passed(self, node: Any) -> int:
+        """Return how many operations have met the NaN after a node."""
+        return len(self.later.get(node, ()))
+
+
+def origin_of(node: Any, record: Record) -> Record:
+    """Return the record of the first operation on the way of a NaN to a node."""
+    found = [(node._sequence_nr(), record)]  # noqa: SLF001  (there is no public name)
+    stack, met = [(node, record)], {node}
+    while stack:
+        child, record = stack.pop()
+        for parent, _ in child.next_functions:
+            if parent is None or parent in met:
+                continue
+            met.add(parent)
+            other = record_of(parent)
+            if other is None or other is record:  # a custom function, a part of one operation
+                stack.append((parent, record))
+            elif other.bad is not None and other.what == "nan":
+                stack.append((parent, other))
+                found.append((parent._sequence_nr(), other))  # noqa: SLF001  (as above)
+    return min(found, key=lambda pair: pair[0])[1]

@@ -1,0 +1,301 @@
+"""
+Where PyTorch's backward pass stops being finite, and whether what it met there was used.
+
+Two passes are watched, node by node: the ordinary one says which nodes a NaN came through on its
+way to a gradient, the masked one what of it is absent, and which node made it so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff._explain.report import Finding, Kind, Report, counted, make_report, operations
+from safeops.autodiff._explain.rewrites import OF_ENTRIES
+from safeops.autodiff.torch._explain.causes import Causes
+from safeops.autodiff.torch._explain.lines import METHODS, Record, not_finite, record_of, what_of
+from safeops.autodiff.torch._explain.names import NAMES, operation_of
+from safeops.autodiff.torch._explain.selection import Search, ones_like
+from safeops.autodiff.torch._explain.watch import Blocked, Graph, Passage, Sight, Watching
+from safeops.autodiff.torch._masks import spread
+from safeops.autodiff.torch._nodes import is_custom
+from safeops.autodiff.torch._opaque import is_script
+from safeops.autodiff.torch._tags import Tags, leaf_of
+
+NOT_SEEN = (
+    "lines are known of what ran in safeops.autodiff.torch.record_lines(), "
+    "and of no autograd.Function or TorchScript"
+)
+
+
+def report_of(
+    graph: Graph, outputs: Sequence[Array], leaves: Sequence[Array], seeds: Any, former: Tags
+) -> Report:
+    """Run the backward pass, and twice more if something is not finite; say what it was."""
+
+    def run() -> Any:
+        if not any(y.requires_grad for y in outputs):
+            return [None] * len(leaves)
+        return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
+
+    gradients = run()
+    entries = sum(x.numel() for x in leaves)
+    checked = f"the gradient at {counted(entries)}, through {operations(len(graph.nodes))}"
+    if not any(map(is_bad, (*outputs, *gradients))):
+        return make_report("torch", (), checked)
+    ordinary = graph.watch(run)
+    mode = Watching(former)
+    for seed in seeds:
+        if seed is not None:
+            mode.tags.write(seed, active=True)
+    with mode:
+        masked = graph.watch(run, mode)
+    sides = Sides(graph, mode, Side(graph, leaves, *ordinary), Side(graph, leaves, *masked))
+    of_value = [*sides.forward(leaves)] if any(map(is_bad, outputs)) else []
+    findings = [*of_value, *sides.backward(value_is_bad=bool(of_value))]
+    findings += sides.missing(findings, outputs)
+    lost = any(f.where is None and f.operation != "input" for f in findings)
+    return make_report("torch", findings, checked, [NOT_SEEN] if lost else [])
+
+
+def is_bad(x: Any) -> bool:
+    """Whether an array is there, and not finite."""
+    return x is not None and not_finite(x) is not None
+
+
+class Side:
+    """One of the two backward passes."""
+
+    def __init__(
+        self, graph: Graph, leaves: Sequence[Array], gradients: Any, seen: dict[Any, Passage]
+    ) -> None:
+        self.gradients, self.seen = gradients, seen
+        sick = [x for x, g in zip(leaves, gradients, strict=True) if is_bad(g)]
+        # The nodes through which a gradient became what it is.
+        self.guilty = graph.guilty(seen, sick)
+
+    @property
+    def bad(self) -> int:
+        """How many entries of the gradients are not finite."""
+        masks = [not_finite(g) for g in self.gradients if g is not None]
+        return sum(int(m.count_nonzero()) for m in masks if m is not None)
+
+
+@dataclass
+class Sides:
+    """Both of them."""
+
+    graph: Graph
+    mode: Watching
+    ordinary: Side
+    masked: Side
+
+    def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
+        """Give what the value itself became NaN by."""
+        infinite = self.makers(lambda record: record.first)
+        # A NaN of infinities that were given, such as inf - inf.
+        after = self.graph.above([node for node, *_ in infinite])
+        nan = [m for m in self.makers(lambda record: record.first_nan) if m[0] not in after]
+        found = {id(record): of_record(record, used) for _, record, used in (*infinite, *nan)}
+        inputs = [self.input(leaf) for leaf in leaves]
+        yield from (f for f in inputs if f is not None and (f.what == "nan" or not found))
+        yield from found.values()
+
+    def makers(self, made: Callable[[Record], Array | None]) -> list[tuple[Any, Record, Array]]:
+        """Return the nodes whose results are not finite of themselves, and where that is used."""
+        records = ((node, record_of(node)) for node in self.graph.nodes)
+        known = ((n, r, made(r)) for n, r in records if r is not None and not was_given(n, r))
+        found = ((n, r, self.used(n, new)) for n, r, new in known if new is not None)
+        return [(n, r, used) for n, r, used in found if used is not None]
+
+    def input(self, leaf: Array) -> Finding | None:
+        """Return the finding about an input that is not finite, and used."""
+        bad = not_finite(leaf)
+        if bad is None or not (used := bad & self.active_at(leaf)).any():
+            return None
+        count, shape = int(used.count_nonzero()), tuple(bad.shape)
+        return Finding("FORWARD", "input", None, count, shape, what_of(leaf[used], "nan"))
+
+    def active_at(self, leaf: Array) -> Array:
+        """Return which entries of a leaf are used."""
+        nodes = [n for n in self.graph.nodes if leaf_of(n) is leaf]
+        active = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
+        for node, i in (edge for n in nodes for edge in self.graph.consumers[n]):
+            sight = self.masked.seen[node].out[i] if node in self.masked.seen else None
+            if sight is not None:
+                reached = spread(sight.active, active.new_empty(()).expand(sight.like.shape))
+                active = active | reached.sum_to_size(active.shape).bool()
+        return active
+
+    def used(self, node: Any, bad: Any) -> Array | None:
+        """Return which of some entries of a result are used."""
+        for sight in self.masked.seen[node].into if node in self.masked.seen else ():
+            if sight is not None and sight.like.shape == bad.shape:
+                found = bad & spread(sight.active, bad)
+                return found if found.any() else None
+        return None
+
+    def backward(self, *, value_is_bad: bool) -> Iterator[Finding]:
+        """Give the formulas in which a gradient stops being finite."""
+        births = ((n, self.birth(n, value_is_bad=value_is_bad)) for n in self.masked.guilty)
+        born = {n: new for n, new in births if new is not None}
+        # Below what nobody sees into, nobody knows whether an entry is used.
+        reasons = {n: reason for n in self.graph.nodes if (reason := self.unseen(n)) is not None}
+        unclear = {n for n in born if not self.graph.above([n]).isdisjoint(reasons)}
+        to_blame = self.graph.above(list(unclear))
+        spared = ((n, self.met(n)) for n in self.graph.nodes if self.is_spared(n))
+        causes = Causes({n: met for n, met in spared if met is not None})
+        yield from (self.blocked(node, causes) for node in causes.heads(self.graph.nodes))
+        for node in self.graph.nodes:
+            if node in born and node not in unclear:
+                what = slope(node, self.masked.seen[node], born[node])
+                yield finding("GENUINE", node, born[node], what=what)
+            if node in reasons and node in to_blame and not self.follows(node, reasons):
+                yield finding("UNKNOWN", node, reason=reasons[node])
+
+    def follows(self, node: Any, reasons: Mapping[Any, str]) -> bool:
+        """Whether a node is not seen into for the cotangent that another one hands it."""
+        others = self.graph.above([node]) & set(reasons) - {node}
+        return bool(others) and reasons[node] in ("kernel", "sparse")
+
+    def unseen(self, node: Any) -> str | None:
+        """Return why nobody knows which entries a node uses; None if that is known."""
+        if node not in self.masked.seen:
+            return None
+        if is_script(node):
+            return "script"
+        lost = (x for x in self.masked.seen[node].out if x is not None)
+        # What is not finite comes from a kernel that no operation of PyTorch has run.
+        of_kernel = any(x.bad is not None and not x.known for x in lost)
+        return self.mode.unseen.get(node, "kernel" if of_kernel else None)
+
+    def is_spared(self, node: Any) -> bool:
+        """Whether a NaN comes from a node that the masked pass has not."""
+        if node not in self.ordinary.guilty:
+            return False
+        pairs = zip(self.ordinary.seen[node].out, self.masked.seen[node].out, strict=True)
+        return any(count_of(x) > count_of(y) for x, y in pairs)
+
+    def birth(self, node: Any, *, value_is_bad: bool) -> Array | None:
+        """Return the entries that became other than finite in the formula of a node."""
+        by_entry = operation_of(node) in OF_ENTRIES
+        new = birth(self.masked.seen[node], by_entry=by_entry)
+        record = record_of(node)
+        bad = record.bad if record is not None and value_is_bad else None
+        if new is None or bad is None:
+            return new
+        # Of a value that is NaN already the slope is a consequence.
+        new = new & ~bad if by_entry and new.shape == bad.shape else None
+        return new if new is not None and new.any() else None
+
+    def met(self, node: Any) -> Blocked | None:
+        """Return what absent entries have met in a formula: its parts tell, or else its result."""
+        if node in self.mode.blocked:
+            return self.mode.blocked[node]
+        by_entry = operation_of(node) in OF_ENTRIES
+        new = birth(self.ordinary.seen[node], self.masked.seen[node].out, by_entry=by_entry)
+        return None if new is None else Blocked(new, new)
+
+    def blocked(self, node: Any, causes: Causes) -> Finding:
+        """Return the finding about absent entries that meet an infinite slope."""
+        bad, entries, what = causes.met[node]
+        selection = Search(self.graph, self.masked.seen).selection_of(node, entries)
+        record = None if selection is None else record_of(selection)
+        return finding(
+            "BLOCKED",
+            node,
+            bad,
+            what=slope(node, self.masked.seen[node], bad) or what,
+            value=value_at(record_of(node), bad),
+            selection="" if selection is None else operation_of(selection),
+            selected_at=None if record is None else record.where,
+            entered_at=causes.entered_at(node),
+            passed=causes.passed(node),
+        )
+
+    def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
+        """Give what is known to be there and was not found."""
+        kinds = {f.kind for f in findings}
+        if any(map(is_bad, outputs)) and "FORWARD" not in kinds:
+            yield Finding("FORWARD", "", what=what_of(next(filter(is_bad, outputs))))
+        if self.masked.bad and not kinds & {"GENUINE", "FORWARD", "UNKNOWN"}:
+            yield Finding("GENUINE", "")
+        if self.ordinary.bad > self.masked.bad and "BLOCKED" not in kinds:
+            yield Finding("BLOCKED", "")
+
+
+def was_given(node: Any, record: Record) -> bool:
+    """Whether an operation in place may have been given what is not finite."""
+    if not record.name.endswith("_") or record.operation in METHODS:
+        return False
+    before = (record_of(n) for n, _ in node.next_functions if n is not None)
+    return any(r is not None and r is not record and r.bad is not None for r in before)
+
+
+def count_of(x: Sight | None) -> int:
+    """Return how many entries are not finite."""
+    return 0 if x is None or x.bad is None else int(x.bad.count_nonzero())
+
+
+def birth(passage: Passage, spared: Sequence[Sight | None] = (), *, by_entry: bool) -> Array | None:
+    """Return what became other than finite in a formula, where the other pass has spared it."""
+    before = [x.bad for x in passage.into if x is not None and x.bad is not None]
+    found: list[Array] = []
+    for after, other in zip_longest(passage.out, spared):
+        if after is None or after.bad is None:
+            continue
+        bad = after.bad if other is None or other.bad is None else after.bad & ~other.bad
+        if not before:
+            found.append(bad)
+        elif by_entry and before[0].shape == bad.shape:
+            found.append(bad & ~before[0])
+    largest = max(found, key=torch.count_nonzero, default=None)
+    return largest if largest is not None and largest.any() else None
+
+
+def value_at(record: Record | None, bad: Array) -> str:
+    """Return what the result of an operation is at entries, if that is known."""
+    if record is None or record.bad is None:
+        return "" if record is None else "finite"
+    if record.bad.shape != bad.shape or (bad & record.bad).any():
+        return record.what
+    return "finite"
+
+
+def slope(node: Any, passage: Passage, bad: Array) -> str:
+    """Return what the derivative of a node is at entries: its formula for a cotangent of ones."""
+    if is_custom(node):  # it may do more than to return a derivative
+        return ""
+    with suppress(Exception), torch.no_grad():  # what was saved may be gone
+        found = node(*ones_like(passage))
+        for x in found if isinstance(found, tuple) else (found,):
+            if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):
+                return what
+    return ""
+
+
+def finding(kind: Kind, node: Any, bad: Array | None = None, **more: Any) -> Finding:
+    """Return a finding about a node."""
+    record = record_of(node)
+    return Finding(
+        kind,
+        operation_of(node),
+        None if record is None else record.where,
+        0 if bad is None else int(bad.count_nonzero()),
+        () if bad is None else tuple(bad.shape),
+        nan_operand=record is not None and record.nan_operand,
+        **more,
+    )
+
+
+def of_record(record: Record, used: Array) -> Finding:
+    """Return the finding about a value that is not finite."""
+    count, shape = int(used.count_nonzero()), tuple(used.shape)
+    source = record.cause or record
+    name = NAMES.get(source.operation, source.operation)
+    given = record.nan_operand and record.cause is None
+    return Finding("FORWARD", name, source.where, count, shape, record.what, nan_operand=given)

@@ -1,0 +1,168 @@
+"""Which operation dropped entries: a search from the formula that met them towards the output."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff._explain.rewrites import OF_ENTRIES
+from safeops.autodiff.torch._explain.names import operation_of
+from safeops.autodiff.torch._explain.watch import Graph, Passage, Sight, Watching, through_windows
+from safeops.autodiff.torch._masks import spread
+from safeops.autodiff.torch._nodes import is_custom, words
+from safeops.autodiff.torch._tags import Tags
+
+# A node, the number of a result of its, and entries of that.
+Place: TypeAlias = tuple[Any, int, Array]
+
+# Nodes that read a part of what they are given.
+READERS = words(
+    """
+    slice index index_select gather masked_select diagonal as_strided unfold split
+    split_with_sizes max min max_pool2d_with_indices topk median nanmedian kthvalue mode
+    """
+)
+
+
+@dataclass
+class Search:
+    """The graph, and what the masked pass has seen of it."""
+
+    graph: Graph
+    seen: dict[Any, Passage]
+
+    def selection_of(self, node: Any, entries: Array | None) -> Any:
+        """Return the nearest node, towards the output, that dropped entries, all if one did."""
+        places, met = self.absent(node, entries), set()
+        some = reader = None  # which does not read some, and which may not if nobody can say
+        while places:
+            child, number, entries = places.pop(0)
+            for parent, i in self.graph.consumers[child]:
+                of_another = parent.next_functions[i][1] != number
+                if of_another or (parent, i) in met or parent not in self.seen:
+                    continue
+                met.add((parent, i))
+                unread = self.unread(parent, i, entries)
+                if self.drops(parent, i, entries) or (unread is not None and unread[entries].all()):
+                    return parent
+                if unread is None and operation_of(parent) in READERS:
+                    reader = reader or parent
+                some = some or (parent if unread is not None and unread[entries].any() else None)
+                places += self.absent(parent, self.traced(parent, i, entries))
+        return some or reader or (None if self.absent(node, None) else node)  # such as a max
+
+    def absent(self, node: Any, entries: Array | None) -> list[Place]:
+        """Return what is absent of a cotangent; of these entries, if that says something."""
+        return [
+            (node, i, narrowed(absent_in(x), entries))
+            for i, x in enumerate(self.seen[node].into)
+            if x is not None and x.active is not True
+        ]
+
+    def drops(self, node: Any, i: int, entries: Array) -> bool:
+        """Whether a node made entries absent that it was given as active ones."""
+        before, after = first(self.seen[node].into), self.seen[node].out[i]
+        lost = entries if after is None else selected(before, after)
+        if lost is None:
+            return False
+        return bool((lost & entries if lost.shape == entries.shape else lost).any())
+
+    def unread(self, node: Any, i: int, entries: Array) -> Array | None:
+        """Return which entries a node does not read, by its formula for ones; None if unknown."""
+        if is_of_entries(node):
+            return torch.zeros_like(entries)
+        if is_custom(node):  # it may do more than to return a derivative
+            return None
+        mode, ones = Watching(Tags()), ones_like(self.seen[node])
+        for x in ones:
+            if x is not None:
+                mode.tags.write(x, active=True)
+        with suppress(Exception), torch.no_grad(), mode:  # what was saved may be gone
+            active = mode.tags.read(result(node, ones, i))
+            return None if active is None else ~spread(active, entries)
+        return None
+
+    def traced(self, node: Any, i: int, entries: Array) -> Array | None:
+        """Return which entries of a cotangent the node made these of; None if nobody knows."""
+        if is_of_entries(node):
+            return entries
+        if operation_of(node) == "convolution" and i == 0:
+            return through_windows(saved_options(node), node._saved_weight, entries, 0)  # noqa: SLF001  (PyTorch's name for what it saved)
+        if is_custom(node):
+            return None
+        ones = [None if x is None else x.requires_grad_() for x in ones_like(self.seen[node])]
+        given = [x for x in ones if x is not None]
+        with suppress(Exception):  # a formula may have no derivative
+            with torch.enable_grad():
+                made = result(node, ones, i)
+            cotangent, mode = torch.ones_like(made), Watching(Tags())
+            mode.tags.write(cotangent, entries.clone())
+            with mode:
+                (found, *_) = torch.autograd.grad(made, given, cotangent, allow_unused=True)
+            active = mode.tags.read(found)
+            return None if mode.unseen or active is None else spread(active, found)
+        return None
+
+
+def is_of_entries(node: Any) -> bool:
+    """Whether each entry of a result is made of one entry of each operand."""
+    return operation_of(node) in OF_ENTRIES
+
+
+def saved_options(node: Any) -> tuple[Any, ...]:
+    """Return stride, padding, dilation, whether it is a transposed one, the rest, the groups."""
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    return tuple(getattr(node, f"_saved_{name}") for name in names)
+
+
+def absent_in(x: Sight) -> Array:
+    """Return which entries of a cotangent are absent."""
+    return ~spread(x.active, torch.empty((), device=x.device).expand(x.like.shape))
+
+
+def narrowed(absent: Array, entries: Array | None) -> Array:
+    """Return the absent ones of some entries; all that are, if none of these is."""
+    if entries is None or len(fitting([entries], absent)) == 0:
+        return absent
+    both = absent & entries
+    return both if both.any() else absent
+
+
+def fitting(masks: Sequence[Array], like: Array) -> list[Array]:
+    """Return the masks that can be broadcast to the shape of another."""
+    pairs = [(m, zip(reversed(m.shape), reversed(like.shape), strict=False)) for m in masks]
+    return [m for m, dims in pairs if m.dim() <= like.dim() and all(a in (1, b) for a, b in dims)]
+
+
+def selected(before: Sight, after: Sight) -> Array | None:
+    """Return which entries are absent after a formula, and were not before it."""
+    if after.active is True:
+        return None
+    lost = absent_in(after)
+    if before.active is True:
+        return lost
+    if before.like.shape != after.like.shape:
+        return None
+    given = ~absent_in(before)
+    if given.count_nonzero() <= (~lost).count_nonzero():  # they are moved, and no more
+        return None
+    return lost & given
+
+
+def first(sights: Sequence[Sight | None]) -> Sight:
+    """Return the first cotangent that there is."""
+    return next(x for x in sights if x is not None)
+
+
+def result(node: Any, cotangents: Sequence[Array | None], i: int) -> Any:
+    """Return what the formula of a node makes for one of its operands."""
+    found = node(*cotangents)
+    return (found if isinstance(found, tuple) else (found,))[i]
+
+
+def ones_like(passage: Passage) -> list[Array | None]:
+    """Return cotangents of ones for a node."""
+    return [None if x is None else torch.ones_like(x.like, device=x.device) for x in passage.into]

@@ -1,0 +1,232 @@
+"""What each node of a PyTorch graph is given in a backward pass, and what it hands on."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from safeops._typing import Array
+from safeops.autodiff.torch._contractions import HALF, contract, convolve_backward, matrix
+from safeops.autodiff.torch._evaluator import Call, Masking
+from safeops.autodiff.torch._explain.lines import not_finite, what_of
+from safeops.autodiff.torch._masks import is_partial, spread
+from safeops.autodiff.torch._opaque import reason_unseen
+from safeops.autodiff.torch._rules import RULES
+from safeops.autodiff.torch._tags import Mask, Tags, leaf_of
+
+CONTRACTIONS = (matrix, contract, convolve_backward)
+
+
+class Sight(NamedTuple):
+    """What was seen of a cotangent."""
+
+    like: Array  # without data
+    device: Any
+    bad: Array | None  # where it is not finite; None if nowhere
+    active: Mask
+    known: bool = True  # whether it was seen how it was made
+
+
+class Passage(NamedTuple):
+    """What went into the formula of a node, and what came out."""
+
+    into: list[Sight | None]
+    out: list[Sight | None]
+
+    def is_bad(self, i: int) -> bool:
+        """Whether something not finite came out for one of the inputs."""
+        sight = self.out[i]
+        return sight is not None and sight.bad is not None
+
+
+class Blocked(NamedTuple):
+    """What absent entries have met in a formula."""
+
+    bad: Array  # where the derivative is not finite
+    entries: Array | None  # which absent entries of the cotangent that concerns, if it is known
+    what: str = ""
+
+    @property
+    def size(self) -> int:
+        """How many entries of the derivative that are."""
+        return int(self.bad.count_nonzero())
+
+
+def met_entries(bad: Array, factors: Sequence[Any], i: int, active: Any) -> Array | None:
+    """Return which absent entries of a factor meet a coefficient, number `i`, in ``x @ y``."""
+    x = factors[1 - i]
+    if x.dim() == 1 or bad.dim() == 1:
+        return None
+    met = bad.any(-1)[..., None, :] if i == 1 else bad.any(-2)[..., :, None]
+    entries = ~spread(active, x) & met
+    # The cotangent itself, of which the formula takes the transpose.
+    turned = not x.is_contiguous() and x.mT.is_contiguous()
+    return entries.mT if turned else entries
+
+
+def through_windows(options: Sequence[Any], other: Array, entries: Array, i: int) -> Array:
+    """
+    Return which entries of a convolution are made of some of its input (0) or its weights (1).
+
+    `other` is the other one of the two.
+    """
+    pair = [torch.ones_like(other, dtype=torch.float32)] * 2
+    pair[i] = entries.to(torch.float32)
+    stride, padding, dilation, transposed, output_padding, groups = options
+    count = torch.convolution(
+        *pair, None, stride, padding, dilation, transposed, output_padding, groups
+    )
+    return count > HALF
+
+
+class Watching(Masking):
+    """The masked pass, which notes what it cleans and what it has no rule for."""
+
+    def __init__(self, former: Tags) -> None:
+        super().__init__(former, "ignore")
+        self.paused = False
+        self.blocked: dict[Any, Blocked] = {}
+        # Nodes that run an operation into which nobody sees, and why.
+        self.unseen: dict[Any, str] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation; what the watching itself does is none of the backward pass."""
+        if self.paused:
+            return func(*args, **(kwargs or {}))
+        if RULES.get(func._opname) in CONTRACTIONS:  # noqa: SLF001  (OpOverload has no public name)
+            self.note_coefficients(func, args)
+        self.note_unseen(func, (args, kwargs))
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Let operations pass that are no part of the backward pass."""
+        self.paused = True
+        try:
+            yield
+        finally:
+            self.paused = False
+
+    def note_absent(self, values: Array, active: Mask) -> None:
+        """Keep absent entries that a formula made something of that is not finite."""
+        bad = not_finite(values)
+        if bad is not None:
+            bad = bad & ~spread(active, bad)
+            self.keep(Blocked(bad, bad))
+
+    def note_coefficients(self, func: Any, args: Sequence[Any]) -> None:
+        """Keep what a product sums up with absent entries beside it."""
+        is_windows = RULES[func._opname] is convolve_backward  # noqa: SLF001  (as above)
+        factors = args[: 3 if is_windows else 2]
+        masks = [self.active(x) for x in factors]
+        absent = next((m for m in masks if is_partial(m)), None)
+        for i, x in enumerate(factors if absent is not None else ()):
+            if masks[i] is None and (bad := not_finite(x)) is not None:
+                if is_windows and i:
+                    met = through_windows(args[4:10], factors[3 - i], bad, i - 1)
+                    entries = met & ~spread(masks[0], met) if is_partial(masks[0]) else None
+                else:
+                    entries = None if is_windows else met_entries(bad, factors, i, absent)
+                self.keep(Blocked(bad, entries, what_of(x[bad])))
+
+    def keep(self, found: "Blocked") -> None:
+        """Keep the largest set of entries for each node."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+        earlier = self.blocked.get(node)
+        if node is not None and found.size > (0 if earlier is None else earlier.size):
+            self.blocked[node] = found
+
+    def note_unseen(self, func: Any, given: Any) -> None:
+        """Keep the node of an operation that may leave out entries of a cotangent by itself."""
+        if any(self.active(x) is not None for x in tree_leaves(given)):
+            reason = reason_unseen(func, given)
+            if reason is not None:
+                self.keep_unseen(reason)
+
+    def keep_unseen(self, reason: str) -> None:
+        """Keep the running node."""
+        node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+        if node is not None:
+            self.unseen.setdefault(node, reason)
+
+    def report(self, call: Call) -> None:
+        """Keep the node of an operation without a rule that met absent entries."""
+        del call
+        self.keep_unseen("")
+
+
+@dataclass
+class Graph:
+    """The nodes of a backward pass, and who hands a cotangent to whom."""
+
+    nodes: Sequence[Any]
+    consumers: dict[Any, list[tuple[Any, int]]] = field(default_factory=lambda: defaultdict(list))
+
+    def __post_init__(self) -> None:
+        """Turn the edges around."""
+        for node in self.nodes:
+            for i, (child, _) in enumerate(node.next_functions):
+                if child is not None:
+                    self.consumers[child].append((node, i))
+
+    def above(self, nodes: Sequence[Any]) -> set[Any]:
+        """Return the nodes that hand cotangents on to these, directly or not; these too."""
+        found, stack = set(nodes), list(nodes)
+        while stack:
+            new = {parent for parent, _ in self.consumers[stack.pop()]} - found
+            found |= new
+            stack.extend(new)
+        return found
+
+    def watch(self, run: Callable[[], Any], mode: Watching | None = None) -> Any:
+        """Run a backward pass; return its result and what each node did."""
+        seen: dict[Any, Passage] = {}
+        with hooked(self.nodes, seen, mode):
+            return run(), seen
+
+    def guilty(self, seen: dict[Any, Passage], leaves: Sequence[Array]) -> set[Any]:
+        """Return the nodes from which something not finite has come to one of the leaves."""
+        found: set[Any] = set()
+        stack = [n for n in self.nodes if any(leaf_of(n) is x for x in leaves)]
+        while stack:
+            for node, i in self.consumers[stack.pop()]:
+                if node in seen and node not in found and seen[node].is_bad(i):
+                    found.add(node)
+                    stack.append(node)
+        return found
+
+
+@contextmanager
+def hooked(nodes: Sequence[Any], seen: dict[Any, Passage], mode: Any) -> Iterator[None]:
+    """Watch what goes through nodes."""
+    handles = [n.register_hook(partial(note, n, seen, mode)) for n in nodes if n.next_functions]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def note(node: Any, seen: dict[Any, Passage], mode: Watching | None, out: Any, into: Any) -> None:
+    """Note what went through a node."""
+    with nullcontext() if mode is None else mode.pause():
+        seen[node] = Passage([sight(mode, g) for g in into], [sight(mode, g) for g in out])
+
+
+def sight(mode: Watching | None, x: Any) -> Sight | None:
+    """Look at a cotangent."""
+    if x is None:
+        return None
+    active = None if mode is None else mode.tags.read(x)
+    known = active is not None
+    if active is None or (isinstance(active, torch.Tensor) and active.all()):
+        active = True
+    active = active.clone() if isinstance(active, torch.Tensor) else active
+    return Sight(torch.empty_like(x, device="meta"), x.device, not_finite(x), active, known)

@@ -1,0 +1,168 @@
+"""Fused kernels of derivatives, each with what it is linear in."""
+
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff.torch._contractions import HALF
+from safeops.autodiff.torch._evaluator import Call, Masking, decompose, unknown
+from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, spread
+
+MEAN, LARGEST = 1, 2  # how a bag of embeddings is reduced; 0 is a sum
+
+
+def rows(call: Call) -> Any:
+    """Scale each row by the cotangent of its loss: a margin loss, without or with a reduction."""
+    active = call.masks.get(0)
+    if active is None:
+        return unknown(call)
+    if isinstance(active, torch.Tensor) and active.dim() and active.dim() < call.args[1].dim():
+        active = active[..., None]
+    return call.finish(active, clean=True)
+
+
+def sequences(call: Call) -> Any:
+    """Scale each sequence, along the second axis, by the cotangent of its CTC loss, to its end."""
+    active = call.masks.get(0)
+    if active is None:
+        return unknown(call)
+    _, x, _, lengths = call.args[:4]
+    if isinstance(active, torch.Tensor) and active.dim():
+        active = active.reshape(-1, 1)
+    ends = torch.as_tensor(lengths, device=x.device).reshape(-1, 1)
+    steps = torch.arange(len(x), device=x.device).reshape(-1, 1, 1)
+    return call.finish(both(active, steps < ends), clean=True)
+
+
+def segments(call: Call) -> Any:
+    """Scale the entries of each segment by its cotangent; outside of all of them is nothing."""
+    if 0 not in call.masks or len(call.masks) > 1:
+        return unknown(call)
+    cotangent, _, data, _ = call.args
+    axis = call.kwargs.get("axis", 0)
+    ends = call.kwargs.get("offsets")
+    ends = call.kwargs["lengths"].cumsum(-1) if ends is None else ends[..., 1:]
+    places = torch.arange(data.shape[axis], device=ends.device).expand(*ends.shape[:-1], -1)
+    segment = torch.searchsorted(ends.contiguous(), places.contiguous(), right=True)
+    segment = segment.reshape(*segment.shape, *[1] * (data.dim() - axis - 1)).expand(data.shape)
+    outside = [0, 0] * (data.dim() - axis - 1) + [0, 1]
+    known = torch.nn.functional.pad(spread(call.masks[0], cotangent), outside)
+    return call.finish(known.gather(axis, segment), clean=True)
+
+
+def bag(call: Call) -> Any:
+    """Sum rows of a table up in bags: one that is in none is absent; a sparse gradient is left."""
+    cotangent, *rest = call.args
+    if rest[SPARSE_BAG] or call.masks.get(0) is not True or len(call.masks) > 1:
+        return (unknown if rest[SPARSE_BAG] else decompose)(call)
+    rest[BAG_WEIGHTS] = None  # a row times 0 is used
+    return call.finish(embedding_bag_backward(call.mode, torch.ones_like(cotangent), *rest) != 0)
+
+
+SPARSE_BAG, BAG_WEIGHTS = 8, 9  # the places of options behind the cotangent
+
+
+def embedding_bag_backward(
+    _mode: Masking,
+    cotangent: Array,
+    indices: Array,
+    offsets: Array,
+    _: Any,
+    sizes: Array,
+    largest: Array,
+    *options: Any,
+) -> Any:
+    """Return the gradient of the rows of a table that bags of indices sum, average or choose."""
+    count, by_frequency, how, _, weights, *padding = options
+    zeros = cotangent.new_zeros(count, cotangent.shape[-1])
+    if how == LARGEST:
+        filled = sizes != 0
+        return zeros.scatter_add(0, largest[filled], cotangent[filled])
+    bag = bags(indices, offsets)
+    kept = indices != (padding or [-1])[0]
+    parts = cotangent[bag]
+    if weights is not None:
+        parts = parts * weights[:, None]
+    if how == MEAN:
+        parts = parts / sizes[bag][:, None]
+    if by_frequency:
+        parts = parts / indices.bincount(minlength=count)[indices][:, None]
+    return zeros.index_add(0, indices[kept], parts[kept])
+
+
+def bags(indices: Array, offsets: Array) -> Array:
+    """Return the bag of each index."""
+    places = torch.arange(len(indices), device=indices.device)
+    return torch.searchsorted(offsets, places, right=True) - 1
+
+
+def bag_weights_backward(
+    _mode: Masking,
+    cotangent: Array,
+    table: Array,
+    indices: Array,
+    offsets: Array,
+    _bags: Array,
+    *options: Any,
+) -> Any:
+    """Return the gradient of what a bag of embeddings multiplies its rows with."""
+    _, *padding = options
+    kept = indices != (padding or [-1])[0]
+    products = cotangent[bags(indices, offsets)[kept]] * table[indices[kept]]
+    zeros = cotangent.new_zeros(len(indices))
+    return zeros.index_put((kept,), products.sum(-1))
+
+
+def trilinear(_mode: Masking, *args: Any) -> Any:
+    """Return the sum of products of three tensors."""
+    *tensors, first, second, third, summed = args[:7]
+    for i, places in enumerate((first, second, third)):
+        for place in sorted(places):
+            tensors[i] = tensors[i].unsqueeze(place)
+    x, y, z = tensors
+    return (x * y * z).sum(summed)
+
+
+def distances(call: Call) -> Any:
+    """Differentiate distances of rows: each pair apart."""
+    cotangent, x, y, p, found = call.args
+    if set(call.masks) != {0} or not is_partial(call.masks[0]):
+        return unknown(call)
+    active = spread(call.masks[0], cotangent)
+    reached = any_over(active, (-1,), keepdim=True)
+    x_met, y_met = (reached, any_over(active, (-2,), keepdim=True).mT)
+    kernel = lambda x, y, d: call.func(cotangent, x, y, p, d)  # noqa: E731  (a name for one line)
+    x, y = torch.where(x_met, x, 0), torch.where(y_met, y, 0)
+    found = torch.where(active, found, 1)
+    value = kernel(*(torch.where(v.isfinite(), v, 0) for v in (x, y, found)))
+    if not all(map(is_finite, (x, y, found))):
+        # An active pair meets what is not finite: there the kernel says what it is.
+        bad = active.to(x.dtype) @ (~y.isfinite()).to(x.dtype) > HALF
+        bad = bad | (~x.isfinite() & reached) | (active & ~found.isfinite()).any(-1, keepdim=True)
+        value = torch.where(bad, kernel(x, y, found), value)
+    call.mode.state(value, reached)
+    return value
+
+
+def distances_within(call: Call) -> Any:
+    """Differentiate the distances of all pairs of rows of one matrix."""
+    cotangent, x, p, found = call.args
+    if set(call.masks) != {0} or not is_partial(call.masks[0]):
+        return unknown(call)
+    count = len(x)
+    one, two = torch.triu_indices(count, count, 1)
+    active = spread(call.masks[0], cotangent)
+    pairs = active.new_zeros(count, count).index_put((one, two), active)
+    pairs = pairs | pairs.mT
+    reached = pairs.any(-1, keepdim=True)
+    x, found = torch.where(reached, x, 0), torch.where(active, found, 1)
+    kernel = lambda x, d: call.func(cotangent, x, p, d)  # noqa: E731  (a name for one line)
+    value = kernel(*(torch.where(v.isfinite(), v, 0) for v in (x, found)))
+    if not (is_finite(x) and is_finite(found)):
+        bad = pairs.to(x.dtype) @ (~x.isfinite()).to(x.dtype) > HALF
+        lost = active.new_zeros(count, count).index_put((one, two), active & ~found.isfinite())
+        bad = bad | (~x.isfinite() & reached) | (lost | lost.mT).any(-1, keepdim=True)
+        value = torch.where(bad, kernel(x, found), value)
+    call.mode.state(value, reached)
+    return value

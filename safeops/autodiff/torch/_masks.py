@@ -1,0 +1,84 @@
+"""Masks: which entries of a tensor are active."""
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from safeops._typing import Array
+from safeops.autodiff.torch._tags import Mask
+
+
+def tensors_of(tree: Any) -> list[Array]:
+    """Return the tensors in a tree of arguments or results."""
+    return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def folded(active: Array) -> Mask:
+    """Return True for a mask that is so throughout; elsewhere than on a CPU it is not read."""
+    if active.device.type != "cpu" or not active.numel():
+        return active
+    every = active.all() if active.numel() < SMALL else active.view(torch.uint8).amin()
+    return True if every else active
+
+
+SMALL = 4096  # entries: below, a call costs more than its work
+
+
+def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> Array:
+    """Return where any entry along some axes is active."""
+    if not active.numel():
+        return active.any(dim=dims, keepdim=keepdim)
+    # The same as `any`, which takes 20 to 50 times as long on a CPU (PyTorch 2.13).
+    return active.view(torch.uint8).amax(dims, keepdim=keepdim).view(torch.bool)
+
+
+def spread(active: Mask, x: Array) -> Array:
+    """Return a mask as a tensor in the shape of another."""
+    if isinstance(active, bool):
+        return torch.full((), active, device=x.device).expand(x.shape)
+    return active.expand(x.shape)
+
+
+def both(a: Mask, b: Mask) -> Mask:
+    """Return where two masks are active."""
+    if a is True or b is True:
+        return b if a is True else a
+    return a & b if not isinstance(a, bool) and not isinstance(b, bool) else False
+
+
+def either(a: Mask, b: Mask) -> Mask:
+    """Return where one of two masks is active."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        first, second = (a, b) if isinstance(a, bool) else (b, a)
+        return True if first is True else second
+    return a | b
+
+
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def cleaned(x: Array, active: Any) -> Array:
+    """Put 0 where nothing is active, in place."""
+    if x.is_complex():
+        mask = active if isinstance(active, bool) else active[..., None]
+        cleaned(torch.view_as_real(x.conj() if x.is_conj() else x), mask)
+        return x
+    if active is False:
+        return x.zero_()
+    # By the bits: masked_fill_ and where take a branch an entry, 15 times slower on a CPU.
+    dtype = INTEGERS.get(x.element_size())
+    if dtype is None or x.numel() < SMALL or x.is_neg():
+        return x.masked_fill_(~spread(active, x), 0)
+    x.view(dtype).bitwise_and_(active.to(dtype).neg_())
+    return x
+
+
+def is_partial(active: Any) -> bool:
+    """Whether a mask has absent entries."""
+    return active is not None and active is not True
+
+
+def is_finite(x: Array) -> bool:
+    """Whether all is finite, by a sum, in which a NaN or an inf stays; it may also overflow."""
+    return bool(x.sum().isfinite())

@@ -1,0 +1,71 @@
+"""What a dispatch mode cannot see into: whose backward pass that is, and why."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from safeops._typing import Array
+from safeops.autodiff._options import tell
+from safeops.autodiff.torch._evaluator import PASSED, ZEROS
+from safeops.autodiff.torch._explain.lines import not_finite, unseen
+from safeops.autodiff.torch._rules import RULES
+from safeops.autodiff.torch._tags import name_of
+
+SCRIPTED = (
+    "no rule for a graph that TorchScript has compiled: its selections are products there, and a "
+    "NaN may stay that nothing selected; run it in torch.jit.optimized_execution(False)"
+)
+
+
+def is_script(node: Any) -> bool:
+    """Whether a node is a graph that TorchScript has compiled: from its second run on."""
+    return "DifferentiableGraph" in name_of(node)
+
+
+@contextmanager
+def scripts_told(nodes: Iterable[Any], on_unknown: str) -> Iterator[None]:
+    """Say it if a NaN comes out of what TorchScript has compiled."""
+    hook = partial(tell_if_bad, on_unknown)
+    handles = [node.register_hook(hook) for node in nodes if is_script(node)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tell_if_bad(on_unknown: str, out: Any, into: Any) -> None:
+    """Say that a NaN may not be one; `out` and `into` are what a node hands on and what it gets."""
+    del into
+    with unseen():
+        bad = any(x is not None and not_finite(x) is not None for x in out)
+    if bad:
+        tell(SCRIPTED, on_unknown)
+
+
+def reason_unseen(func: Any, given: Any) -> str | None:
+    """Return why nobody knows which entries an operation uses; "" if it has no rule."""
+    tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
+    if not all(is_dense(x) for x in tensors):
+        return "sparse"
+    name = func._opname.removesuffix("_")  # noqa: SLF001  (OpOverload has no public name)
+    if name in RULES or func._opname in PASSED | ZEROS or func.is_view:  # noqa: SLF001  (as above)
+        return None
+    if name.startswith("mkldnn_rnn"):
+        return "mkldnn"
+    return None if is_composite(func) else ""
+
+
+def is_dense(x: Array) -> bool:
+    """Whether the entries of a tensor lie in memory one by one."""
+    return x.layout is torch.strided and not x.is_nested
+
+
+def is_composite(func: Any) -> bool:
+    """Whether PyTorch makes an operation of others, which have rules."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001  (there is no public name)
+    return bool(func.has_kernel_for_dispatch_key(key))

@@ -1,0 +1,148 @@
+"""Resampling: which entries of an image a resampled one reads, those with weight 0 included."""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff.torch._evaluator import Call, aten, unknown
+from safeops.autodiff.torch._masks import any_over, is_finite, spread
+
+# Along one axis: the operation, and which neighbours it reads too of an entry with all the weight.
+KINDS: dict[str, tuple[Callable[..., Array], tuple[int, ...]]] = {
+    "linear": (aten.upsample_linear1d, (1,)),
+    "bicubic": (aten.upsample_bicubic2d, (-1, 1, 2)),
+    "antialiased": (aten._upsample_bilinear2d_aa, (-1, 1)),  # noqa: SLF001  (its name)
+    "antialiased cubic": (aten._upsample_bicubic2d_aa, (-2, -1, 1, 2)),  # noqa: SLF001  (its name)
+}
+KIND = {
+    "upsample_linear1d_backward": "linear",
+    "upsample_bilinear2d_backward": "linear",
+    "upsample_trilinear3d_backward": "linear",
+    "upsample_bicubic2d_backward": "bicubic",
+    "_upsample_bilinear2d_aa_backward": "antialiased",
+    "_upsample_bicubic2d_aa_backward": "antialiased cubic",
+}
+
+
+def resampled(call: Call) -> Any:
+    """Send cotangents to all that was read: axis by axis, as the weights are products."""
+    cotangent, _, size, corners, *given = call.args
+    if 0 not in call.masks:
+        return unknown(call)
+    scales = given + [None] * (len(size) - 2 - len(given))
+    dtype = torch.promote_types(cotangent.dtype, torch.float32)  # in which a kernel finds places
+    active = spread(call.masks[0], cotangent).to(dtype)
+    for axis in range(2, len(size)):
+        old, new = size[axis], cotangent.shape[axis]
+        reads = read(KIND[call.name], old, new, corners, scales[axis - 2], dtype)
+        active = (active.movedim(axis, -1) @ reads.to(active)).movedim(-1, axis)
+    return call.finish(active > 0)
+
+
+@lru_cache(maxsize=64)
+def read(kind: str, old: int, new: int, corners: Any, scale: Any, dtype: Any) -> Array:
+    """Return which of the old entries of an axis each new one reads, as numbers."""
+    resample, neighbours = KINDS[kind]
+    if kind == "linear":
+        weights = resample(torch.eye(old, dtype=dtype)[None], [new], corners, scale)[0].T
+    else:
+        row = torch.eye(old, dtype=dtype)[None, :, None, :]
+        weights = resample(row, [1, new], corners, None, scale)[0, :, 0].T
+    reads = weights != 0
+    alone = reads & ((reads.sum(-1, keepdim=True) == 1) if kind in ("linear", "bicubic") else True)
+    for step in neighbours:
+        moved = torch.zeros_like(reads)
+        length = max(old - abs(step), 0)
+        start, end = max(step, 0), max(-step, 0)
+        moved[:, start : start + length] = alone[:, end : end + length]
+        reads = reads | moved
+    return reads
+
+
+NEAREST, CUBIC = 1, 2  # how a grid is read; 0 is linear
+
+
+def sampled(call: Call) -> Any:
+    """Differentiate the sampling of a grid: what no active place reads is absent, NaN or not."""
+    cotangent, x, grid, *how, wanted = call.args
+    if set(call.masks) != {0}:
+        return unknown(call)
+    active = spread(call.masks[0], cotangent)
+    reached = any_over(active, (1,))[..., None]
+    if not is_finite(grid):
+        # A kernel reads memory at an index that it makes of a NaN (PyTorch 2.13).
+        grid = torch.where(reached, grid, 0)
+        if not is_finite(grid):
+            return unknown(call)
+    reads = pixels_read(call, active, grid)
+    if is_finite(x):
+        found = list(call.func(cotangent, x, grid, *how, wanted))
+    else:
+        used = torch.where(reads, x, 0)
+        holes = ~used.isfinite()
+        found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
+        if wanted[1] and holes.any():
+            # An active place reads what is not finite: there the kernel says what it is.
+            hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
+            whole = call.func(cotangent, used, grid, *how, wanted)[1]
+            found[1] = torch.where(hit, whole, found[1])
+    for value, mask in zip(found, (reads, reached), strict=True):
+        call.mode.state(value, mask)  # there is none for what nobody asked for
+    return tuple(found)
+
+
+def pixels_read(call: Call, active: Array, grid: Array) -> Array:
+    """Return which pixels active places read, those with weight 0 included, and perhaps more."""
+    cotangent, x, _, *how, _ = call.args
+    inner = tuple(range(2, x.dim()))
+    if how[0] == CUBIC:  # whose weights are negative too
+        return any_over(active, inner, keepdim=True).expand(x.shape)
+    ones = active.to(cotangent.dtype)
+    weights, _ = call.func(ones, torch.zeros_like(x), grid, *how, [True, False])
+    if how[0] == NEAREST:
+        return weights > 0
+    reads = neighbours(weights > 0, 1)
+    for axis, near in edges(x, grid, how[2]):
+        reads.select(axis, 0).logical_or_(any_over(active & near, inner, keepdim=True).squeeze(-1))
+    return reads
+
+
+def reads_one_of(call: Call, pixels: Array, grid: Array) -> Array:
+    """Return which places read one of some pixels, and perhaps more places."""
+    cotangent, x, _, *how, _ = call.args
+    inner = tuple(range(2, x.dim()))
+    if how[0] == CUBIC:
+        return any_over(pixels, inner, keepdim=True).expand(cotangent.shape)
+    wide = pixels if how[0] == NEAREST else neighbours(pixels, -1)
+    sample = aten.grid_sampler_2d if x.dim() == 4 else aten.grid_sampler_3d  # noqa: PLR2004  (axes)
+    hit = sample(wide.to(x.dtype), grid, *how) > 0
+    for axis, near in edges(x, grid, how[2]):
+        first = pixels.narrow(axis, 0, 1)
+        hit = hit | (near & any_over(first, inner, keepdim=True))
+    return hit
+
+
+def edges(x: Array, grid: Array, corners: bool) -> Iterator[tuple[int, Array]]:  # noqa: FBT001  (an option of the kernel)
+    """Give, for each axis, where a place is a whole pixel before the first, which it reads too."""
+    for i in range(grid.shape[-1]):
+        axis = x.dim() - 1 - i
+        place, size = grid[:, None, ..., i] + 1, x.shape[axis]
+        pixel = place / 2 * (size - 1) if corners else (place * size - 1) / 2
+        yield axis, (pixel + 1).abs() < NEAR
+
+
+NEAR = 0.05  # pixels, beside which the rounding of a half is small
+
+
+def neighbours(pixels: Array, step: int) -> Array:
+    """Return pixels, and the next ones along each axis: of a place between, both are read."""
+    for axis in range(2, pixels.dim()):
+        length = pixels.shape[axis] - 1
+        start, end = max(step, 0), max(-step, 0)
+        moved = torch.zeros_like(pixels)
+        moved.narrow(axis, start, length).copy_(pixels.narrow(axis, end, length))
+        pixels = pixels | moved
+    return pixels

@@ -1,0 +1,417 @@
+"""
+The rules: what is active in the result of each class of operations.
+
+The table at the end gives each operation its class.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff.torch._contractions import (
+    attention_backward,
+    contract,
+    convolve_backward,
+    matrix,
+)
+from safeops.autodiff.torch._evaluator import (
+    BY_NODE,
+    OWN_PARTS,
+    RULES,
+    SPARSE,
+    Call,
+    aten,
+    decompose,
+    unknown,
+)
+from safeops.autodiff.torch._frames import COPY_SLICES
+from safeops.autodiff.torch._functions import elementwise, reduced
+from safeops.autodiff.torch._fused import (
+    bag,
+    bag_weights_backward,
+    distances,
+    distances_within,
+    embedding_bag_backward,
+    rows,
+    segments,
+    sequences,
+    trilinear,
+)
+from safeops.autodiff.torch._logarithms import LOGARITHMS
+from safeops.autodiff.torch._masks import any_over, both, either, is_finite, is_partial, spread
+from safeops.autodiff.torch._nodes import BY_PRODUCT, CLAMPS, is_foreign, words
+from safeops.autodiff.torch._resampling import KIND, resampled, sampled
+from safeops.autodiff.torch._sparse import sparse_matrix
+from safeops.autodiff.torch._tags import Mask, is_number
+
+__all__ = ["RULES"]
+
+
+def scale(call: Call) -> Any:
+    """Multiply each entry by a coefficient: what is absent stays so, whatever the coefficient."""
+    factors = LINEAR_IN.get(call.name.removesuffix("_"), (0,))
+    used = [call.masks[i] for i in factors if i in call.masks]
+    if not used:
+        return unknown(call)
+    active: Mask = True
+    for mask in used:
+        active = both(active, mask)
+    counts = [x for x in call.args if isinstance(x, torch.Tensor) and not is_number(x)]
+    if counts and call.selects(BY_PRODUCT):
+        active = both(active, chosen(call, *counts))
+    return call.finish(active, clean=True)
+
+
+def chosen(call: Call, which: Array) -> Mask:
+    """Return what a selection that is written as a product selects; there is none in a NaN."""
+    if call.name == "div":  # by the number of ties: none of them means NaN
+        call.mode.empty = (call.node, which == 0)
+        return True
+    if which.dtype is not torch.bool:
+        return True
+    node, empty = call.mode.empty
+    # A copy, for a program may write into its own condition.
+    return which | empty if node is call.node and node is not None else which.clone()
+
+
+def threshold(call: Call) -> Any:
+    """Select by ``x > threshold``, as relu does; NaN is selected too."""
+    x, limit = call.args[1:]
+    if 0 not in call.masks:
+        return unknown(call)
+    return call.finish(both(call.masks[0], ~(x <= limit)))  # it writes 0 elsewhere
+
+
+def add(call: Call) -> Any:
+    """Add: absent plus a number is the number."""
+    return call.finish(either(call.active(0), call.active(1)))
+
+
+def same(call: Call) -> Any:
+    """Map each entry to itself, linearly."""
+    return call.finish(call.masks[0]) if 0 in call.masks else unknown(call)
+
+
+def copy(call: Call) -> Any:
+    """Write over a tensor; what a formula wrote is a number when the node of a view takes it."""
+    active = call.masks.get(1, True) if call.node_name == COPY_SLICES else call.active(1)
+    if not isinstance(active, bool):
+        active = active.expand(call.args[0].shape)
+    return call.finish(active)
+
+
+def zero(call: Call) -> Any:
+    """Write 0 over what a slice assignment has replaced, or, in a hook, over a cotangent."""
+    replaced = call.selects(frozenset([COPY_SLICES]))
+    return call.finish(call.active(0) if not replaced else False)
+
+
+def select(call: Call) -> Any:
+    """Select by a condition; a 0 that is selected is absent if the forward operation selects."""
+    cond, x, y = call.args
+    masks = [call.masks.get(i, None) for i in (1, 2)]
+    gated = call.selects()
+    for i, operand in enumerate((x, y)):
+        if masks[i] is None:
+            masks[i] = not (gated and is_zero(call, operand))
+    if masks[0] is True and masks[1] is True:
+        return call.finish(active=True)
+    active = selected(cond, x, y, masks)
+    if call.selects(CLAMPS):
+        cotangent = either(*(call.masks.get(i, False) for i in (1, 2)))
+        active = active | (nan_of(call, active) & spread(cotangent, active))
+    return call.finish(active)
+
+
+def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
+    """Return where a selection of two operands is active."""
+    shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
+    cond = cond.expand(shape)
+    first, second = masks
+    if first is True and second is False:
+        return cond.clone()  # the program may write into its own
+    if first is False and second is True:
+        return ~cond
+    return torch.where(cond, spread(first, cond), spread(second, cond))
+
+
+def is_zero(call: Call, x: Any) -> bool:
+    """Whether an operand of a selection is a literal 0."""
+    if not isinstance(x, torch.Tensor):
+        return bool(x == 0)
+    return call.is_literal_zero(x) or (x.dim() == 0 and x.device.type == "cpu" and x.item() == 0)
+
+
+def nan_of(call: Call, like: Array) -> Array:
+    """Return where what a clamp compares is NaN: its slope of 0 is a convention there."""
+    node, compared = call.mode.compared
+    if node is not call.node:
+        return torch.ones_like(like)
+    nan = torch.zeros_like(like)
+    for x in compared:
+        nan = nan | x.isnan()
+    return nan
+
+
+def fill(call: Call) -> Any:
+    """Fill entries with a number; with 0 they are absent if the forward operation selects."""
+    number = call.args[-1]
+    is_cotangent = isinstance(number, torch.Tensor) and len(call.args) - 1 in call.masks
+    zero = not is_cotangent and bool(number == 0)
+    if zero and not call.selects():
+        return call.finish(call.active(0))
+    base = call.args[0]
+    mask = spread(call.active(0), base).clone()
+    where = call.args[1:-1]
+    new = spread(call.masks[len(call.args) - 1], number) if is_cotangent else not zero
+    # The overload that takes a tensor is the functional one of the same packet.
+    marked = getattr(aten, call.name.removesuffix("_"))(mask, *where, new)
+    return call.finish(marked)
+
+
+def total(call: Call) -> Any:
+    """Sum entries: active where one of them is."""
+    active = call.masks[0]
+    if active is True:
+        return call.finish(active=True)
+    x = call.args[0]
+    dims = call.args[1] if len(call.args) > 1 else None
+    keepdim = call.args[2] if len(call.args) > 2 else False  # noqa: PLR2004  (a place)
+    mask = spread(active, x)
+    if not dims:
+        return call.finish(mask.any())
+    return call.finish(any_over(mask, tuple(dims), keepdim=keepdim))
+
+
+def transport(call: Call) -> Any:
+    """Move entries and add them up: the same operation on the masks, as numbers."""
+    name = call.name.removesuffix("_")
+    places = entries_of(name, call.args)
+    if name in FILLS_NOTHING and all(call.masks.get(i) is True for i in places):
+        return call.finish(active=True)
+    args = list(call.args)
+    if name in ("slice_backward", "select_backward"):  # they take masks as they are
+        return call.finish(call.func(spread(call.active(0), args[0]), *args[1:]))
+    for i in places:
+        if isinstance(args[i], torch.Tensor):
+            args[i] = spread(call.active(i), args[i]).to(args[i].dtype)
+        elif isinstance(args[i], (list, tuple)):
+            args[i] = [_entries(call, x) for x in args[i]]
+        else:  # a number that is filled in
+            args[i] = int(args[i] != 0 or not call.selects())
+    if call.name in ("nll_loss_backward", "nll_loss2d_backward"):
+        args[3], args[6] = None, torch.ones_like(args[6])  # weights are no part of the path
+    if call.name.endswith("_"):
+        args[0] = args[0].clone()
+    active = call.func(*args, **call.kwargs) != 0
+    if name not in FILLS_NOTHING and is_foreign(call.node):
+        active = active | filled(call, args, places)
+    return call.finish(active)
+
+
+def filled(call: Call, masks: list[Any], places: tuple[int, ...]) -> Array:
+    """Return where an operation writes zeros around the entries: in a custom function, numbers."""
+    args = [torch.ones_like(x) if i in places else x for i, x in enumerate(masks)]
+    return call.func(*args, **call.kwargs) == 0
+
+
+def entries_of(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return which arguments hold entries: the numbers, but only the cotangent in a derivative."""
+    listed = ENTRIES.get(name, (0,))
+    if name.endswith("_backward"):
+        return listed
+    numbers = [i for i, x in enumerate(args) if isinstance(x, torch.Tensor) and is_number(x)]
+    return tuple({*listed, *numbers})
+
+
+def triangle(call: Call) -> Any:
+    """Take a triangle: a selection in the formula of the same operation, else a product."""
+    return transport(call) if call.selects() else call.finish(call.active(0))
+
+
+def batched(call: Call) -> Any:
+    """Solve equations: dense within a matrix, one matrix of a batch apart from the others."""
+    i = BATCHED_IN[call.name]
+    if i not in call.masks:
+        return unknown(call)
+    active = call.masks[i]
+    if isinstance(active, torch.Tensor):
+        active = any_over(active, (-2, -1), keepdim=True)
+    return call.finish(active, clean=True)
+
+
+def matrix_exponential(call: Call) -> Any:
+    """Differentiate an exponential, of matrices with the cotangent in a corner."""
+    active = call.masks[0]
+    if not call.selects(frozenset(["LinalgMatrixExp"])):
+        return unknown(call)
+    if isinstance(active, torch.Tensor):
+        n = active.shape[-1] // 2
+        active = any_over(active[..., :n, n:], (-2, -1), keepdim=True)
+    return call.finish(active, clean=True)
+
+
+def spectral(call: Call) -> Any:
+    """Transform along axes: dense along them, the rest apart."""
+    active = call.masks.get(0, True)
+    if isinstance(active, torch.Tensor):
+        active = any_over(active, tuple(call.args[1]), keepdim=True)
+    return call.finish(active, clean=True)
+
+
+def normalized(call: Call) -> Any:
+    """
+    Differentiate a softmax: dense within a row, one row apart from the others.
+
+    A NaN in the result of a softmax is a row of NaN, so that no coefficient of an active row meets
+    absent entries only.
+    """
+    if 0 not in call.masks or len(call.masks) > 1:
+        return decompose(call)
+    active = call.masks[0]
+    if isinstance(active, torch.Tensor):
+        active = any_over(active, (call.args[2],), keepdim=True)
+    return call.finish(active, clean=True)
+
+
+def _entries(call: Call, x: Array) -> Array:
+    active = call.mode.tags.read(x)
+    if active is None:
+        active = not call.is_literal_zero(x)
+    return spread(active, x).to(x.dtype)
+
+
+def layer_norm_backward(call: Call) -> Any:
+    """Differentiate a layer norm, by its parts if a row with active entries has a NaN."""
+    cotangent, x, shape, mean, rstd, *weights, wanted = call.args
+    if set(call.masks) != {0} or not is_partial(call.masks[0]):
+        return decompose(call)
+    active = spread(call.masks[0], cotangent)
+    outer = tuple(range(x.dim() - len(shape)))
+    of_weights = any_over(active, outer) if outer else active
+    of_rows = any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
+    rows = [y if is_finite(y) else torch.where(of_rows, y, 0) for y in (x, mean, rstd)]
+    if not all(is_finite(y) for y in (*rows, *weights) if y is not None):
+        return decompose(call)
+    values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
+    for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
+        call.mode.state(value, mask)  # there is none for what nobody asked for
+    return values
+
+
+OWN_PARTS |= {
+    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
+    "_embedding_bag_backward": embedding_bag_backward,
+    "_embedding_bag_per_sample_weights_backward": bag_weights_backward,
+    "_trilinear": trilinear,
+}
+
+# The classes of operations. What is not here is unknown.
+CLASSES: dict[Callable[[Call], Any], str] = {
+    same: "neg clone _to_copy conj_physical _conj_physical lift_fresh alias_copy",
+    copy: "copy",
+    zero: "zero",
+    add: "add sub rsub",
+    total: "sum mean",
+    elementwise: """
+        abs asin asinh atan atanh ceil clamp clamp_max clamp_min cos erf exp expm1 floor fmax fmin
+        frac hardshrink hardtanh log log1p maximum minimum nan_to_num pow reciprocal relu round
+        rsqrt sgn sigmoid sign sin sinh softshrink sqrt tan tanh threshold trunc
+    """,
+    reduced: "amax amin linalg_vector_norm max min norm",
+    select: "where",
+    fill: "masked_fill index_fill",
+    threshold: "threshold_backward",
+    scale: """
+        mul div tanh_backward sigmoid_backward gelu_backward silu_backward elu_backward
+        leaky_relu_backward hardtanh_backward hardswish_backward hardsigmoid_backward
+        xlogy special_xlog1py soft_margin_loss_backward rrelu_with_noise_backward
+        softplus_backward softshrink_backward hardshrink_backward mish_backward
+        log_sigmoid_backward logit_backward mse_loss_backward smooth_l1_loss_backward
+        huber_loss_backward binary_cross_entropy_backward native_dropout_backward
+    """,
+    transport: """
+        index _unsafe_index gather index_select take flip roll repeat cat stack constant_pad_nd
+        cumsum _reshape_copy view_copy
+        slice_backward select_backward diagonal_backward unfold_backward
+        slice_scatter select_scatter diagonal_scatter as_strided_scatter
+        index_put _index_put_impl _unsafe_index_put put scatter scatter_add index_add index_copy
+        masked_scatter masked_scatter_backward masked_select embedding_dense_backward
+        max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+        avg_pool2d_backward avg_pool3d_backward
+        _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
+        adaptive_max_pool2d_backward adaptive_max_pool3d_backward
+        fractional_max_pool2d_backward fractional_max_pool3d_backward
+        reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+        replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward
+        _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
+        _upsample_nearest_exact3d_backward rot90 diag_embed pixel_shuffle pixel_unshuffle
+        channel_shuffle
+        upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+        nll_loss_backward nll_loss2d_backward col2im im2col
+    """,
+    triangle: "tril triu",
+    batched: """
+        linalg_solve_triangular linalg_lu_solve _linalg_solve_ex triangular_solve cholesky_solve
+        ormqr
+    """,
+    matrix_exponential: "linalg_matrix_exp",
+    rows: "multi_margin_loss_backward multilabel_margin_loss_backward",
+    sequences: "_ctc_loss_backward",
+    segments: "_segment_reduce_backward",
+    distances: "_cdist_backward",
+    distances_within: "_pdist_backward",
+    spectral: "_fft_c2c _fft_r2c _fft_c2r",
+    matrix: "mm bmm",
+    contract: "mv dot vdot _grouped_mm",
+    convolve_backward: "convolution_backward",
+    normalized: "_softmax_backward_data _log_softmax_backward_data",
+    layer_norm_backward: "native_layer_norm_backward",
+    decompose: """
+        native_group_norm_backward native_batch_norm_backward batch_norm_backward
+        _fused_rms_norm_backward glu_backward _prelu_kernel_backward linalg_cross addmm baddbmm
+        addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate
+        _scaled_dot_product_flash_attention_for_cpu_backward _trilinear
+        _embedding_bag_per_sample_weights_backward
+    """,
+    bag: "_embedding_bag_backward",
+    resampled: " ".join(KIND),
+    sampled: "grid_sampler_2d_backward grid_sampler_3d_backward",
+}
+RULES.update({name: rule for rule, names in CLASSES.items() for name in names.split()})
+BY_NODE["Logcumsumexp"] = LOGARITHMS
+SPARSE |= {"mm": sparse_matrix, "mv": sparse_matrix}
+
+# Which arguments an operation is linear in, and which hold entries; (0,) if it is not here.
+LINEAR_IN = {"mul": (0, 1)}
+BATCHED_IN = {
+    "linalg_solve_triangular": 1,
+    "linalg_lu_solve": 2,
+    "_linalg_solve_ex": 1,
+    "triangular_solve": 0,
+    "cholesky_solve": 0,
+    "ormqr": 2,
+}
+ENTRIES = {
+    "index_put": (0, 2),
+    "_index_put_impl": (0, 2),
+    "_unsafe_index_put": (0, 2),
+    "scatter": (0, 3),
+    "scatter_add": (0, 3),
+    "index_add": (0, 3),
+    "index_copy": (0, 3),
+    "masked_scatter": (0, 2),
+    "slice_scatter": (0, 1),
+    "select_scatter": (0, 1),
+    "diagonal_scatter": (0, 1),
+    "as_strided_scatter": (0, 1),
+}
+# Operations whose result has no entry but those of the argument.
+FILLS_NOTHING = words(
+    """
+    index _unsafe_index gather index_select take flip roll repeat cat stack cumsum view_copy
+    _reshape_copy masked_select slice_scatter select_scatter diagonal_scatter
+    """
+)
