@@ -10,6 +10,7 @@ there belongs to an entry that moves nothing. Behind each rule a value is 0 wher
 import sys
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import tensorflow as tf
 
@@ -585,7 +586,8 @@ def planted_in(runs, where, weights, used):
     None if they read all, or TensorFlow itself fails, as it does for a matrix of NaN.
     """
     x = runs.x.numpy().astype(np.float64)
-    for bad in (np.nan, x * np.finfo(runs.x.dtype.as_numpy_dtype).tiny ** 0.7):
+    tiny = float(ml_dtypes.finfo(runs.x.dtype.as_numpy_dtype).tiny)  # NumPy has none of bfloat16
+    for bad in (np.nan, x * tiny**0.7):
         point = np.where(used, x, bad)
         try:
             same = runs.value(point).numpy()[where]
