@@ -256,6 +256,11 @@ def relative_entropy(form, p, q):
     return derivatives.filled(bad, np.where(nothing, 0, np.inf))
 
 
+def by_difference(x, y, *slopes):
+    """Return the sizes of slopes that are exponentials of the rounded ``x - y``."""
+    return tuple(np.abs(slope) * (1 + np.abs(x - y) / 8) for slope in slopes)
+
+
 def log_sum(form, x, y):
     """`safe_logaddexp`."""
     rest = np.log1p(np.exp(-np.abs(x - y)))
@@ -263,7 +268,8 @@ def log_sum(form, x, y):
     to_x, to_y = 1 / (1 + np.exp(y - x)), 1 / (1 + np.exp(x - y))
     both = to_x * to_y
     size = np.maximum(np.abs(np.maximum(x, y)), rest)
-    return two(value, (to_x, to_y), both, -both, both, size=size)
+    slopes = by_difference(x, y, to_x, to_y)
+    return two(value, (to_x, to_y), both, -both, both, size=size, gradient_size=slopes)
 
 
 def log_difference(form, x, y):
@@ -274,7 +280,8 @@ def log_difference(form, x, y):
     to_y = -np.exp(d) * to_x
     both = to_y * to_x
     size = np.maximum(np.abs(x), np.abs(rest))
-    exact = two(x + rest, (to_x, to_y), both, -both, both, size=size)
+    slopes = by_difference(x, y, to_x, to_y)
+    exact = two(x + rest, (to_x, to_y), both, -both, both, size=size, gradient_size=slopes)
     return exact.filled((x <= y) | (x - y < nonzero(form)), -np.inf)
 
 
