@@ -19,6 +19,9 @@ WORDS = re.compile(
 )
 
 
+MODULES = re.compile(r"\b(autograd|jax|keras|numpy|scipy|tensorflow|tf_keras|torch|xp|xnp)\b")
+
+
 @dataclass(eq=False)
 class Finding:
     """What is wrong at a place of a file, and what to write there."""
@@ -65,12 +68,17 @@ def lint(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # of what is read, which is not ours
         tree = ast.parse(text) if tree is None else tree
+    report = Report(text, tree)
+    if not (MODULES.search(text) and WORDS.search(text)):
+        return report
     file = File(tree, DIFFERENTIATED | ({"numpy"} if numpy else set()))
-    report = Report(text, tree, file)
+    report.file = file
     if not is_of_arrays(file, text):
         return report
     lines = lines_of(text)
     every = [one for one in check(file) if one.rule in select and not is_ignored(one, lines)]
+    if not every:
+        return report
     page = page_of(text, tree)
     taken = taken_names(tree)
     fixes = [fix_of(page, one, taken) for one in every]
@@ -84,7 +92,7 @@ def lint(
 def is_of_arrays(file: File, text: str) -> bool:
     """Whether a file may have what the rules look for."""
     known = file.names.frameworks & file.differentiated or re.search(r"\bxp\b", text)
-    return bool(known) and bool(WORDS.search(text))
+    return bool(known)
 
 
 def is_ignored(one: Found, lines: list[str]) -> bool:

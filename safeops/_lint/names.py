@@ -1,7 +1,7 @@
 """The names of a file: which framework's function a call means, whatever it is imported as."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
@@ -102,9 +102,9 @@ class Called(NamedTuple):
 class Names:
     """The modules and functions that a file has imported, by the names that it gave them."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        """Read the imports, wherever they stand."""
-        self.meant = dict(_imported(tree))
+    def __init__(self, nodes: Iterable[ast.AST]) -> None:
+        """Read the imports among the nodes of a file."""
+        self.meant = dict(_imported(nodes))
 
     @cached_property
     def frameworks(self) -> set[str]:
@@ -164,8 +164,8 @@ def framework_of(full: str) -> str:
     return "xp" if first == "xp" else FRAMEWORKS.get(first, "")
 
 
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.name if alias.asname else alias.name.partition(".")[0]

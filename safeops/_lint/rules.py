@@ -59,10 +59,22 @@ class File:
     def __init__(self, tree: ast.Module, differentiated: frozenset[str] = DIFFERENTIATED) -> None:
         """Read the names and assignments of a file."""
         self.tree, self.differentiated = tree, differentiated
-        self.names = Names(tree)
-        self.scopes = Scopes(tree)
-        self.reader = Reader(self.names, self.scopes, differentiated)
-        self.guards = Guards(self.names, self.scopes, self.reader.called)
+        self.names = Names(self.scopes.order)
+
+    @cached_property
+    def scopes(self) -> Scopes:
+        """The assignments, which are read if the file has anything to look for."""
+        return Scopes(self.tree)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """What reads expressions."""
+        return Reader(self.names, self.scopes, self.differentiated)
+
+    @cached_property
+    def guards(self) -> Guards:
+        """What the program asks."""
+        return Guards(self.names, self.scopes, self.reader.called)
 
     @cached_property
     def expressions(self) -> list[ast.expr]:

@@ -82,9 +82,14 @@ class Term:
     node: ast.expr
     framework: str = ""
     value: float | None = None  # of a constant
-    name: str = ""  # of an atom
+    identity: "Callable[[ast.expr], str] | None" = None  # which gives an atom its name
     is_plain: bool = False  # has no gradient
     options: dict[str, ast.expr] = field(default_factory=dict)
+
+    @cached_property
+    def name(self) -> str:
+        """The name of an atom, which few are asked for."""
+        return "" if self.identity is None else self.identity(self.node)
 
     @cached_property
     def key(self) -> str:
@@ -164,7 +169,7 @@ class Reader:
         return self._number(node, 0.0)
 
     def _atom(self, node: ast.expr, *, is_plain: bool = False) -> Term:
-        return Term("atom", (), node, name=self._identity(node), is_plain=is_plain)
+        return Term("atom", (), node, identity=self._identity, is_plain=is_plain)
 
     def _identity(self, node: ast.expr) -> str:
         """Return the source of an expression, its names with the places of their assignments."""
