@@ -498,13 +498,15 @@ def test_small_angles_keep_their_digits(framework):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_angles_are_right_at_all_sizes(dtype, framework):
-    """Random vectors have their angle to 1e-12 rad, and to 1e-6 in float32."""
-    a = RNG.normal(size=(200, 3))
-    away = np.geomspace(1e-16, 1.0, 200)[:, None] * RNG.normal(size=(200, 3))
-    b = np.where(np.arange(200)[:, None] % 2, 1.0, -1.0) * a * RNG.uniform(0.1, 9, (200, 1)) + away
+    """Random vectors have their angle to 1e-12 rad, and to 2e-6 in float32."""
+    rng = np.random.default_rng(7)  # its own: the same vectors whatever ran before
+    a = rng.normal(size=(200, 3))
+    away = np.geomspace(1e-16, 1.0, 200)[:, None] * rng.normal(size=(200, 3))
+    b = np.where(np.arange(200)[:, None] % 2, 1.0, -1.0) * a * rng.uniform(0.1, 9, (200, 1)) + away
     a, b = (x.astype(dtype) for x in (a, b))
 
     got = to_numpy(so.safe_angle(asarray(framework, a, dtype), asarray(framework, b, dtype)))
 
     exact = [turning.value_of_angle(x, y) for x, y in zip(a, b, strict=True)]
-    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-12 if dtype == "float64" else 1e-6)
+    # Within 8 eps an entry directions count as parallel: sqrt(3) * 8 eps, 1.7e-6 in float32.
+    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-12 if dtype == "float64" else 2e-6)
