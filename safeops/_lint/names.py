@@ -116,7 +116,7 @@ class Names:
     def home(self) -> str:
         """The framework of a method of an array: the only one that the file imports."""
         found = (self.frameworks & DIFFERENTIATED) or self.frameworks
-        return min(found, default="xp") if len(found) < 2 or "torch" not in found else "torch"  # noqa: PLR2004
+        return min(found, default="xp") if len(found) < 2 or "torch" not in found else "torch"  # noqa: PLR2004  (two)
 
     def full(self, node: ast.expr) -> str:
         """Return the full name of a module or function; "" if it is neither."""

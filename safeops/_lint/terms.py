@@ -56,7 +56,7 @@ PLAIN = frozenset(
     one_hot ones rand randint randn randn_like rand_like range rank rint round searchsorted
     shape sign size
     sorted stop_gradient tolist tril triu unique zeros zero_stop_gradient
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: SIM905  (names read best in a row)
 )
 # Selections that are operations: the names of what they take, in the order of (cond, x, y).
 LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
@@ -127,7 +127,7 @@ REDUCTIONS = frozenset(
     """
     cdist cosine_similarity cumsum dot inner logsumexp matmul max mean min norm prod softmax
     log_softmax std sum var vdot
-    """.split()  # noqa: SIM905
+    """.split()  # noqa: SIM905  (names read best in a row)
 )
 
 
