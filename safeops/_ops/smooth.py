@@ -255,7 +255,7 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order
     order = xp.where(xp.logical_and(zero, xp.logical_not(lmbda <= 0)), lmbda, 1.0)
     ground = (safe_pow(xp.where(zero, x, 1.0), order) - 1.0) / order
-    ground = xp.where(lmbda <= 0, -math.inf, ground)
+    ground = xp.where(xp.logical_and(zero, lmbda <= 0), -math.inf, ground)
     return xp.where(zero, ground, xp.where(near, series, xp.where(grows, large, small)))
 
 
