@@ -69,6 +69,7 @@ BLOCKED = {
     "nested loops": ("log", "inf", 1, "where"),
     "map_fn": ("sqrt", "inf", 1, "index"),
     "custom_gradient": ("sqrt", "inf", 1, "index"),
+    "normalised gradient": ("pow", "inf", 1, "index"),
     "complex": ("div", "-inf", 1, "where"),
 }
 ELSEWHERE = {
@@ -132,9 +133,15 @@ def test_undefined_derivatives(name):
     assert found.where.line in lines_of(name)
 
 
+def test_constants_of_a_custom_gradient_are_not_clean():
+    """A NaN that its zeros meet is found to be there, though no line is known for it."""
+    assert report_on("zeros of a custom gradient").kind == "GENUINE"
+
+
 def test_all_of_them_are_there():
-    """No reported program is left out, but two that have tests of their own."""
-    every = {*reported.PROGRAMS, *reported.UNDEFINED} - {"norm", "recompute_grad"}
+    """No reported program is left out, but three that have tests of their own."""
+    apart = {"norm", "recompute_grad", "zeros of a custom gradient"}
+    every = {*reported.PROGRAMS, *reported.UNDEFINED} - apart
 
     assert {*BLOCKED, *UNDEFINED} == every
 

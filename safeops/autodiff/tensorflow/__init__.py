@@ -551,7 +551,8 @@ def _found(traced: _Traced) -> list[Finding]:
     run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
     (result,) = run.evaluate([value])
     known[seed.ref()] = Marked(tf.ones_like(result))
-    outs = [x for x in run.evaluate(gradients) if isinstance(x, Marked)]
+    # A gradient that is made of the constants of a custom gradient alone is used whole.
+    outs = [x if isinstance(x, Marked) else Marked(x) for x in run.evaluate(gradients)]
     values = [values_of(x.value) for x in outs]
     results = zip((x.spoilt for x in outs), values, strict=True)
     findings = list(evidence.findings(reaching(results), result, named))
