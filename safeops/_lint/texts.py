@@ -1,20 +1,13 @@
 """The text of each rule: its pattern, the public case, the cure, and when to ignore it."""
 
 import difflib
-import re
 from importlib.resources import files
 from typing import NamedTuple
 
 from safeops._lint.rules import TITLES
+from safeops._recipes import Section, parts_of
 
 SECTIONS = ("The pattern", "The public case", "The cure", "When to ignore it")
-
-
-class Section(NamedTuple):
-    """A part of a text: sentences, and code in the neutral spelling of the recipes."""
-
-    text: str
-    code: str
 
 
 class Text(NamedTuple):
@@ -42,11 +35,4 @@ def function_of(code: str) -> str:
 def read(rule: str) -> Text:
     """Return the text of a rule."""
     text = (files("safeops._lint") / "rules_text" / f"{rule}.md").read_text("utf-8")
-    summary, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
-    sections = {}
-    for part in parts:
-        title, _, body = part.partition("\n")
-        code = "\n\n\n".join(re.findall(r"^```python\n(.*?)^```", body, re.MULTILINE | re.DOTALL))
-        prose = re.sub(r"^```python\n.*?^```\n", "", body, flags=re.MULTILINE | re.DOTALL)
-        sections[title] = Section(prose.strip(), code.rstrip())
-    return Text(rule, TITLES[rule], summary.strip(), sections)
+    return Text(rule, TITLES[rule], *parts_of(text))

@@ -77,7 +77,7 @@ GRAD = re.compile(r"(?P<out>slope.*) = grad\((?P<f>\w+)(?P<xla>, xla)?\)\((?P<ar
 
 
 class Section(NamedTuple):
-    """A part of a recipe: sentences, and code in neutral spelling."""
+    """A part of a text: sentences, and code in neutral spelling."""
 
     text: str
     code: str
@@ -99,7 +99,11 @@ def names() -> list[str]:
 
 def read(name: str) -> Recipe:
     """Return the recipe of an operation."""
-    text = (files(__name__) / f"{name}.md").read_text("utf-8")
+    return Recipe(name, *parts_of((files(__name__) / f"{name}.md").read_text("utf-8")))
+
+
+def parts_of(text: str) -> tuple[str, dict[str, Section]]:
+    """Return the summary of a Markdown text, and its sections by title."""
     summary, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
     sections = {}
     for part in parts:
@@ -107,7 +111,7 @@ def read(name: str) -> Recipe:
         code = "\n\n".join(re.findall(r"^```python\n(.*?)^```", body, re.MULTILINE | re.DOTALL))
         prose = re.sub(r"^```python\n.*?^```\n", "", body, flags=re.MULTILINE | re.DOTALL)
         sections[title] = Section(prose.strip(), code.rstrip())
-    return Recipe(name, summary.strip(), sections)
+    return summary.strip(), sections
 
 
 def spell(code: str, framework: str) -> str:
