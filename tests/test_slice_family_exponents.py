@@ -3,25 +3,24 @@
 import numpy as np
 import pytest
 
-from derivatives import MODES
 from exponents import EXTENDED, FORMATS, assert_ulps, count, rounded, wide
 from frameworks import asarray, to_numpy
 from safeops._backends import backend_of
 from slice_formulas import ROWS, WEIGHTS, constant
-from test_slice_exponents import ALONG, MODES_HERE, PATTERNS, SWEPT, derivatives_of, scales
+from test_slice_exponents import (
+    ALONG,
+    PATTERNS,
+    SWEPT,
+    derivatives_of,
+    pytest_generate_tests,
+    scales,
+)
+
+__all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
 UNITS = 16
 DTYPES = tuple(dtype for dtype in FORMATS if EXTENDED or dtype != "float64")
 NAMES = pytest.mark.parametrize("name", ROWS)
-
-
-def pytest_generate_tests(metafunc):
-    """Run a test in each mode of each selected framework that has other kernels."""
-    if "way" in metafunc.fixturenames:
-        names = metafunc.config.frameworks
-        ways = [(name, mode) for name in names for mode in MODES_HERE.get(name, ())]
-        assert all(mode in MODES[name] for name, mode in ways)
-        metafunc.parametrize("way", ways, ids="-".join)
 
 
 def slices(name, dtype):
