@@ -72,9 +72,12 @@ def load(name: str) -> Backend:
         from safeops._backends import jax  # noqa: PLC0415  (lazy: see the module)
 
         return jax.backend
-    from safeops._backends import tensorflow  # noqa: PLC0415  (lazy: see the module)
+    if name == "tensorflow":
+        from safeops._backends import tensorflow  # noqa: PLC0415  (lazy: see the module)
 
-    return tensorflow.backend
+        return tensorflow.backend
+    msg = f"no framework of safeops has the name {name!r}"
+    raise ValueError(msg)
 
 
 def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
