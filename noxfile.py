@@ -47,13 +47,13 @@ def tests_jax_older(session: nox.Session) -> None:
     """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
     install(session, "test", "older-jax")
     names = ("autodiff_jax", "autodiff_jax_rules", "explain_jax")
-    session.run(*PYTEST, "--framework=jax", *(f"tests/test_{name}.py" for name in names))
+    session.run(*PYTEST, "--framework=jax", *(f"tests/autodiff/test_{name}.py" for name in names))
 
 
 # Of the oldest versions the operations are tested, and what goes in and comes out of them; masked
 # autodiff, which reads the frameworks' own programs, and compiled modes have the pinned ones.
 OPERATIONS = [
-    f"tests/test_{name}.py"
+    f"tests/ops/test_{name}.py"
     for name in ("entry", "guests", "errors", "where", "cases", "reductions", "properties")
 ]
 
@@ -78,7 +78,7 @@ def programs(session: nox.Session) -> None:
     """Hold masked autodiff to the tape on 20,000 random programs; takes a quarter of an hour."""
     install(session, "test", "backend-jax")
     session.env["SAFEOPS_PROGRAMS"] = "20000"
-    command = ["pytest", "--installed", "--framework=jax", "tests/test_autodiff_jax.py"]
+    command = ["pytest", "--installed", "--framework=jax", "tests/autodiff/test_autodiff_jax.py"]
     session.run(*command, "-k", "random_programs")
 
 
@@ -170,7 +170,7 @@ def docs(session: nox.Session) -> None:
     build = ["python", "-P", "-m", "sphinx", "--show-traceback", "-W", "--keep-going", "-q"]
     session.run(*build, "docs", "docs/_build")
     selected = [f"--framework={name}" for name in frameworks]
-    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/test_site.py")
+    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
 
 
 for _framework in FRAMEWORKS:

@@ -6,7 +6,7 @@ and zeros, the error in units in the last place of the exact result, and that of
 the framework has itself, or that is written with its functions. On NumPy these are its own and
 SciPy's. JAX is compiled, PyTorch and TensorFlow run eagerly, which is how each is used.
 
-The exact results are those of `tests/formulas.py`, in extended precision, and of
+The exact results are those of `tests/support/formulas.py`, in extended precision, and of
 `accuracy_slices.py`, which the tests hold against mpmath. Fills, exact zeros and what is next to
 subnormal numbers have no units to count.
 
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]
 
 import accuracy_points  # noqa: E402  (after the path)
 import numpy as np  # noqa: E402  (after the path)

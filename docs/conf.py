@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]  # pages.py, and the case tables
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]  # pages.py, and the case tables
 
 import pages  # noqa: E402  (after the path)
 

@@ -39,6 +39,15 @@ def assert_lazy_equal(got, wanted):
     np.testing.assert_allclose(got.compute(scheduler="sync"), wanted, rtol=1e-14)
 
 
+def test_a_wrong_array_of_dask_is_seen(blocks):
+    """The assertion of this file can fail: another value, shape or dtype is not let through."""
+    x = blocks(X)
+
+    for wrong in (X + 1e-12, X[:5], X.astype("float32")):
+        with pytest.raises(AssertionError):
+            assert_lazy_equal(x, wrong)
+
+
 def tasks(x):
     """Return how many tasks an array is made of."""
     return len(dict(x.__dask_graph__()))

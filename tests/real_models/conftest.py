@@ -12,7 +12,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-
 from real_models import harness
 
 # Where a solver fails for one row of a batch, equinox raises from inside the compiled program, or

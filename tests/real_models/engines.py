@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from functools import partial
 
 import numpy as np
-
 from real_models.harness import direction_of, weights_of
+
 from safeops.autodiff._options import UnknownOperationWarning
 
 

@@ -11,7 +11,6 @@ import numpyro.distributions as dist
 import optax
 from numpyro.infer import SVI, Trace_ELBO, autoguide
 from numpyro.infer.util import log_density
-
 from real_models.engines import Jax
 from real_models.harness import Case, Program
 

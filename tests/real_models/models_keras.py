@@ -4,7 +4,6 @@ import os
 
 import keras
 import numpy as np
-
 from real_models import engines
 from real_models.harness import Case, Program
 

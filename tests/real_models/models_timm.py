@@ -4,7 +4,6 @@ import real_models.vision  # noqa: F401  # isort: skip  (before torchvision, whi
 import numpy as np
 import timm
 import torch
-
 from real_models.engines import Torch
 from real_models.harness import Case, Program
 

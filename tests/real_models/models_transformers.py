@@ -10,7 +10,6 @@ import numpy as np
 import peft
 import torch
 import transformers as hf
-
 from real_models.engines import Torch
 from real_models.harness import Case, Program
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-
 from real_models.engines import Torch, heard, operation_in
 from real_models.harness import Case, Program, distance, is_wrong, measure
 

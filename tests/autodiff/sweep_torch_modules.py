@@ -2,7 +2,8 @@
 """
 The modules of PyTorch's own test database, in train and eval, in float64, as `sweep_torch`.
 
-``python tests/sweep_torch_modules.py`` prints one outcome a line; names leave out the others.
+``python tests/autodiff/sweep_torch_modules.py`` prints one outcome a line; names leave out
+the others.
 """
 
 import json

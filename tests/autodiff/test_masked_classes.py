@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "docs"))
+sys.path.append(str(Path(__file__).parents[2] / "docs"))
 
 import masked_classes
 

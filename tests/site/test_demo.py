@@ -15,7 +15,7 @@ import safeops
 from safeops.__main__ import main
 from safeops._cli import demo
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOUSE = Path(safeops.__file__).parent
 README = (ROOT / "README.md").read_text()
 CASES = [case.name for case in demo.CASES]

@@ -11,7 +11,7 @@ import pytest
 
 import safeops
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LOADED = {"audio", "embed", "iframe", "img", "link", "script", "source", "video"}
 BROKEN = """---

@@ -10,7 +10,7 @@ import pytest
 
 from exponents import EXTENDED
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import accuracy_slices  # noqa: E402  (after the path)

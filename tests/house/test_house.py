@@ -24,13 +24,13 @@ def public(name):
     return attrgetter(name)(safeops)
 
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 HOUSE = Path(safeops.__file__).parent
 MODULES = {
     ".".join(f.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): f
     for f in HOUSE.rglob("*.py")
 }
-TESTS = {file.stem: file for file in (ROOT / "tests").glob("*.py")}
+TESTS = {file.stem: file for file in (ROOT / "tests").glob("*/*.py")}
 ROTATIONS = {f"rotations.{name}" for name in safeops.rotations.__all__}
 PUBLIC = sorted(name for name in {*safeops.__all__, *ROTATIONS} if inspect.isfunction(public(name)))
 
