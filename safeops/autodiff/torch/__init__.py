@@ -43,39 +43,38 @@ CPU, in float64), by class:
 A test keeps the list current.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from inspect import signature
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning, check_options
-from safeops.autodiff.torch._evaluator import Masking
-from safeops.autodiff.torch._explain.lines import RecordLines, in_a_transform, not_finite
-from safeops.autodiff.torch._explain.report import report_of
-from safeops.autodiff.torch._explain.watch import Graph
-from safeops.autodiff.torch._masks import spread
-from safeops.autodiff.torch._nodes import is_custom
-from safeops.autodiff.torch._opaque import scripts_told
-from safeops.autodiff.torch._ranks import (
-    in_a_stage,
-    in_group,
-    mask_here,
-    noted_here,
-    require_gradients,
-    require_kept_gradients,
-    require_one_rank,
-    tell_of_stage,
-    union_over,
+from safeops.autodiff.torch._explain.lines import RecordLines
+from safeops.autodiff.torch._explain.passes import explained, explained_call
+from safeops.autodiff.torch._graph import (
+    all_finite,
+    check_graph,
+    cotangents_of,
+    input_of,
+    leaves_of,
+    listed,
+    nodes_of,
 )
-from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
-from safeops.autodiff.torch._tags import Tags, is_number, leaf_of, name_of
+from safeops.autodiff.torch._modes import Redirect, Watch
+from safeops.autodiff.torch._passes import (
+    FORMER,
+    accumulates_finite,
+    gradients_of,
+    mask_of_gradient,
+    mask_of_leaf,
+    masking,
+)
+from safeops.autodiff.torch._ranks import require_kept_gradients, require_one_rank, union_over
+from safeops.autodiff.torch._sharded import is_sharded, local_of
 
 __all__ = [
     "UnknownOperationWarning",
@@ -91,10 +90,6 @@ __all__ = [
 ]
 
 REASON = "the dispatch mode of safeops.autodiff.torch sees eager operations only"
-
-# What of earlier gradients is active, for accumulation and for second derivatives. It holds its
-# storages weakly.
-FORMER = Tags()
 
 
 @torch.compiler.disable(reason=REASON)
@@ -164,11 +159,11 @@ def backward(
     tensor([0.0000, 0.2500])
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
-    outputs = _listed(tensors)
-    nodes = _nodes(outputs)
-    _check_graph(nodes)
-    cotangents = _cotangents(outputs, grad_tensors)
-    leaves = _leaves_of(nodes) if inputs is None else _listed(inputs)
+    outputs = listed(tensors)
+    nodes = nodes_of(outputs)
+    check_graph(nodes)
+    cotangents = cotangents_of(outputs, grad_tensors)
+    leaves = leaves_of(nodes) if inputs is None else listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
 
     def run(*, keep: bool) -> None:
@@ -180,18 +175,15 @@ def backward(
             inputs=None if inputs is None else leaves,
         )
 
-    if lazy and _accumulates_finite(lambda: run(keep=True), nodes, leaves):
+    if lazy and accumulates_finite(lambda: run(keep=True), nodes, leaves):
         return None
-    with _masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
+    with masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
         run(keep=keep)
     for leaf in leaves:
         if leaf.grad is not None:
             FORMER.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
-    return _masks(leaves) if return_mask else None
-
-
-def _masks(leaves: Sequence[Array]) -> dict[Array, Array]:
-    """Return where the gradient of each leaf is active."""
+    if not return_mask:
+        return None
     require_kept_gradients(leaves)
     return {leaf: gradient_mask(leaf) for leaf in leaves}
 
@@ -234,7 +226,7 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     >>> x.grad, gradient_mask(x)
     (tensor([0., 0.]), tensor([False,  True]))
     """
-    mask = _mask_here(x)
+    mask = mask_of_leaf(x)
     if group is not None and not is_sharded(x):
         mask = union_over(group, mask, x)
     if mask is None:
@@ -244,20 +236,6 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
         )
         raise ValueError(msg)
     return mask
-
-
-def _mask_here(x: Array) -> Array | None:
-    """Return where this rank has reached a leaf; None if that is not known."""
-    if x.grad is None:
-        return torch.zeros_like(x, dtype=torch.bool)
-    gradient = local_of(x.grad)
-    entry = FORMER.find(gradient)
-    if entry is None:
-        return None
-    if in_group() and not is_sharded(x):  # DDP has reduced the gradient since
-        return mask_here(x)
-    mask = spread(FORMER.of_entry(replace(entry, former=True), gradient), gradient).clone()
-    return whole_of(mask, x.grad)
 
 
 @torch.compiler.disable(reason=REASON)
@@ -324,10 +302,10 @@ def grad(
     ((tensor([0.0000, 0.2500]),), (tensor([False,  True]),))
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
-    ys, xs = _listed(outputs), _listed(inputs)
-    nodes = _nodes(ys)
-    _check_graph(nodes)
-    cotangents = _cotangents(ys, grad_outputs)
+    ys, xs = listed(outputs), listed(inputs)
+    nodes = nodes_of(ys)
+    check_graph(nodes)
+    cotangents = cotangents_of(ys, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
 
     def run(*, keep: bool) -> Any:
@@ -343,13 +321,13 @@ def grad(
 
     if lazy:
         require_one_rank(nodes)
-        if _all_finite(found := run(keep=True)):
+        if all_finite(found := run(keep=True)):
             return found
-    with _masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
+    with masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
         found = run(keep=keep)
     if not return_mask:
         return found
-    return found, tuple(_mask(mode, x, g) for x, g in zip(xs, found, strict=True))
+    return found, tuple(mask_of_gradient(mode, x, g) for x, g in zip(xs, found, strict=True))
 
 
 @contextmanager
@@ -384,8 +362,15 @@ def masked_backward(*, on_unknown: str = "warn") -> Iterator[None]:
     tensor([0.0000, 0.2500])
     """
     check_options(on_unknown)
-    with _Redirect(on_unknown):
+    with Redirect(OURS, on_unknown):
         yield
+
+
+OURS = {
+    torch.Tensor.backward: backward,
+    torch.autograd.backward: backward,
+    torch.autograd.grad: grad,
+}
 
 
 @contextmanager
@@ -419,79 +404,8 @@ def watch_backward(on_report: Callable[[Report], None], /) -> Iterator[list[Any]
     GENUINE
     """
     # What is compiled has no lines, and one fused backward pass.
-    with torch.compiler.set_stance("force_eager"), _Watch(on_report) as mode:
+    with torch.compiler.set_stance("force_eager"), Watch(on_report) as mode:
         yield mode.passes
-
-
-class _Watch(RecordLines):
-    """Explain what the entries of autograd do that is not finite."""
-
-    def __init__(self, on_report: Callable[[Report], None]) -> None:
-        super().__init__()
-        self.on_report = on_report
-        self.passes: list[bool] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run one function of PyTorch."""
-        if func not in REDIRECTED:
-            return super().__torch_function__(func, types, args, kwargs)
-        bound = signature(func).bind(*args, **(kwargs or {}))
-        if in_a_transform() or bound.arguments.get("is_grads_batched"):
-            return func(*args, **(kwargs or {}))
-        bound.arguments["retain_graph"] = True
-        result = super().__torch_function__(func, types, bound.args, bound.kwargs)
-        renamed = REDIRECTED[func][1]
-        given = {renamed.get(key, key): x for key, x in bound.arguments.items()}
-        outputs = _listed(given.get("tensors", given.get("outputs")))
-        inputs = given.get("inputs")
-        leaves = _leaves_of(_nodes(outputs)) if inputs is None else _listed(inputs)
-        found = [x.grad for x in leaves] if result is None else result
-        spoilt = any(g is not None and not_finite(g) is not None for g in found)
-        if spoilt:
-            seeds = given.get("grad_tensors", given.get("grad_outputs"))
-            report = _explained_if_possible(outputs, seeds, leaves)
-            spoilt = not report.ok  # else an earlier pass had accumulated it
-            if spoilt:
-                self.on_report(report)
-        self.passes.append(spoilt)
-        return result
-
-
-class _Redirect(TorchFunctionMode):
-    """Send the entries of autograd to the functions of this module."""
-
-    def __init__(self, on_unknown: str) -> None:
-        super().__init__()
-        self.on_unknown = on_unknown
-        self.told = False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run one function of PyTorch."""
-        del types
-        if func not in REDIRECTED:
-            return func(*args, **(kwargs or {}))
-        if not self.told and in_a_stage():
-            self.told = True
-            tell_of_stage(self.on_unknown)
-        ours, renamed = REDIRECTED[func]
-        given = signature(func).bind(*args, **(kwargs or {})).arguments
-        if given.pop("is_grads_batched", False):
-            msg = "expected one gradient at a time, got is_grads_batched=True; loop over outputs"
-            raise NotImplementedError(msg)
-        options = {renamed.get(key, key): x for key, x in given.items() if key not in IGNORED}
-        return ours(**options, on_unknown=self.on_unknown)
-
-
-REDIRECTED = {
-    torch.Tensor.backward: (backward, {"self": "tensors", "gradient": "grad_tensors"}),
-    torch.autograd.backward: (backward, {}),
-    torch.autograd.grad: (grad, {}),
-}
-IGNORED = ("grad_variables", "only_inputs")  # PyTorch ignores them too
 
 
 def value_and_grad(
@@ -551,17 +465,17 @@ def value_and_grad(
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        _check_graph([])
+        check_graph([])
         every = list(args)
         given, structure = tree_flatten([args[i] for i in numbers])
-        inputs = [_input(x, create_graph=create_graph) for x in given]
+        inputs = [input_of(x, create_graph=create_graph) for x in given]
         for i, x in zip(numbers, tree_unflatten(inputs, structure), strict=True):
             every[i] = x
         with torch.enable_grad():
             value = f(*every, **kwargs)
         value, aux = value if has_aux else (value, None)
-        gradients, masks = _gradients_of(
-            value, inputs, create_graph=create_graph, lazy=lazy, on_unknown=on_unknown
+        gradients, masks = gradients_of(
+            grad, value, inputs, create_graph=create_graph, lazy=lazy, on_unknown=on_unknown
         )
         found, active = (tree_unflatten(list(x), structure) for x in (gradients, masks))
         found, active = (x[0] if one else tuple(x) for x in (found, active))
@@ -612,15 +526,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'sqrt', 'where')]
     """
-    _check_graph([])
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    every = list(args)
-    for i in numbers:
-        every[i] = tree_map(lambda x: _input(x, create_graph=False), args[i])
-    leaves = tree_leaves([every[i] for i in numbers])
-    with record_lines(), torch.enable_grad():
-        value = f(*every)
-    return _explained(value, leaves)
+    return explained_call(f, args, argnums)
 
 
 def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any = None) -> Report:
@@ -661,7 +567,7 @@ def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any =
     >>> [finding.kind for finding in explain_backward(loss).findings]
     ['GENUINE']
     """
-    return _explained(tensors, None if inputs is None else _listed(inputs), grad_tensors)
+    return explained(tensors, None if inputs is None else listed(inputs), grad_tensors)
 
 
 @contextmanager
@@ -689,168 +595,3 @@ def record_lines() -> Iterator[None]:
     """
     with RecordLines():
         yield
-
-
-def _explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
-    outputs = _listed(tensors)
-    nodes = _nodes(outputs)
-    _check_graph(nodes)
-    if any(map(is_sharded, (*outputs, *(leaves or ()), *_leaves_of(nodes)))):
-        msg = "expected tensors of one process, got a DTensor; explain the program of full_tensor()"
-        raise TypeError(msg)
-    if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
-        msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
-        raise RuntimeError(msg)
-    FORMER.forget_the_dead()
-    seeds = _cotangents(outputs, grad_tensors)
-    leaves = _leaves_of(nodes) if leaves is None else leaves
-    return report_of(Graph(nodes), outputs, leaves, seeds, FORMER)
-
-
-def _explained_if_possible(outputs: Any, seeds: Any, leaves: Any) -> Report:
-    try:
-        return explain_backward(outputs, seeds, inputs=leaves)
-    except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
-        finding = Finding("UNKNOWN", "the backward pass", reason="once")
-        return make_report("torch", [finding], "the gradient", [str(error)])
-
-
-def _gradients_of(value: Array, inputs: Any, *, lazy: bool, **how: Any) -> tuple[Any, Any]:
-    """Return gradients and masks; of a value that nothing reaches, zeros, none of them active."""
-    if not value.requires_grad:
-        zeros = [torch.zeros_like(x) for x in inputs]
-        return zeros, [torch.zeros_like(x, dtype=torch.bool) for x in inputs]
-    if lazy:
-        found = grad(value, inputs, materialize_grads=True, lazy=True, **how)
-        return found, found
-    return grad(value, inputs, materialize_grads=True, return_mask=True, **how)
-
-
-def _input(x: Any, *, create_graph: bool) -> Array:
-    if not isinstance(x, torch.Tensor) or not is_number(x):
-        kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
-        msg = f"expected real or complex tensors to differentiate with respect to, got {kind}"
-        raise TypeError(msg)
-    if create_graph and x.requires_grad:
-        return x.view_as(x)
-    return x.detach().requires_grad_()
-
-
-def _listed(x: Any) -> list[Array]:
-    return [x] if isinstance(x, torch.Tensor) else list(x)
-
-
-def _cotangents(outputs: Sequence[Array], given: Any) -> list[Any]:
-    every = [None] * len(outputs) if given is None else _listed(given)
-    return [
-        torch.ones_like(y) if g is None and y.numel() == 1 else None if g is None else g.clone()
-        for y, g in zip(outputs, every, strict=True)
-    ]
-
-
-def _check_graph(nodes: Iterable[Any]) -> None:
-    """Refuse what the dispatch mode cannot see into."""
-    if in_a_transform():
-        msg = (
-            "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
-            "own; use value_and_grad of this module, twice with create_graph=True for second order"
-        )
-        raise RuntimeError(msg)
-    # A compiled backward pass is one kernel, which may write into cotangents unseen.
-    if any(name_of(node) == "CompiledFunctionBackward" for node in nodes):
-        msg = (
-            "expected a graph of eager operations, got the result of torch.compile, whose backward "
-            "pass is fused; run it in torch.compiler.set_stance('force_eager')"
-        )
-        raise RuntimeError(msg)
-
-
-@contextmanager
-def _masking(
-    nodes: Iterable[Any], cotangents: Any, on_unknown: str, *, create_graph: bool
-) -> Iterator[Masking]:
-    FORMER.forget_the_dead()
-    mode = Masking(FORMER, on_unknown)
-    for g in cotangents:
-        if g is not None:
-            mode.tags.write(local_of(g), active=True)
-    told = scripts_told(nodes, on_unknown)
-    with mode, told, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
-        yield mode
-    if create_graph:
-        FORMER.keep(mode.tags, partial=True)
-
-
-@contextmanager
-def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
-    """State that what custom functions return is active, also if it is made of constants."""
-
-    def hook(out: Any, into: Any) -> None:
-        del into
-        for x in map(local_of, out):
-            if x is not None and tags.read(x) is None:
-                tags.write(x, active=True)
-
-    handles = [node.register_hook(hook) for node in nodes if is_custom(node)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _mask(mode: Masking, x: Array, gradient: Any) -> Array:
-    if gradient is None:
-        return torch.zeros_like(x, dtype=torch.bool)
-    here = local_of(gradient)
-    active = mode.tags.read(here)
-    return whole_of(spread(True if active is None else active, here).clone(), gradient)
-
-
-def _nodes(outputs: Sequence[Array]) -> list[Any]:
-    """Return the graph that was recorded."""
-    found: dict[Any, None] = {}
-    stack = [y.grad_fn for y in outputs if y.grad_fn is not None]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found[node] = None
-            stack.extend(n for n, _ in node.next_functions if n is not None)
-    return list(found)
-
-
-def _leaves_of(nodes: Iterable[Any]) -> list[Array]:
-    """Return the leaves that nodes accumulate into."""
-    return [leaf for leaf in map(leaf_of, nodes) if leaf is not None]
-
-
-def _accumulates_finite(
-    run: Callable[[], None], nodes: Sequence[Any], leaves: Sequence[Array]
-) -> bool:
-    """
-    Accumulate the ordinary gradients, and take them back if one is not finite.
-
-    One that is not there, of a leaf that the graph has of its own, is not known to be finite.
-    """
-    require_one_rank(nodes)
-    earlier = [leaf.grad for leaf in leaves]
-    for leaf, gradient in zip(leaves, earlier, strict=True):
-        leaf.grad = None if gradient is None else gradient.clone()
-    run()
-    own = set(map(id, _leaves_of(nodes)))
-    reached = [leaf for leaf in leaves if id(leaf) in own]
-    require_gradients(reached)
-    found = all(leaf.grad is not None for leaf in reached)
-    finite = found and _all_finite(leaf.grad for leaf in leaves)
-    for leaf, gradient in zip(leaves, earlier, strict=True):
-        if finite and gradient is not None and not leaf.grad.requires_grad:
-            leaf.grad = gradient.copy_(leaf.grad)  # others may hold the tensor
-        elif not finite:
-            leaf.grad = gradient
-    return finite
-
-
-def _all_finite(gradients: Any) -> bool:
-    """Whether gradients are finite: their sum is, or, if that overflows, each entry."""
-    given = [g.detach() for g in gradients if g is not None]
-    return all(bool(g.sum().isfinite()) or bool(g.isfinite().all()) for g in given)

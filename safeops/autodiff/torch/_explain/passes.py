@@ -1,0 +1,65 @@
+"""A backward pass of PyTorch that is explained: of a function, of a graph, of a call."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from safeops._typing import Array
+from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff.torch._explain.lines import RecordLines
+from safeops.autodiff.torch._explain.report import report_of
+from safeops.autodiff.torch._explain.watch import Graph
+from safeops.autodiff.torch._graph import (
+    check_graph,
+    cotangents_of,
+    input_of,
+    leaves_of,
+    listed,
+    nodes_of,
+)
+from safeops.autodiff.torch._passes import FORMER
+from safeops.autodiff.torch._sharded import is_sharded
+from safeops.autodiff.torch._tags import name_of
+
+
+def explained_call(
+    f: Callable[..., Array], args: Sequence[Any], argnums: int | Sequence[int]
+) -> Report:
+    """Run a function with lines, and explain its gradient."""
+    check_graph([])
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    every = list(args)
+    for i in numbers:
+        every[i] = tree_map(lambda x: input_of(x, create_graph=False), args[i])
+    leaves = tree_leaves([every[i] for i in numbers])
+    with RecordLines(), torch.enable_grad():
+        value = f(*every)
+    return explained(value, leaves)
+
+
+def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
+    """Explain the backward pass from tensors that are there."""
+    outputs = listed(tensors)
+    nodes = nodes_of(outputs)
+    check_graph(nodes)
+    if any(map(is_sharded, (*outputs, *(leaves or ()), *leaves_of(nodes)))):
+        msg = "expected tensors of one process, got a DTensor; explain the program of full_tensor()"
+        raise TypeError(msg)
+    if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
+        msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
+        raise RuntimeError(msg)
+    FORMER.forget_the_dead()
+    seeds = cotangents_of(outputs, grad_tensors)
+    leaves = leaves_of(nodes) if leaves is None else leaves
+    return report_of(Graph(nodes), outputs, leaves, seeds, FORMER)
+
+
+def explained_if_possible(outputs: Any, seeds: Any, leaves: Any) -> Report:
+    """Explain a backward pass that has run, or say why it does not run again."""
+    try:
+        return explained(outputs, leaves, seeds)
+    except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
+        finding = Finding("UNKNOWN", "the backward pass", reason="once")
+        return make_report("torch", [finding], "the gradient", [str(error)])

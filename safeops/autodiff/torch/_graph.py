@@ -1,0 +1,75 @@
+"""The graph of a program of PyTorch: its nodes, its leaves, and what goes into a backward pass."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff.torch._explain.lines import in_a_transform
+from safeops.autodiff.torch._tags import is_number, leaf_of, name_of
+
+
+def listed(x: Any) -> list[Array]:
+    """Return a tensor, or a sequence of them, as a list."""
+    return [x] if isinstance(x, torch.Tensor) else list(x)
+
+
+def input_of(x: Any, *, create_graph: bool) -> Array:
+    """Return an argument as a leaf of a new graph; with `create_graph`, as a view of itself."""
+    if not isinstance(x, torch.Tensor) or not is_number(x):
+        kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+        msg = f"expected real or complex tensors to differentiate with respect to, got {kind}"
+        raise TypeError(msg)
+    if create_graph and x.requires_grad:
+        return x.view_as(x)
+    return x.detach().requires_grad_()
+
+
+def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
+    """Return the cotangents of outputs, as tensors of our own: 1 for a scalar without one."""
+    every = [None] * len(outputs) if given is None else listed(given)
+    return [
+        torch.ones_like(y) if g is None and y.numel() == 1 else None if g is None else g.clone()
+        for y, g in zip(outputs, every, strict=True)
+    ]
+
+
+def check_graph(nodes: Iterable[Any]) -> None:
+    """Refuse what the dispatch mode cannot see into."""
+    if in_a_transform():
+        msg = (
+            "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
+            "own; use value_and_grad of this module, twice with create_graph=True for second order"
+        )
+        raise RuntimeError(msg)
+    # A compiled backward pass is one kernel, which may write into cotangents unseen.
+    if any(name_of(node) == "CompiledFunctionBackward" for node in nodes):
+        msg = (
+            "expected a graph of eager operations, got the result of torch.compile, whose backward "
+            "pass is fused; run it in torch.compiler.set_stance('force_eager')"
+        )
+        raise RuntimeError(msg)
+
+
+def nodes_of(outputs: Sequence[Array]) -> list[Any]:
+    """Return the graph that was recorded."""
+    found: dict[Any, None] = {}
+    stack = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            stack.extend(n for n, _ in node.next_functions if n is not None)
+    return list(found)
+
+
+def leaves_of(nodes: Iterable[Any]) -> list[Array]:
+    """Return the leaves that nodes accumulate into."""
+    return [leaf for leaf in map(leaf_of, nodes) if leaf is not None]
+
+
+def all_finite(gradients: Any) -> bool:
+    """Whether gradients are finite: their sum is, or, if that overflows, each entry."""
+    given = [g.detach() for g in gradients if g is not None]
+    return all(bool(g.sum().isfinite()) or bool(g.isfinite().all()) for g in given)

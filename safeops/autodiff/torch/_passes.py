@@ -1,0 +1,125 @@
+"""One masked backward pass of PyTorch: what is known before it, and what it leaves behind."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from safeops._typing import Array
+from safeops.autodiff.torch._evaluator import Masking
+from safeops.autodiff.torch._graph import all_finite, leaves_of
+from safeops.autodiff.torch._masks import spread
+from safeops.autodiff.torch._nodes import is_custom
+from safeops.autodiff.torch._opaque import scripts_told
+from safeops.autodiff.torch._ranks import (
+    in_group,
+    mask_here,
+    noted_here,
+    require_gradients,
+    require_one_rank,
+)
+from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
+from safeops.autodiff.torch._tags import Tags
+
+# What of earlier gradients is active, for accumulation and for second derivatives. It holds its
+# storages weakly.
+FORMER = Tags()
+
+
+@contextmanager
+def masking(
+    nodes: Iterable[Any], cotangents: Any, on_unknown: str, *, create_graph: bool
+) -> Iterator[Masking]:
+    """Context in which a backward pass is masked; what it leaves behind is kept."""
+    FORMER.forget_the_dead()
+    mode = Masking(FORMER, on_unknown)
+    for g in cotangents:
+        if g is not None:
+            mode.tags.write(local_of(g), active=True)
+    told = scripts_told(nodes, on_unknown)
+    with mode, told, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
+        yield mode
+    if create_graph:
+        FORMER.keep(mode.tags, partial=True)
+
+
+@contextmanager
+def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
+    """State that what custom functions return is active, also if it is made of constants."""
+
+    def hook(out: Any, into: Any) -> None:
+        del into
+        for x in map(local_of, out):
+            if x is not None and tags.read(x) is None:
+                tags.write(x, active=True)
+
+    handles = [node.register_hook(hook) for node in nodes if is_custom(node)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def mask_of_gradient(mode: Masking, x: Array, gradient: Any) -> Array:
+    """Return where the gradient of an input is active."""
+    if gradient is None:
+        return torch.zeros_like(x, dtype=torch.bool)
+    here = local_of(gradient)
+    active = mode.tags.read(here)
+    return whole_of(spread(True if active is None else active, here).clone(), gradient)
+
+
+def mask_of_leaf(x: Array) -> Array | None:
+    """Return where this rank has reached a leaf; None if that is not known."""
+    if x.grad is None:
+        return torch.zeros_like(x, dtype=torch.bool)
+    gradient = local_of(x.grad)
+    entry = FORMER.find(gradient)
+    if entry is None:
+        return None
+    if in_group() and not is_sharded(x):  # DDP has reduced the gradient since
+        return mask_here(x)
+    mask = spread(FORMER.of_entry(replace(entry, former=True), gradient), gradient).clone()
+    return whole_of(mask, x.grad)
+
+
+def accumulates_finite(
+    run: Callable[[], None], nodes: Sequence[Any], leaves: Sequence[Array]
+) -> bool:
+    """
+    Accumulate the ordinary gradients, and take them back if one is not finite.
+
+    One that is not there, of a leaf that the graph has of its own, is not known to be finite.
+    """
+    require_one_rank(nodes)
+    earlier = [leaf.grad for leaf in leaves]
+    for leaf, gradient in zip(leaves, earlier, strict=True):
+        leaf.grad = None if gradient is None else gradient.clone()
+    run()
+    own = set(map(id, leaves_of(nodes)))
+    reached = [leaf for leaf in leaves if id(leaf) in own]
+    require_gradients(reached)
+    found = all(leaf.grad is not None for leaf in reached)
+    finite = found and all_finite(leaf.grad for leaf in leaves)
+    for leaf, gradient in zip(leaves, earlier, strict=True):
+        if finite and gradient is not None and not leaf.grad.requires_grad:
+            leaf.grad = gradient.copy_(leaf.grad)  # others may hold the tensor
+        elif not finite:
+            leaf.grad = gradient
+    return finite
+
+
+def gradients_of(
+    grad: Callable[..., Any], value: Array, inputs: Any, *, lazy: bool, **how: Any
+) -> tuple[Any, Any]:
+    """Return gradients and masks; of a value that nothing reaches, zeros, none of them active."""
+    if not value.requires_grad:
+        zeros = [torch.zeros_like(x) for x in inputs]
+        return zeros, [torch.zeros_like(x, dtype=torch.bool) for x in inputs]
+    if lazy:
+        found = grad(value, inputs, materialize_grads=True, lazy=True, **how)
+        return found, found
+    return grad(value, inputs, materialize_grads=True, return_mask=True, **how)
