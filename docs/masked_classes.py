@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 FRAMEWORKS = {"jax": "JAX", "torch": "PyTorch", "tensorflow": "TensorFlow"}
-WHERE = {"jax": "jax", "torch": "torch._rules", "tensorflow": "tensorflow"}
 # What their backward passes are made of, subject by subject, in the order of the frameworks: the
 # names of JAX's primitives, PyTorch's aten operations, and TensorFlow's raw operations.
 SUBJECTS = {
@@ -84,11 +83,11 @@ They need a rule only where a derivative applies them to a cotangent, as your ow
 
 def tables() -> dict[str, Mapping[str, Any]]:
     """Return the rules of each framework, by the names of operations."""
-    return {name: _module(WHERE[name]).RULES for name in FRAMEWORKS}
+    return {name: _module(name).RULES for name in FRAMEWORKS}
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"safeops.autodiff.{name}")
+    return importlib.import_module(f"safeops.autodiff.{name}._tables")
 
 
 def said(rule: Any) -> str:
@@ -118,7 +117,7 @@ def cell(rules: Mapping[str, Any], name: str) -> str:
 
 def by_class(name: str, title: str) -> str:
     """Return the operations of a framework by their classes."""
-    every = _module(WHERE[name]).CLASSES
+    every = _module(name).CLASSES
     rows = [
         f"- {said(rule)}: {', '.join(f'`{x}`' for x in names.split())}."
         for rule, names in every.items()

@@ -17,6 +17,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choices as choices  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
 NAN, INF = np.nan, np.inf
 total = tf.reduce_sum
@@ -520,7 +521,7 @@ def test_another_gradient_is_found():
 )
 def test_a_wrong_rule_is_found(kind, rule, monkeypatch):
     """With another class for an operation, the tape finds a program that differs."""
-    monkeypatch.setitem(masked.RULES, kind, rule)
+    monkeypatch.setitem(tables.RULES, kind, rule)
 
     with pytest.raises(AssertionError):
         assert_agrees_with_the_tape(range(PROGRAMS_RUN), on_unknown="ignore")
@@ -860,10 +861,10 @@ def test_docstring_examples_run(name):
 
 def test_the_classes_name_operations_that_exist():
     """Each operation of the table is one of `tf.raw_ops`, and in one class only."""
-    names = [name for names in masked.CLASSES.values() for name in names.split()]
+    names = [name for names in tables.CLASSES.values() for name in names.split()]
 
     assert len(set(names)) == len(names)
-    assert [name for name in (*names, *masked.READERS) if not hasattr(tf.raw_ops, name)] == []
+    assert [name for name in (*names, *tables.READERS) if not hasattr(tf.raw_ops, name)] == []
 
 
 def test_the_body_of_a_call_is_where_it_was():

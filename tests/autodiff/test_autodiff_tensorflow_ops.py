@@ -13,6 +13,7 @@ from assertions import assert_close  # noqa: E402
 from frameworks import to_numpy  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
 NAN, INF = np.nan, np.inf
 total = tf.reduce_sum
@@ -37,8 +38,8 @@ def quiet():
 @pytest.fixture
 def checked(monkeypatch):
     """Check behind each rule that a value is 0 where it is not active."""
-    for name, rule in sweep.checked_rules(masked.RULES).items():
-        monkeypatch.setitem(masked.RULES, name, rule)
+    for name, rule in sweep.checked_rules(tables.RULES).items():
+        monkeypatch.setitem(tables.RULES, name, rule)
 
 
 def ordinary(f, *args):
@@ -95,7 +96,7 @@ def test_operations_in_low_precision(name, dtype):
 @pytest.mark.usefixtures("checked")
 def test_a_wrong_rule_is_found(name, kind, rule, monkeypatch):
     """With another rule for an operation its program fares otherwise, or fails."""
-    monkeypatch.setitem(masked.RULES, kind, rule)
+    monkeypatch.setitem(tables.RULES, kind, rule)
 
     try:
         found = sweep.verdict(name)
@@ -337,7 +338,7 @@ def drop_what_is_no_cotangent(op, ins, _):
 
 def test_a_rule_that_drops_what_is_no_cotangent_is_found(monkeypatch):
     """With a selection that takes a constant for absent, the gradients differ."""
-    monkeypatch.setitem(masked.RULES, "SelectV2", drop_what_is_no_cotangent)
+    monkeypatch.setitem(tables.RULES, "SelectV2", drop_what_is_no_cotangent)
 
     with pytest.raises(AssertionError):
         test_custom_gradients_see_what_they_saw(is_complex=False, name="back into the box")

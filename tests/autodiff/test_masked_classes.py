@@ -44,7 +44,7 @@ def test_subjects_name_operations_that_exist(autodiff_framework, subject):
 def test_every_rule_says_what_it_does(autodiff_framework):
     """The rules of a framework are on the page, each in a sentence."""
     text = masked_classes.by_class(autodiff_framework, "")
-    rules = masked_classes._module(masked_classes.WHERE[autodiff_framework]).RULES
+    rules = masked_classes._module(autodiff_framework).RULES
 
     assert all(f"`{name}`" in text for name in rules)
     assert all(masked_classes.said(rule) for rule in rules.values())

@@ -32,33 +32,29 @@ use of a replicated value, whose derivative is a sum over devices. JAX itself ha
 wrong gradient (0.10.2), and this module hangs; where all devices take the same branch both work.
 """
 
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
-from safeops._typing import Array
-from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
-from safeops.autodiff._explain.report import Finding, Report, counted, make_report, operations
+from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning, check_options
-from safeops.autodiff.jax import _contractions as contractions
-from safeops.autodiff.jax import _control as control
-from safeops.autodiff.jax import _functions as functions
-from safeops.autodiff.jax import _linalg as linalg
-from safeops.autodiff.jax import _pairs as pairs
-from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._choosers import selecting
-from safeops.autodiff.jax._explain.backward import Backward, Marked
-from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of, tagging
-from safeops.autodiff.jax._explain.watch import watching
-from safeops.autodiff.jax._explain.whole import Looking
-from safeops.autodiff.jax._pairs import Mask, Options, Pair
+from safeops.autodiff.jax._explain.passes import explained_call
+from safeops.autodiff.jax._pairs import Options
+from safeops.autodiff.jax._passes import (
+    as_array,
+    basis_of,
+    check_inputs,
+    check_output,
+    cut,
+    lazily,
+    run_linear,
+    with_argument,
+)
+from safeops.autodiff.jax._tables import RULES
 
 __all__ = [
     "UnknownOperationWarning",
@@ -71,65 +67,6 @@ __all__ = [
     "value_and_grad",
     "vjp",
 ]
-
-# The classes of primitives, in the words of `safeops.autodiff`. What is not here is unknown.
-CLASSES = {
-    pairs.transport: """
-        reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy
-        stack unstack tile
-        copy_p gather concatenate pad split scatter all_gather all_gather_invariant
-        all_gather_reduced all_to_all ppermute
-    """,
-    pairs.same: """
-        neg real imag conj convert_element_type reduce_precision sharding_constraint
-        layout_constraint mesh_cast reshard pvary pbroadcast name stop_gradient
-        nondifferentiable_backward
-        abs sign sqrt cbrt square sin tan asin atan sinh tanh asinh atanh expm1 log1p erf erf_inv
-        round floor ceil
-    """,
-    pairs.barrier: "optimization_barrier device_put",
-    pairs.add: "add add_any sub complex",
-    pairs.total: """
-        reduce_sum cumsum reduce_window_sum psum psum_invariant unreduced_psum reduce_scatter
-        unreduced_reduce_scatter
-    """,
-    pairs.scatter_add: "scatter-add scatter-sub",
-    pairs.scatter_mul: "scatter-mul",
-    pairs.unpool: "select_and_scatter_add select_and_gather_add",
-    pairs.select: "select_n",
-    pairs.select_if: "select_if_vmap",  # of equinox
-    pairs.scale: "mul div",
-    contractions.contract: "dot_general",
-    contractions.convolve: "conv_general_dilated",
-    pairs.call: """
-        jit pjit closed_call core_call custom_jvp_call custom_vjp_call checkpoint remat2 composite
-    """,
-    control.scan: "scan",
-    control.while_loop: "while",
-    control.cond: "cond",
-    control.shard_map: "shard_map",
-    linalg.triangular_solve: "triangular_solve",
-    linalg.tridiagonal_solve: "tridiagonal_solve",
-    linalg.transform: "fft",
-    linalg.linear_solve: "custom_linear_solve",
-    linalg.solve_all: "linear_solve",  # of lineax
-    linalg.mapped: "vprim",  # of equinox
-    functions.predicate: """
-        is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not argmax argmin reduce_and
-        reduce_or reduce_xor debug_callback debug_print dce_sink
-    """,
-    functions.number: """
-        exp exp2 log logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma digamma
-        polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
-        bitcast_convert_type
-    """,
-    functions.power: "integer_pow",
-    functions.choose: "max min clamp",
-    functions.extreme: "reduce_max reduce_min reduce_prod",
-    functions.running: "cummax cummin cumprod",
-    functions.order: "sort",
-}
-RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
 
 
 def vjp(
@@ -198,97 +135,17 @@ def vjp(
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     how = Options(RULES, exact=exact, on_unknown=on_unknown)
     # A number of Python would be a literal of the backward pass, and look like one of its text.
-    primals = jax.tree.map(_as_array, primals)
+    primals = jax.tree.map(as_array, primals)
     value, pullback, *aux = jax.vjp(selecting(fun), *primals, has_aux=has_aux)
 
     def masked(cotangent: Any) -> Any:
         if lazy:
             again = partial(vjp, fun, *primals, has_aux=has_aux, exact=exact, on_unknown=on_unknown)
-            return _lazily(pullback(cotangent), lambda: again()[1](cotangent))
+            return lazily(pullback(cotangent), lambda: again()[1](cotangent))
         gradients, masks = run_linear(pullback, (cotangent,), how)
         return (gradients, masks) if return_mask else gradients
 
     return value, masked, *aux
-
-
-def _as_array(x: Any) -> Any:
-    return jnp.asarray(x) if isinstance(x, (bool, int, float, complex, np.generic)) else x
-
-
-def run_linear(
-    f: Any, args: Any, how: Options, masks: Any = None, *, forward: bool = False
-) -> tuple[Any, Any]:
-    """Return what a linear function makes of pairs, all active without `masks`, and its masks."""
-    leaves, tree = jax.tree.flatten(args)
-    actives = [True] * len(leaves) if masks is None else jax.tree.leaves(masks)
-    out_tree: list[Any] = []
-    fixed: dict[int, Any] = {}  # float0, for integers, which no program carries
-
-    def flat(*leaves: Any) -> list[Array]:
-        outs, structure = jax.tree.flatten(f(*jax.tree.unflatten(tree, leaves)))
-        out_tree.append(structure)
-        fixed.update({i: x for i, x in enumerate(outs) if _is_float0(x)})
-        return [x for i, x in enumerate(outs) if i not in fixed]
-
-    closed = jax.make_jaxpr(flat)(*leaves)
-    ins = [x if _is_float0(x) else Pair(x, m) for x, m in zip(leaves, actives, strict=True)]
-    outs = iter(pairs.evaluate(closed.jaxpr, _given(closed.consts, forward=forward), ins, how))
-    found = [
-        fixed[i] if i in fixed else next(outs) for i in range(len(closed.out_avals) + len(fixed))
-    ]
-    values = [x if i in fixed else pairs.value_of(x) for i, x in enumerate(found)]
-    active = [
-        np.zeros(np.shape(v), bool) if i in fixed else jnp.asarray(_full(x))
-        for i, (x, v) in enumerate(zip(found, values, strict=True))
-    ]
-    return jax.tree.unflatten(out_tree[0], values), jax.tree.unflatten(out_tree[0], active)
-
-
-def _given(consts: Any, *, forward: bool) -> list[Any]:
-    """Return what a program is given: data, or in forward mode, which is linear, zeros too."""
-    arrays = [jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in consts]
-    return [pairs.Zero(x) if forward and pairs.is_inexact(x) else x for x in arrays]
-
-
-def _is_float0(x: Any) -> bool:
-    """Whether this is the cotangent of an integer, which has no entries."""
-    return getattr(x, "dtype", None) == jax.dtypes.float0
-
-
-def _full(x: Any) -> Mask:
-    return pairs.spread(pairs.active_of(x), pairs.shape_of(x))
-
-
-def _lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
-    """
-    Return the ordinary gradient if it is finite, else the masked one.
-
-    That starts anew, with the function: to hand it what the ordinary pass has computed would keep
-    all of that in memory (a chain of elementwise operations took 2.7 times as long).
-    """
-    numbers = [x for x in jax.tree.leaves(ordinary) if not _is_float0(x)]
-    finite = jnp.asarray(True)  # noqa: FBT003  (a value)
-    for x in numbers:
-        finite = finite & jnp.isfinite(x).all()
-    if not isinstance(finite, jax.core.Tracer):
-        return ordinary if finite else masked()
-    finite = _on_all_devices(finite)
-
-    def again() -> list[Array]:
-        return [x for x in jax.tree.leaves(masked()) if not _is_float0(x)]
-
-    chosen = iter(lax.cond(finite, lambda: numbers, again))
-    return jax.tree.map(lambda x: x if _is_float0(x) else next(chosen), ordinary)
-
-
-def _on_all_devices(finite: Array) -> Array:
-    """
-    Return one decision for the devices of a `shard_map` or `pmap`.
-
-    With one each they would take different branches, and wait for each other in the collectives.
-    """
-    axes = jax.sharding.get_abstract_mesh().manual_axes
-    return lax.pmin(finite.astype(jnp.int32), axes) == 1 if axes else finite
 
 
 def _options(*, exact: bool, on_unknown: str) -> Options:
@@ -355,7 +212,7 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         places = [i % len(args) for i in numbers]
         chosen = [args[i] for i in places]
-        _check_inputs(chosen, allow_int=allow_int)
+        check_inputs(chosen, allow_int=allow_int)
 
         def of_chosen(*chosen: Any) -> Any:
             every = list(args)
@@ -364,7 +221,7 @@ def value_and_grad(
             return fun(*every, **kwargs)
 
         value, pullback, *aux = pull(of_chosen, *chosen)
-        _check_output(value)
+        check_output(value)
         found = pullback(jnp.ones_like(value))
         if return_mask:
             found = tuple(x[0] for x in found) if one else found
@@ -373,26 +230,6 @@ def value_and_grad(
         return ((value, aux[0]) if has_aux else value), found
 
     return wrapped
-
-
-def _check_inputs(args: Any, *, allow_int: bool) -> None:
-    for x in jax.tree.leaves(args):
-        if not jnp.issubdtype(jnp.result_type(x), jnp.inexact) and not allow_int:
-            msg = (
-                f"expected real or complex arguments, got {jnp.result_type(x)}; "
-                "convert them, or pass allow_int=True"
-            )
-            raise TypeError(msg)
-
-
-def _check_output(value: Any) -> None:
-    if jax.tree.structure(value) != jax.tree.structure(0.0) or np.shape(value):
-        shapes = jax.tree.map(np.shape, value)
-        msg = f"expected a function with a scalar value, got {shapes}; sum it, or use jacrev or vjp"
-        raise TypeError(msg)
-    if not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-        msg = f"expected a function with a real value, got {jnp.result_type(value)}; use vjp"
-        raise TypeError(msg)
 
 
 def grad(
@@ -518,16 +355,16 @@ def jacrev(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     _refuse(how)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen = partial(_with_argument, fun, args, kwargs, argnums)
+        chosen = partial(with_argument, fun, args, kwargs, argnums)
         value, pullback = jax.vjp(selecting(chosen), args[argnums])
         leaves, tree = jax.tree.flatten(value)
-        basis, masks = _basis(leaves)
+        basis, masks = basis_of(leaves)
 
         def row(cotangent: Any, mask: Any) -> Any:
             return run_linear(pullback, (jax.tree.unflatten(tree, cotangent),), options, mask)[0][0]
 
         rows = jax.vmap(row)(basis, masks)
-        return jax.tree.unflatten(tree, _cut(rows, leaves, first=True))
+        return jax.tree.unflatten(tree, cut(rows, leaves, first=True))
 
     return wrapped
 
@@ -564,10 +401,10 @@ def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     _refuse(how)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen = partial(_with_argument, fun, args, kwargs, argnums)
+        chosen = partial(with_argument, fun, args, kwargs, argnums)
         _, linear = jax.linearize(selecting(chosen), args[argnums])
         leaves, tree = jax.tree.flatten(args[argnums])
-        basis, masks = _basis(leaves)
+        basis, masks = basis_of(leaves)
 
         def column(tangent: Any, mask: Any) -> Any:
             tangents = (jax.tree.unflatten(tree, tangent),)
@@ -575,7 +412,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
 
         columns = jax.vmap(column, out_axes=-1)(basis, masks)
         return jax.tree.map(
-            lambda x: jax.tree.unflatten(tree, _cut(x, leaves, first=False)), columns
+            lambda x: jax.tree.unflatten(tree, cut(x, leaves, first=False)), columns
         )
 
     return wrapped
@@ -662,111 +499,10 @@ def explain(
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'log', 'where')]
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    places = [i % len(args) for i in numbers]
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
-        msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
-        raise TypeError(msg)
-    chosen = [jax.tree.map(jnp.asarray, args[i]) for i in places]
-    _check_inputs(chosen, allow_int=False)
-
-    def of_chosen(*chosen: Any) -> Any:
-        every = list(args)
-        for i, x in zip(places, chosen, strict=True):
-            every[i] = x
-        return f(*every)
-
-    callbacks, start = Callbacks(), time.monotonic()
-    value, pullback = jax.vjp(callbacks.noting(of_chosen), *chosen)
-    _check_output(value)
-    checked = _checked(pullback, value, chosen)
-    ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
-    if not ordinary and jnp.isfinite(value):
-        return make_report("jax", (), checked)
-    looking = Looking(limit * (time.monotonic() - start), progress)
-    findings, masked = _found(of_chosen, chosen, looking, callbacks)
-    bad = not jnp.isfinite(value)
-    found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
-    return make_report("jax", found, checked, looking.notes())
-
-
-def _bad(arrays: Sequence[Array]) -> int:
-    """Return how many entries are not finite."""
-    return sum(int((~jnp.isfinite(x)).sum()) for x in arrays)
-
-
-def _checked(pullback: Any, value: Array, chosen: Any) -> str:
-    """Say what an explanation looks at."""
-    entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
-    count = count_of(jax.make_jaxpr(pullback)(jnp.ones_like(value)).jaxpr)
-    return f"the gradient at {counted(entries)}, through {operations(count)}"
-
-
-def _found(
-    f: Callable[..., Any], chosen: Sequence[Any], looking: Looking, callbacks: Callbacks
-) -> tuple[list[Finding], int]:
-    """Return what makes a value or gradient not finite, and how much of the masked one is so."""
-    forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
-    result = callbacks.answering(watching(f, forward, looking))(*chosen)
-    value, pullback = jax.vjp(callbacks.answering(tagging(f, sites)), *chosen)
-    closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
-    how = Options(RULES, exact=True, on_unknown="ignore")
-    start = Marked(jnp.ones_like(value), np.ones((), bool))
-    while True:
-        evidence = Evidence(forward)
-        outs = Backward(how, sites, evidence, looking).body(closed, [start])
-        results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
-        causes = list(reaching(results))
-        # A healthy loop that left out what a finding is about: the line in it is asked for.
-        asked = evidence.selections(causes) & looking.whole - looking.opened
-        if not asked:
-            break
-        looking.opened |= asked
-    cut = {(named(site), site.where) for site in looking.stopped}
-    findings = [
-        replace(x, reason="loop") if x.kind == "UNKNOWN" and (x.operation, x.where) in cut else x
-        for x in evidence.findings(causes, result, named)
-    ]
-    return findings, _bad([pairs.value_of(x) for x in outs])
+    return explained_call(f, args, argnums, limit, progress)
 
 
 def _refuse(how: dict[str, Any]) -> None:
     if how:
         msg = f"expected exact and on_unknown as options, got {', '.join(how)}"
         raise TypeError(msg)
-
-
-def _with_argument(fun: Any, args: Any, kwargs: Any, argnums: int, x: Any) -> Any:
-    every = list(args)
-    every[argnums] = x
-    return fun(*every, **kwargs)
-
-
-def _basis(leaves: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Return unit vectors over all leaves, along a first axis, and their masks."""
-    sizes = [int(np.prod(np.shape(x), dtype=int)) for x in leaves]
-    one = np.eye(sum(sizes), dtype=bool)
-    starts = np.cumsum([0, *sizes])
-    masks = [
-        one[:, a : a + n].reshape(-1, *np.shape(x))
-        for a, n, x in zip(starts, sizes, leaves, strict=False)
-    ]
-    return [jnp.asarray(m, jnp.result_type(x)) for m, x in zip(masks, leaves, strict=True)], [
-        jnp.asarray(m) for m in masks
-    ]
-
-
-def _cut(stacked: Any, leaves: Sequence[Array], *, first: bool) -> list[Any]:
-    """Return the parts of a stack of rows (or columns) that belong to each leaf, in its shape."""
-    sizes = [int(np.prod(np.shape(x), dtype=int)) for x in leaves]
-    starts = np.cumsum([0, *sizes])
-
-    def part(x: Array, a: int, n: int, shape: tuple[int, ...]) -> Array:
-        if first:
-            return x[a : a + n].reshape(*shape, *x.shape[1:])
-        return x[..., a : a + n].reshape(*x.shape[:-1], *shape)
-
-    return [
-        jax.tree.map(partial(part, a=a, n=n, shape=np.shape(x)), stacked)
-        for a, n, x in zip(starts, sizes, leaves, strict=False)
-    ]

@@ -12,7 +12,7 @@ from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import PASSED, ZEROS
 from safeops.autodiff.torch._explain.lines import not_finite, unseen
-from safeops.autodiff.torch._rules import RULES
+from safeops.autodiff.torch._tables import RULES
 from safeops.autodiff.torch._tags import name_of
 
 SCRIPTED = (

@@ -16,7 +16,7 @@ from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
 from safeops.autodiff.torch._masks import is_partial, spread
 from safeops.autodiff.torch._opaque import reason_unseen
-from safeops.autodiff.torch._rules import RULES
+from safeops.autodiff.torch._tables import RULES
 from safeops.autodiff.torch._tags import Mask, Tags, leaf_of
 
 CONTRACTIONS = (matrix, contract, convolve_backward)

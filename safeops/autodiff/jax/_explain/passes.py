@@ -1,0 +1,99 @@
+"""The gradient of a function of JAX that is explained: what is run, and what it found."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from safeops._typing import Array
+from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._explain.report import Finding, Report, counted, make_report, operations
+from safeops.autodiff.jax import _pairs as pairs
+from safeops.autodiff.jax._callbacks import Callbacks
+from safeops.autodiff.jax._explain.backward import Backward, Marked
+from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of, tagging
+from safeops.autodiff.jax._explain.watch import watching
+from safeops.autodiff.jax._explain.whole import Looking
+from safeops.autodiff.jax._pairs import Options
+from safeops.autodiff.jax._passes import check_inputs, check_output
+from safeops.autodiff.jax._tables import RULES
+
+
+def explained_call(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    argnums: int | Sequence[int],
+    limit: float,
+    progress: Callable[[str], None] | None,
+) -> Report:
+    """Take the gradient of a function, and explain it if it is not finite."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    places = [i % len(args) for i in numbers]
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
+        msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
+        raise TypeError(msg)
+    chosen = [jax.tree.map(jnp.asarray, args[i]) for i in places]
+    check_inputs(chosen, allow_int=False)
+
+    def of_chosen(*chosen: Any) -> Any:
+        every = list(args)
+        for i, x in zip(places, chosen, strict=True):
+            every[i] = x
+        return f(*every)
+
+    callbacks, start = Callbacks(), time.monotonic()
+    value, pullback = jax.vjp(callbacks.noting(of_chosen), *chosen)
+    check_output(value)
+    checked = _checked(pullback, value, chosen)
+    ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
+    if not ordinary and jnp.isfinite(value):
+        return make_report("jax", (), checked)
+    looking = Looking(limit * (time.monotonic() - start), progress)
+    findings, masked = _found(of_chosen, chosen, looking, callbacks)
+    bad = not jnp.isfinite(value)
+    found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
+    return make_report("jax", found, checked, looking.notes())
+
+
+def _bad(arrays: Sequence[Array]) -> int:
+    """Return how many entries are not finite."""
+    return sum(int((~jnp.isfinite(x)).sum()) for x in arrays)
+
+
+def _checked(pullback: Any, value: Array, chosen: Any) -> str:
+    """Say what an explanation looks at."""
+    entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
+    count = count_of(jax.make_jaxpr(pullback)(jnp.ones_like(value)).jaxpr)
+    return f"the gradient at {counted(entries)}, through {operations(count)}"
+
+
+def _found(
+    f: Callable[..., Any], chosen: Sequence[Any], looking: Looking, callbacks: Callbacks
+) -> tuple[list[Finding], int]:
+    """Return what makes a value or gradient not finite, and how much of the masked one is so."""
+    forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
+    result = callbacks.answering(watching(f, forward, looking))(*chosen)
+    value, pullback = jax.vjp(callbacks.answering(tagging(f, sites)), *chosen)
+    closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
+    how = Options(RULES, exact=True, on_unknown="ignore")
+    start = Marked(jnp.ones_like(value), np.ones((), bool))
+    while True:
+        evidence = Evidence(forward)
+        outs = Backward(how, sites, evidence, looking).body(closed, [start])
+        results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
+        causes = list(reaching(results))
+        # A healthy loop that left out what a finding is about: the line in it is asked for.
+        asked = evidence.selections(causes) & looking.whole - looking.opened
+        if not asked:
+            break
+        looking.opened |= asked
+    cut = {(named(site), site.where) for site in looking.stopped}
+    findings = [
+        replace(x, reason="loop") if x.kind == "UNKNOWN" and (x.operation, x.where) in cut else x
+        for x in evidence.findings(causes, result, named)
+    ]
+    return findings, _bad([pairs.value_of(x) for x in outs])

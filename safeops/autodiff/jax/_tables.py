@@ -1,0 +1,66 @@
+"""The class of each primitive of JAX, in the words of `safeops.autodiff`."""
+
+from safeops.autodiff.jax import _contractions as contractions
+from safeops.autodiff.jax import _control as control
+from safeops.autodiff.jax import _functions as functions
+from safeops.autodiff.jax import _linalg as linalg
+from safeops.autodiff.jax import _pairs as pairs
+
+# What is not here is unknown.
+CLASSES = {
+    pairs.transport: """
+        reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy
+        stack unstack tile
+        copy_p gather concatenate pad split scatter all_gather all_gather_invariant
+        all_gather_reduced all_to_all ppermute
+    """,
+    pairs.same: """
+        neg real imag conj convert_element_type reduce_precision sharding_constraint
+        layout_constraint mesh_cast reshard pvary pbroadcast name stop_gradient
+        nondifferentiable_backward
+        abs sign sqrt cbrt square sin tan asin atan sinh tanh asinh atanh expm1 log1p erf erf_inv
+        round floor ceil
+    """,
+    pairs.barrier: "optimization_barrier device_put",
+    pairs.add: "add add_any sub complex",
+    pairs.total: """
+        reduce_sum cumsum reduce_window_sum psum psum_invariant unreduced_psum reduce_scatter
+        unreduced_reduce_scatter
+    """,
+    pairs.scatter_add: "scatter-add scatter-sub",
+    pairs.scatter_mul: "scatter-mul",
+    pairs.unpool: "select_and_scatter_add select_and_gather_add",
+    pairs.select: "select_n",
+    pairs.select_if: "select_if_vmap",  # of equinox
+    pairs.scale: "mul div",
+    contractions.contract: "dot_general",
+    contractions.convolve: "conv_general_dilated",
+    pairs.call: """
+        jit pjit closed_call core_call custom_jvp_call custom_vjp_call checkpoint remat2 composite
+    """,
+    control.scan: "scan",
+    control.while_loop: "while",
+    control.cond: "cond",
+    control.shard_map: "shard_map",
+    linalg.triangular_solve: "triangular_solve",
+    linalg.tridiagonal_solve: "tridiagonal_solve",
+    linalg.transform: "fft",
+    linalg.linear_solve: "custom_linear_solve",
+    linalg.solve_all: "linear_solve",  # of lineax
+    linalg.mapped: "vprim",  # of equinox
+    functions.predicate: """
+        is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not argmax argmin reduce_and
+        reduce_or reduce_xor debug_callback debug_print dce_sink
+    """,
+    functions.number: """
+        exp exp2 log logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma digamma
+        polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
+        bitcast_convert_type
+    """,
+    functions.power: "integer_pow",
+    functions.choose: "max min clamp",
+    functions.extreme: "reduce_max reduce_min reduce_prod",
+    functions.running: "cummax cummin cumprod",
+    functions.order: "sort",
+}
+RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}

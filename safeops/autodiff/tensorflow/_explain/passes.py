@@ -1,0 +1,91 @@
+"""The gradient of a function of TensorFlow that is explained: what is run, and what it found."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._explain.report import Finding, Report, counted, make_report
+from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow._explain.backward import Marked, Run
+from safeops.autodiff.tensorflow._explain.sites import Program, named, numbers_of, values_of
+from safeops.autodiff.tensorflow._pairs import Frame, Options
+from safeops.autodiff.tensorflow._passes import check_output, seeds_of, with_tensors
+from safeops.autodiff.tensorflow._tables import READERS, RULES
+
+
+def explained_call(
+    f: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int]
+) -> Report:
+    """Trace a function with its gradient, and explain it if it is not finite."""
+    places = [i % len(args) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
+    args = with_tensors(args, tuple(places))
+    traced = _traced(f, args, places)
+    entries = sum(tf.size(x).numpy() for x in tf.nest.flatten([args[i] for i in places]))
+    checked = f"the gradient at {counted(entries)}"
+    return make_report("tensorflow", _found(traced), checked)
+
+
+class _Traced(NamedTuple):
+    """A graph of a program and its gradient, and what is put into it."""
+
+    graph: Any
+    inputs: Sequence[Array]
+    known: dict[Any, Any]
+    value: Array
+    seed: Array
+    gradients: list[Array]
+    since: list[Any]  # the operations of the gradient
+
+
+def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int]) -> _Traced:
+    """Return a program and its gradient as a graph, by `tf.gradients`, which names formulas."""
+    every = list(args)
+    leaves = tf.nest.flatten([args[i] for i in places])
+    inputs = [x for x in leaves if not isinstance(x, tf.Variable)]
+    made: list[Any] = []
+
+    @tf.autograph.experimental.do_not_convert
+    def both(*tensors: Array) -> Any:
+        given = iter(tensors)
+        sources = [x if isinstance(x, tf.Variable) else next(given) for x in leaves]
+        packed = tf.nest.pack_sequence_as([args[i] for i in places], sources)
+        for i, x in zip(places, packed, strict=True):
+            every[i] = x
+        value = f(*every)
+        check_output(value)
+        operations = tf.compat.v1.get_default_graph().get_operations
+        before, seed = len(operations()), seeds_of(value, None)
+        found = tf.gradients([value], sources, [seed], unconnected_gradients="zero")
+        rows = [getattr(x, "values", x) for x in found]
+        made.extend([value, seed, rows, operations()[before:]])
+        return value, rows
+
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
+    concrete = tf.function(both, autograph=False).get_concrete_function(*specs)
+    known = {x.ref(): y for x, y in zip(concrete.inputs[: len(inputs)], inputs, strict=True)}
+    known |= {inner.ref(): outer for outer, inner in concrete.graph.captures}
+    return _Traced(concrete.graph, inputs, known, *made)
+
+
+def _found(traced: _Traced) -> list[Finding]:
+    """Return what makes a value or a gradient not finite."""
+    graph, inputs, known, value, seed, gradients, new = traced
+    evidence = Evidence(Forward(numbers_of, inputs))
+    since = frozenset(op.name for op in new)
+    how = Options(RULES, READERS, "ignore")
+    run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
+    (result,) = run.evaluate([value])
+    known[seed.ref()] = Marked(tf.ones_like(result))
+    # A gradient that is made of the constants of a custom gradient alone is used whole.
+    outs = [x if isinstance(x, Marked) else Marked(x) for x in run.evaluate(gradients)]
+    values = [values_of(x.value) for x in outs]
+    results = zip((x.spoilt for x in outs), values, strict=True)
+    findings = list(evidence.findings(reaching(results), result, named))
+    actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
+    masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))
+    bad = not np.isfinite(values_of(result))
+    return [*findings, *missing(findings, value=bad, ordinary=0, masked=masked)]

@@ -1,0 +1,115 @@
+"""One masked pass of TensorFlow: its arguments, its frame, and what is made of its results."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._options import check_options
+from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow._pairs import Frame, Options, Pair
+from safeops.autodiff.tensorflow._tables import READERS, RULES
+
+
+def options_of(on_unknown: str, *, lazy: bool, return_mask: bool) -> Options:
+    check_options(on_unknown, lazy=lazy, return_mask=return_mask)
+    return Options(RULES, READERS, on_unknown)
+
+
+def seeds_of(target: Any, output_gradients: Any) -> Any:
+    """Return the cotangents of targets, as tensors of their own."""
+
+    def seed(y: Any, given: Any = None) -> Array:
+        return tf.identity(tf.ones_like(y) if given is None else given)
+
+    if output_gradients is None:
+        return tf.nest.map_structure(seed, target)
+    given = tf.nest.flatten(output_gradients)
+    each = [seed(y, g) for y, g in zip(tf.nest.flatten(target), given, strict=True)]
+    return tf.nest.pack_sequence_as(target, each)
+
+
+def frame_of(seeds: Any, before: int, how: Options) -> Frame:
+    """Return a frame for the backward pass in the graph that is being built."""
+    made = tf.compat.v1.get_default_graph().get_operations()[before:]
+    every = tf.nest.flatten(seeds)
+    since = frozenset(op.name for op in made)
+    linear, _ = pairs.dependents(every, made, how, since)
+    return Frame(how, linear, {x.ref(): Pair(x) for x in every}, since=since)
+
+
+def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
+    """Return the masked form of gradients, and where they are active if asked."""
+    every = tf.nest.flatten(found)
+    place = [i for i, x in enumerate(every) if x is not None]
+    tensors = [getattr(every[i], "values", every[i]) for i in place]  # of rows, the rows alone
+
+    def run() -> list[Any]:
+        return pairs.evaluate(tensors, frame)
+
+    if lazy:
+        healthy = _healthy(tensors, frame)
+        values = tf.cond(healthy, lambda: tensors, lambda: [pairs.value_of(x) for x in run()])
+    else:
+        values = run()
+    out, masks = list(every), list(every)
+    for i, x in zip(place, values, strict=True):
+        value = pairs.value_of(x)
+        rows = isinstance(every[i], tf.IndexedSlices)
+        out[i] = tf.IndexedSlices(value, every[i].indices, every[i].dense_shape) if rows else value
+        if return_mask:
+            masks[i] = pairs.spread(pairs.active_of(x), value)
+    pack = functools.partial(tf.nest.pack_sequence_as, found)
+    return (pack(out), pack(masks)) if return_mask else pack(out)
+
+
+def dense(x: Any) -> Any:
+    """Return a gradient as a tensor, if there is one."""
+    return None if x is None else tf.convert_to_tensor(x)
+
+
+def _healthy(tensors: Sequence[Array], frame: Frame) -> Array:
+    """Return whether ordinary gradients are finite, and no kernel hid that they are not."""
+    healthy = tf.constant(True)  # noqa: FBT003  (a value)
+    for x in tensors:
+        healthy &= tf.reduce_all(pairs.is_finite(x))
+    graph = tf.compat.v1.get_default_graph()
+    for name in frame.backward:
+        op = graph.get_operation_by_name(name)
+        if op.type in pairs.BODIES:
+            return tf.constant(False)  # noqa: FBT003  (what is in a body is not looked at)
+        if RULES.get(op.type) is pairs.root:
+            y = op.inputs[0]
+            healthy &= tf.reduce_all(pairs.is_finite(y))
+            if op.type == "SqrtGrad":
+                healthy &= tf.reduce_all(tf.not_equal(y, tf.zeros((), y.dtype)))
+    return healthy
+
+
+def with_tensors(args: tuple[Any, ...], numbers: tuple[int, ...]) -> tuple[Any, ...]:
+    """Return arguments, those that are differentiated as tensors or variables."""
+    every = list(args)
+    for i in numbers:
+        every[i] = tf.nest.map_structure(_differentiable, every[i])
+    return tuple(every)
+
+
+def _differentiable(x: Any) -> Any:
+    """Return an argument as a tensor or a variable of real or complex numbers."""
+    x = x if isinstance(x, tf.Variable) else tf.convert_to_tensor(x)
+    if not (x.dtype.is_floating or x.dtype.is_complex):
+        msg = f"expected real or complex arguments, got {x.dtype.name}; convert them"
+        raise TypeError(msg)
+    return x
+
+
+def check_output(value: Any) -> None:
+    if not tf.is_tensor(value) or value.shape.rank not in (0, None):
+        shapes = tf.nest.map_structure(lambda x: getattr(x, "shape", x), value)
+        msg = f"expected a function with a scalar value, got {shapes}; sum it, or use GradientTape"
+        raise TypeError(msg)
+    if not value.dtype.is_floating:
+        msg = f"expected a function with a real value, got {value.dtype.name}; use GradientTape"
+        raise TypeError(msg)
