@@ -4,7 +4,7 @@ What masked autodiff costs on PyTorch: ``python benchmarks/autodiff_torch.py [--
 Forward and backward pass together, ours over PyTorch's, in CPU time on one thread: the median of
 pairs that take turns in one process, with quartiles. A row "A/A" holds PyTorch against itself.
 
-Then the programs that people reported (tests/autodiff/test_autodiff_torch.py), beside
+Then the programs that people reported (tests/autodiff/reported_torch.py), beside
 `torch.masked.masked_tensor`: which of the two runs them and has the right gradient, and where both
 do, the time of MaskedTensor over ours.
 """
@@ -22,7 +22,7 @@ from torch.masked import masked_tensor
 from safeops.autodiff import torch as masked
 
 sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("support", "autodiff")]
-from test_autodiff_torch import REPORTED, leaf
+from reported_torch import REPORTED, leaf
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

@@ -23,9 +23,9 @@ from jax.ad_checkpoint import checkpoint_name  # noqa: E402
 from jax.experimental import sparse  # noqa: E402
 from jax.experimental.ode import odeint  # noqa: E402
 
+from reported_jax import PROGRAMS_RUN, Operations, assert_same  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 from safeops.autodiff.jax import _pairs as pairs  # noqa: E402
-from test_autodiff_jax import PROGRAMS_RUN, Operations, assert_same  # noqa: E402
 
 NAN = np.nan
 

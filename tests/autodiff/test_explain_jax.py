@@ -11,7 +11,7 @@ jax = pytest.importorskip("jax", reason="JAX is not selected, and this file is a
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
-import test_autodiff_jax as reported  # noqa: E402
+import reported_jax as reported  # noqa: E402
 from assertions import assert_examples_run  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 

@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.only("tensorflow")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
 
-import test_autodiff_tensorflow as reported  # noqa: E402
+import reported_tensorflow as reported  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 
 total = tf.reduce_sum

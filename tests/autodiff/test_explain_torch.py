@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import reported_torch as programs
 import safeops
-import test_autodiff_torch as programs
 from assertions import assert_close, assert_examples_run
-from test_autodiff_torch import NAN, leaf, torch
+from reported_torch import NAN, leaf, torch
 
 pytestmark = pytest.mark.only("torch")
 
@@ -540,7 +540,7 @@ def test_an_edit_of_another_source_is_refused(masked):
     """An edit that does not fit raises, and says where it belongs."""
     report = masked.explain(programs.root_of_positive, leaf([0.0]))
 
-    with pytest.raises(ValueError, match=r"test_autodiff_torch\.py"):
+    with pytest.raises(ValueError, match=r"reported_torch\.py"):
         report.findings[0].repair.edit.applied("x = 1\n")
 
 

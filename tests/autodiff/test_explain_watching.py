@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import pytest
 
 import watched
-from test_autodiff_torch import torch
+from reported_torch import torch
 
 pytestmark = pytest.mark.only("torch")
 

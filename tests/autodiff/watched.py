@@ -9,7 +9,7 @@ import io
 from contextlib import contextmanager
 from importlib import import_module
 
-from test_autodiff_torch import Lazy
+from reported_torch import Lazy
 
 torch, nn, functional = Lazy("torch"), Lazy("torch.nn"), Lazy("torch.nn.functional")
 init, parametrize = Lazy("torch.nn.init"), Lazy("torch.nn.utils.parametrize")

@@ -139,6 +139,12 @@ def imports(source):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def files_imported(source):
+    """Return the files of tests that a file imports."""
+    names = {name.split(".")[0] for name in imports(source)}
+    return {name for name in names if name.startswith("test_")}
+
+
 def module_in(name):
     """Return the module of ours that a full name is or is in, or None."""
     house, *parts = name.split(".")
@@ -351,6 +357,15 @@ def test_a_framework_is_a_file_and_a_group():
 def test_a_group_of_tests_has_one_process(request):
     """The marks of pytest-xdist have an effect: a sweep that many tests read runs once."""
     assert request.node.nodeid.endswith("@house") is ("PYTEST_XDIST_WORKER" in os.environ)
+
+
+def test_no_test_file_imports_another():
+    """What two files of tests share stands in a file of its own."""
+    found = {name: files_imported(file.read_text()) for name, file in TESTS.items()}
+
+    assert {name for name, names in found.items() if names} == set()
+    assert files_imported("from test_house import layer") == {"test_house"}
+    assert files_imported("import test_house as house") == {"test_house"}
 
 
 def test_every_assertion_helper_can_fail():

@@ -1,8 +1,7 @@
 """The case tables, run through value and derivatives in every mode of every framework."""
 
-import warnings
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from math import nan
 
 import numpy as np
@@ -13,57 +12,29 @@ import reductions
 import safeops as so
 import slices
 from assertions import assert_close, differs
-from derivatives import MODES, SECOND, derivatives_in, directions
+from derivatives import SECOND, derivatives_in, directions
+from elementwise import (
+    PLAIN,
+    first_order,
+    products,
+    pytest_generate_tests,
+    repeated,
+    run_elementwise,
+    under_detector,
+)
 from frameworks import asarray, stacked, to_numpy
 from safeops._backends import backend_of, dtype_name, load
+
+__all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
 # float64 arithmetic of a few operations; where terms cancel, relative to their size of about 1.
 RTOL = 1e-13
 ATOL = 1e-13
-# Points are repeated to one length for all rows, so that eager JAX compiles an operation once.
-POINTS = 16
 SLICES = 8
 
 ELEMENTWISE = pytest.mark.parametrize("row", cases.ROWS, ids=lambda row: row.name)
 SLICE_ROWS = (*slices.ROWS, *reductions.ROWS)
 ALONG_SLICES = pytest.mark.parametrize("row", SLICE_ROWS, ids=lambda row: row.name)
-
-
-def pytest_generate_tests(metafunc):
-    """Run a test in each mode of each selected framework."""
-    if "way" in metafunc.fixturenames:
-        ways = [(name, mode) for name in metafunc.config.frameworks for mode in MODES.get(name, ())]
-        metafunc.parametrize("way", ways, ids="-".join)
-
-
-def repeated(items, n):
-    """Return the items, over and over, up to a number."""
-    return [items[i % len(items)] for i in range(n)]
-
-
-def products(gradient, hessian, v, u):
-    """Return derivatives by their names from entries (i, p) and (i, j, p): argument, point."""
-    product = np.einsum("ijp,jp->ip", hessian, v)
-    return {
-        "reverse": gradient,
-        "forward": np.einsum("ip,ip->p", gradient, v),
-        **dict.fromkeys(("rev-rev", "fwd-rev", "rev-fwd"), product),
-        "fwd-fwd": np.einsum("ip,ip->p", product, u),
-    }
-
-
-def run_elementwise(row, f, framework, mode):
-    """Return value and derivatives of a function at the points of a row, and the exact ones."""
-    points = repeated(row.points, POINTS)
-    args = [np.array(x, dtype=float) for x in zip(*(p.args for p in points), strict=True)]
-    v, u = directions([a.shape for a in args])
-    arrays = [[asarray(framework, a) for a in group] for group in (args, v, u)]
-    got = derivatives_in(mode, framework, f, lambda out: out, *arrays, row.unsupported)
-    gradient = np.array([p.gradient for p in points], dtype=float).T
-    hessian = np.array([p.hessian for p in points], dtype=float).transpose(1, 2, 0)
-    exact = products(gradient, hessian, np.array(v), np.array(u))
-    exact["value"] = np.array([p.value for p in points], dtype=float)
-    return {order: stacked(x) for order, x in got.items()}, exact
 
 
 @cache
@@ -156,10 +127,6 @@ def test_a_nan_that_is_kept_has_a_gradient_of_nan(op, way):
     assert (slope[:, 2] == 0).all()
 
 
-# One mode of each framework in which the naive version has its plain gradient.
-PLAIN = {"torch": "autograd", "jax": "jit", "tensorflow": "xla"}
-
-
 @ELEMENTWISE
 def test_naive_versions_fail(row, autodiff_framework):
     """What people write has another value or gradient at one of the points."""
@@ -180,11 +147,6 @@ def test_naive_slices_fail(row, autodiff_framework):
     got, exact = run_slices(row, naive, autodiff_framework, PLAIN[autodiff_framework])
 
     assert_naive(row, autodiff_framework, got, exact)
-
-
-def first_order(naive, framework):
-    """Return a naive version for the namespace of a framework."""
-    return partial(naive, load(framework).xp)
 
 
 def assert_naive(row, framework, got, exact):
@@ -259,21 +221,6 @@ def test_detectors_are_silent_on_slices(row, framework):
 
     assert np.isfinite(gradient).all()
     assert not np.isnan(value).any()
-
-
-def under_detector(framework, op, args):
-    """Return value and gradients, taken while the framework looks for NaN."""
-    backend = backend_of(*args)
-    with warnings.catch_warnings():
-        # detect_anomaly warns that it slows things down
-        warnings.filterwarnings("ignore", "Anomaly Detection has been enabled")
-        with backend.nan_detector():
-            value = op(*args)
-            if framework in MODES:
-                gradient = backend.grad(lambda *a: backend.xp.sum(op(*a)))(*args)
-            else:
-                gradient = ()
-    return to_numpy(value), np.array([to_numpy(g) for g in gradient])
 
 
 NARROW = {"float32": 2e-6, "float16": 1e-2, "bfloat16": 6e-2}

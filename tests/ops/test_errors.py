@@ -9,8 +9,8 @@ import pytest
 
 import safeops
 import safeops.autodiff
+from calls import EVERY, OPS, arguments, public, sample
 from frameworks import asarray
-from test_entry import EVERY, OPS, arguments, public, sample
 
 FOREIGN_WORDS = {"dim": "axis", "keepdim": "keepdims", "ddof": "correction", "mask": "where"}
 PUBLIC = [name for name in safeops.__all__ if inspect.isfunction(getattr(safeops, name))]

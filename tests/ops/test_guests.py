@@ -8,9 +8,7 @@ import pytest
 
 import safeops
 from assertions import assert_close
-from frameworks import asarray, to_numpy
-from safeops._backends import backend_of, dtype_name
-from test_entry import (
+from calls import (
     ALONG_SLICES,
     ELEMENTWISE,
     INDICES,
@@ -26,6 +24,8 @@ from test_entry import (
     sample,
     takes,
 )
+from frameworks import asarray, to_numpy
+from safeops._backends import backend_of, dtype_name
 
 HOSTS = pytest.mark.only("jax", "tensorflow")
 SHAPE = (2, 3)

@@ -7,7 +7,7 @@ from exponents import EXTENDED, FORMATS, assert_ulps, count, rounded, wide
 from frameworks import asarray, to_numpy
 from safeops._backends import backend_of
 from slice_formulas import ROWS, WEIGHTS, constant
-from test_slice_exponents import (
+from slice_sweep import (
     ALONG,
     PATTERNS,
     SWEPT,

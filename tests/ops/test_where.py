@@ -13,10 +13,10 @@ import cases
 from assertions import assert_close
 from cases import FLAT, one, two
 from derivatives import SECOND
+from elementwise import PLAIN, first_order, pytest_generate_tests, run_elementwise, under_detector
 from frameworks import asarray, to_numpy
 from safeops import make_safe, safe_where, stop_gradient, vectorized_cond
 from safeops._backends import backend_of, dtype_name
-from test_cases import PLAIN, first_order, pytest_generate_tests, run_elementwise, under_detector
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

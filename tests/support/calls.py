@@ -1,0 +1,76 @@
+"""A call of each public operation, made of the tables of cases, slices and reductions."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+import cases
+import reductions
+import safeops
+import slices
+from frameworks import asarray, to_numpy
+from safeops._backends import backend_of
+
+# Their results are integers, which have no derivatives: test_reductions.py has their values.
+INDICES = ["nanargmax", "nanargmin", "safe_argmax", "safe_argmin"]
+RTOL = 1e-14  # of the same arithmetic in another order
+
+
+def named(row):
+    """Return the name of the public operation that a row calls."""
+    names = (getattr(row.op, "__name__", ""), *row.op.__code__.co_names)
+    return next(name for name in names if name in safeops.__all__)
+
+
+# The first row of each operation.
+REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(reductions.ROWS)}
+OPS = {named(row): row for row in reversed((*cases.ROWS, *slices.ROWS))} | REDUCTIONS
+ELEMENTWISE = [name for name, row in OPS.items() if isinstance(row, cases.Row)]
+ALONG_SLICES = [name for name in OPS if name not in ELEMENTWISE]
+
+
+def takes(name, option):
+    """Whether a public operation has a keyword."""
+    return option in inspect.signature(getattr(safeops, name)).parameters
+
+
+def sample(name):
+    """Return a point of the case table, or three for a slice, for each argument."""
+    row = OPS[name]
+    return row.points[0].args if name in ELEMENTWISE else row.slices[0].args
+
+
+PAIRS = [name for name in ELEMENTWISE if len(sample(name)) == 2]
+PAIRS_OF_SLICES = [name for name in ALONG_SLICES if len(sample(name)) == 2]
+EVERY = pytest.mark.parametrize("name", OPS)
+
+
+def public(name):
+    """Return the public operation, as a function of arrays and options."""
+    op = getattr(safeops, name)
+    q = {"nanquantile": 0.25, "nanpercentile": 25.0}.get(name)
+    return op if q is None else lambda x, **options: op(x, q, **options)
+
+
+def call(name, *args, where=None):
+    """Call an operation as its row does: elementwise, or along the last axis."""
+    if name in REDUCTIONS:
+        return public(name)(*args, axis=-1, where=where)
+    return OPS[name].op(*args) if name in ELEMENTWISE else OPS[name].op(*args, where)
+
+
+def arguments(name, framework, shape=(2, 3), dtype="float64"):
+    """Return arguments of an operation in a shape."""
+    values = (np.broadcast_to(x, shape) for x in sample(name))
+    return [asarray(framework, x, dtype) for x in values]
+
+
+def gradients(name, *args):
+    """Return the gradients of the sum of a result, as NumPy arrays."""
+    backend = backend_of(*args)
+    return [to_numpy(g) for g in backend.grad(lambda *a: backend.xp.sum(call(name, *a)))(*args)]
+
+
+RUNNING = {"nancumprod", "nancumsum"}
+KEEP_SHAPE = {n for n in ALONG_SLICES if n in RUNNING or slices.is_slice(OPS[n])}
