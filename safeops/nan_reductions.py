@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any
 
 from safeops._backends import kernel_first
-from safeops._backends.array_api import SCALARS
-from safeops._backends.speech import speaking
+from safeops._dtypes import SCALARS
 from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._ops.reductions import (
     deviation,
@@ -22,6 +21,7 @@ from safeops._ops.reductions import (
     total,
     variance,
 )
+from safeops._speech import speaking
 from safeops._typing import Array, Axis
 
 __all__ = [

@@ -6,46 +6,22 @@ in `sys.modules`. The `import` statements in `load` stand written out because to
 them, and neither `importlib.import_module` nor `__import__` (torch 2.13).
 """
 
-import math
 import sys
 from collections.abc import Sequence
 from functools import wraps
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from array_api_compat import array_namespace
 
-from safeops._backends.array_api import SCALARS, ArrayAPI
-from safeops._backends.speech import kind_of, speak
-from safeops._typing import Array, Backend, DType, Function, Namespace
+from safeops._backends.array_api import ArrayAPI
+from safeops._dtypes import COMPLEX, GUESTS, INTEGER, REAL, SCALARS, dtype_name, require
+from safeops._speech import kind_of, speak
+from safeops._typing import Array, Backend, Function, Namespace
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
-REAL = ("float16", "bfloat16", "float32", "float64")
-COMPLEX = ("complex64", "complex128")
-# What NumPy owns: constants beside arrays of a framework that takes them.
-GUESTS = (np.ndarray, np.generic)
 ARRAY_OPTIONS = ("where", "fill_value", "initial", "b", "count")
-INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
-
 F = TypeVar("F", bound=Function)
-
-
-class Limits(NamedTuple):
-    """What a dtype can hold, as Python floats."""
-
-    max: float
-    eps: float
-    # The least number that no framework flushes to zero and whose reciprocal is finite.
-    smallest_normal: float
-    # The least number that every framework tells from zero. float16 subnormals are flushed by none
-    # (measured: torch 2.13, jax 0.10.2, tensorflow 2.21, CPU), those of the wider dtypes by two.
-    smallest_nonzero: float
-
-    def largest_exponent(self) -> float:
-        """Return the largest number whose exponential is finite: log(max) rounded down."""
-        exact = math.log(self.max)
-        spacing = self.eps * 2.0 ** math.floor(math.log2(exact))
-        return math.floor(exact / spacing) * spacing
 
 
 # What asks a kernel first, by its name: for a framework whose kernels are made of these.
@@ -53,9 +29,6 @@ GENERIC: dict[str, Function] = {}
 # None: a Python scalar or a keyword not given, which belong to any framework.
 _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
 _generic: dict[Namespace, Backend] = {}
-# By type too: a dtype of array-api-strict has the hash of NumPy's, and warns when the two compare.
-_names: dict[tuple[type, DType], str] = {}
-_limits: dict[str, Limits] = {}
 
 
 def load(name: str) -> Backend:
@@ -208,45 +181,6 @@ def enter_mask(where: Any, like: Array) -> Array | None:
         raise TypeError(msg)
     backend.check(where)
     return backend.cast(where, where.dtype, like)
-
-
-def require(dtype: DType, names: tuple[str, ...]) -> None:
-    """Raise TypeError if `dtype` is not among `names`."""
-    name = dtype_name(dtype)
-    if name not in names:
-        way_out = "; convert the array first"
-        if name in COMPLEX:
-            way_out = "; the function has no meaning for complex numbers: pass the real part"
-        msg = f"expected a dtype out of ({', '.join(names)}), got {name}{way_out}"
-        raise TypeError(msg)
-
-
-def dtype_name(dtype: DType) -> str:
-    """Return the standard's name of a dtype, such as ``"float32"``."""
-    if not hasattr(dtype, "name"):
-        # As for PyTorch: torch.compile cannot look into a dict with dtypes of TensorFlow (2.13).
-        return str(dtype).rpartition(".")[2]
-    name = _names.get((type(dtype), dtype))
-    if name is None:
-        name = _names[type(dtype), dtype] = dtype.name
-    return name
-
-
-def is_complex(x: Array) -> bool:
-    """Whether `x` has a complex dtype."""
-    return dtype_name(x.dtype) in COMPLEX
-
-
-def limits(xp: Namespace, x: Array) -> Limits:
-    """Return the limits of the real part of the dtype of `x`."""
-    name = dtype_name(x.dtype)
-    found = _limits.get(name)
-    if found is None:
-        info = xp.finfo(x.dtype)
-        eps, normal = float(info.eps), float(info.smallest_normal)
-        nonzero = normal * eps if name == "float16" else normal
-        found = _limits[name] = Limits(float(info.max), eps, normal, nonzero)
-    return found
 
 
 def _recognise(x: Any) -> Backend | None:

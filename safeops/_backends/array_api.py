@@ -8,9 +8,8 @@ from typing import Any
 from array_api_compat import device
 from numpy.exceptions import AxisError
 
+from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function, Namespace
-
-SCALARS = (bool, int, float, complex)
 
 
 class ArrayAPI:

@@ -14,7 +14,8 @@ import array_api_compat.dask.array as xp
 import dask.array as da
 import numpy as np
 
-from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends.array_api import ArrayAPI
+from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, Function
 
 ELEMENTWISE = """

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from safeops._backends import Limits
+from safeops._dtypes import Limits
 
 Numbers = NDArray[np.float64]
 

@@ -1,10 +1,8 @@
 """Formulas that stay within the range of their dtype, with their derivatives."""
 
-from safeops._backends import dtype_name
+from safeops._dtypes import NARROW, dtype_name
 from safeops._ops.where import stop_gradient
 from safeops._typing import Array, Function, Namespace
-
-NARROW = ("float16", "bfloat16")
 
 
 def in_float32(xp: Namespace, formula: Function) -> Function:

@@ -11,22 +11,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from safeops._backends import (
+from safeops._backends import backend_of, enter_mask, kernel_first
+from safeops._dtypes import (
     COMPLEX,
     INTEGER,
+    NARROW,
     REAL,
-    backend_of,
+    SCALARS,
     dtype_name,
-    enter_mask,
     is_complex,
-    kernel_first,
     limits,
     require,
 )
-from safeops._backends.array_api import SCALARS
 from safeops._ops.norms import _root_mean_square, squared_norm
 from safeops._ops.slices import (
-    NARROW,
     count,
     drop_axes,
     enter_number,

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from safeops._backends import backend_of, dtype_name, enter, enter_mask
+from safeops._backends import backend_of, enter, enter_mask
+from safeops._dtypes import NARROW, dtype_name
 from safeops._typing import Array, Axis, DType, Namespace
-
-NARROW = ("float16", "bfloat16")
 
 
 def enter_slices(

@@ -7,7 +7,7 @@ cancels, so that no derivative of it is needed and no square leaves the range.
 
 import math
 
-from safeops._backends import limits
+from safeops._dtypes import limits
 from safeops._ops.norms import safe_norm, safe_normalize
 from safeops._ops.series import ARC_SINE, polynomial
 from safeops._ops.where import stop_gradient

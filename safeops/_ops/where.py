@@ -16,19 +16,9 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
 from typing import Any
 
-from safeops._backends import (
-    COMPLEX,
-    INTEGER,
-    as_result,
-    backend_of,
-    dtype_name,
-    enter,
-    enter_mask,
-    hosted,
-    refuse_none,
-)
-from safeops._backends.array_api import SCALARS
-from safeops._backends.speech import speak, speaking
+from safeops._backends import as_result, backend_of, enter, enter_mask, hosted, refuse_none
+from safeops._dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
+from safeops._speech import speak, speaking
 from safeops._typing import Array, Backend, Function, Namespace
 
 

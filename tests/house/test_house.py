@@ -36,7 +36,8 @@ PUBLIC = sorted(name for name in {*safeops.__all__, *ROTATIONS} if inspect.isfun
 
 # A module imports from the lines above its own; patterns cover what is not named before them.
 LAYERS = (
-    ("_typing",),
+    ("_typing", "_speech"),
+    ("_dtypes",),
     # One line still: a kernel asks for the generic function by its name.
     ("_backends", "_backends.*"),
     # Operations.

@@ -23,7 +23,8 @@ from elementwise import (
     under_detector,
 )
 from frameworks import asarray, stacked, to_numpy
-from safeops._backends import backend_of, dtype_name, load
+from safeops._backends import backend_of, load
+from safeops._dtypes import dtype_name
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

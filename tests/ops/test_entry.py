@@ -30,7 +30,8 @@ from calls import (
 )
 from frameworks import FRAMEWORKS, asarray, to_numpy
 from safeops import _backends, safe_div, safe_norm, safe_sqrt
-from safeops._backends import backend_of, dtype_name
+from safeops._backends import backend_of
+from safeops._dtypes import dtype_name
 
 HOUSE = Path(safeops.__file__).parent
 COMBINATORS = {"make_safe", "safe_where", "stop_gradient", "vectorized_cond"}

@@ -13,7 +13,8 @@ from derivatives import MODES, derivatives_in
 from exponents import EXHAUSTIVE
 from frameworks import asarray, to_numpy
 from safeops import rotations as so
-from safeops._backends import backend_of, dtype_name, load
+from safeops._backends import backend_of, load
+from safeops._dtypes import dtype_name
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}
 # What is not a number of the dtype, or has lost its digits, has no error.

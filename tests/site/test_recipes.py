@@ -12,7 +12,8 @@ from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops import _recipes
 from safeops.__main__ import main
-from safeops._backends import dtype_name, load
+from safeops._backends import load
+from safeops._dtypes import dtype_name
 
 NAMES = _recipes.names()
 SPELLED = pytest.mark.only(*_recipes.TITLES)

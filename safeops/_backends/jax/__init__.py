@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends import ARRAY_OPTIONS, GENERIC, GUESTS
-from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends import ARRAY_OPTIONS, GENERIC
+from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax.rules import FORMULAS, KERNELS
+from safeops._dtypes import GUESTS, SCALARS
 from safeops._typing import Array, Axis, DType, Function
 
 

@@ -22,7 +22,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from safeops._backends import GENERIC, enter, limits
+from safeops._backends import GENERIC, enter
+from safeops._dtypes import limits
 from safeops._typing import Array, Axis, Function
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from safeops._backends import limits
 from safeops._backends.numpy.reductions import selected
+from safeops._dtypes import limits
 from safeops._typing import Array, Axis, Function
 
 _NUMBERS = (int, float)

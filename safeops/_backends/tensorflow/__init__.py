@@ -18,7 +18,8 @@ from typing import Any
 import ml_dtypes
 import tensorflow as tf
 
-from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends.array_api import ArrayAPI
+from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function
 
 # By hash: dtypes compare in Python, which takes a fifth of an operation for each.

@@ -9,9 +9,10 @@ import array_api_compat.torch as xp
 import numpy as np
 import torch
 
-from safeops._backends.array_api import SCALARS, ArrayAPI
+from safeops._backends.array_api import ArrayAPI
 from safeops._backends.torch import elementwise, reductions, slopes
 from safeops._backends.torch.reductions import loses, product, running_product
+from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function
 
 

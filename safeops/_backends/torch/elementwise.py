@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from safeops._backends import GENERIC, Limits, limits
+from safeops._backends import GENERIC
+from safeops._dtypes import Limits, limits
 from safeops._typing import Array, Axis, Function
 
 _FEW = 2**11  # entries, of which comparisons and `where` cost less than what replaces them

@@ -1,0 +1,78 @@
+"""What a dtype is: its name, its limits, and which of them are real, complex or integers."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from safeops._typing import Array, DType, Namespace
+
+SCALARS = (bool, int, float, complex)
+# What NumPy owns: constants beside arrays of a framework that takes them.
+GUESTS = (np.ndarray, np.generic)
+REAL = ("float16", "bfloat16", "float32", "float64")
+COMPLEX = ("complex64", "complex128")
+INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+NARROW = ("float16", "bfloat16")
+
+
+class Limits(NamedTuple):
+    """What a dtype can hold, as Python floats."""
+
+    max: float
+    eps: float
+    # The least number that no framework flushes to zero and whose reciprocal is finite.
+    smallest_normal: float
+    # The least number that every framework tells from zero. float16 subnormals are flushed by none
+    # (measured: torch 2.13, jax 0.10.2, tensorflow 2.21, CPU), those of the wider dtypes by two.
+    smallest_nonzero: float
+
+    def largest_exponent(self) -> float:
+        """Return the largest number whose exponential is finite: log(max) rounded down."""
+        exact = math.log(self.max)
+        spacing = self.eps * 2.0 ** math.floor(math.log2(exact))
+        return math.floor(exact / spacing) * spacing
+
+
+# By type too: a dtype of array-api-strict has the hash of NumPy's, and warns when the two compare.
+_names: dict[tuple[type, DType], str] = {}
+_limits: dict[str, Limits] = {}
+
+
+def require(dtype: DType, names: tuple[str, ...]) -> None:
+    """Raise TypeError if `dtype` is not among `names`."""
+    name = dtype_name(dtype)
+    if name not in names:
+        way_out = "; convert the array first"
+        if name in COMPLEX:
+            way_out = "; the function has no meaning for complex numbers: pass the real part"
+        msg = f"expected a dtype out of ({', '.join(names)}), got {name}{way_out}"
+        raise TypeError(msg)
+
+
+def dtype_name(dtype: DType) -> str:
+    """Return the standard's name of a dtype, such as ``"float32"``."""
+    if not hasattr(dtype, "name"):
+        # As for PyTorch: torch.compile cannot look into a dict with dtypes of TensorFlow (2.13).
+        return str(dtype).rpartition(".")[2]
+    name = _names.get((type(dtype), dtype))
+    if name is None:
+        name = _names[type(dtype), dtype] = dtype.name
+    return name
+
+
+def is_complex(x: Array) -> bool:
+    """Whether `x` has a complex dtype."""
+    return dtype_name(x.dtype) in COMPLEX
+
+
+def limits(xp: Namespace, x: Array) -> Limits:
+    """Return the limits of the real part of the dtype of `x`."""
+    name = dtype_name(x.dtype)
+    found = _limits.get(name)
+    if found is None:
+        info = xp.finfo(x.dtype)
+        eps, normal = float(info.eps), float(info.smallest_normal)
+        nonzero = normal * eps if name == "float16" else normal
+        found = _limits[name] = Limits(float(info.max), eps, normal, nonzero)
+    return found
