@@ -14,6 +14,9 @@ DType: TypeAlias = Any
 Axis: TypeAlias = int | tuple[int, ...] | None
 Function: TypeAlias = Callable[..., Any]
 
+# The options of operations that may be arrays.
+ARRAY_OPTIONS = ("where", "fill_value", "initial", "b", "count")
+
 
 class Backend(Protocol):
     """
@@ -30,11 +33,14 @@ class Backend(Protocol):
     # Of two backends of one name the one that takes the arrays of the other too has more.
     precedence: int
 
+    def kernel(self, name: str, generic: Function) -> Function | None:
+        """Return its own way to a function of the house, or None; `generic` is that function."""
+
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this framework."""
 
-    def kin(self, x: Array) -> "Backend":
-        """Return the backend of the type of `x`, which is this one for most."""
+    def kin(self, x: Array) -> str | None:
+        """Return the name of the backend for the type of `x`, if that is another one."""
 
     def refuse(self, x: Array) -> None:
         """Raise TypeError for types of arrays that safeops cannot serve; asked once a type."""
@@ -50,6 +56,11 @@ class Backend(Protocol):
 
     def result_type(self, args: Sequence[Any]) -> DType:
         """Dtype of the framework's own division of `args`; Python scalars are weak."""
+
+    def promoted(
+        self, args: Sequence[Any], also: Sequence[Any] = (), *, complex_too: bool = False
+    ) -> Sequence[Any]:
+        """Return `args` in one floating dtype, then what may be a scalar or None as well."""
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""

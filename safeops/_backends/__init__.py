@@ -15,17 +15,14 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from safeops._backends.array_api import ArrayAPI
-from safeops._dtypes import COMPLEX, GUESTS, INTEGER, REAL, SCALARS, dtype_name, require
+from safeops._dtypes import GUESTS, SCALARS, dtype_name
 from safeops._speech import kind_of, speak
-from safeops._typing import Array, Backend, Function, Namespace
+from safeops._typing import ARRAY_OPTIONS, Array, Backend, Function, Namespace
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
-ARRAY_OPTIONS = ("where", "fill_value", "initial", "b", "count")
 F = TypeVar("F", bound=Function)
 
 
-# What asks a kernel first, by its name: for a framework whose kernels are made of these.
-GENERIC: dict[str, Function] = {}
 # None: a Python scalar or a keyword not given, which belong to any framework.
 _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
 _generic: dict[Namespace, Backend] = {}
@@ -49,6 +46,14 @@ def load(name: str) -> Backend:
         from safeops._backends import tensorflow  # noqa: PLC0415  (lazy: see the module)
 
         return tensorflow.backend
+    if name == "dask":
+        from safeops._backends import dask  # noqa: PLC0415  (lazy: see the module)
+
+        return dask.backend
+    if name == "dtensor":
+        from safeops._backends.torch import dtensor  # noqa: PLC0415  (lazy: see the module)
+
+        return dtensor.backend
     msg = f"no framework of safeops has the name {name!r}"
     raise ValueError(msg)
 
@@ -88,13 +93,12 @@ def kernel_first(generic: F) -> F:
     result of NumPy without dimensions is a scalar.
     """
     name = generic.__name__
-    GENERIC[name] = generic
 
     def function(x: Array, /, *args: Any, **options: Any) -> Array:
         try:
             kind = type(x)
             backend = _known[kind] if kind in _known else _recognise(x)
-            kernel = None if backend is None else backend.kernels.get(name)
+            kernel = None if backend is None else backend.kernel(name, generic)
             value = None if kernel is None else kernel(x, *args, **options)
             if value is None:
                 arrays, settings = hosted((x, *args), options)
@@ -147,18 +151,7 @@ def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> 
     """
     refuse_none(args)
     backend = backend_of(*args, beside=also)
-    values = [x for x in (*args, *also) if x is not None]
-    # np.float64 is a Python float too, and an array where there is no other.
-    arrays = [x for x in values if not isinstance(x, SCALARS)]
-    arrays = arrays or [x for x in values if backend.owns(x)]
-    for x in arrays:
-        backend.check(x)
-        require(x.dtype, INTEGER + REAL + COMPLEX)
-    dtype = backend.result_type(values)
-    require(dtype, REAL + COMPLEX if complex_too else REAL)
-    promoted = (backend.cast(x, dtype, arrays[0]) for x in args)
-    kept = (x if x is None or isinstance(x, SCALARS) else backend.cast(x, dtype, x) for x in also)
-    return backend.xp, *promoted, *kept
+    return backend.xp, *backend.promoted(args, also, complex_too=complex_too)
 
 
 def refuse_none(args: Sequence[Any]) -> None:
@@ -201,7 +194,8 @@ def _recognise(x: Any) -> Backend | None:
 
 def _remember(x: Any, backend: Backend) -> Backend:
     backend.refuse(x)
-    backend = backend.kin(x)
+    kin = backend.kin(x)
+    backend = load(kin) if kin else backend
     _known[type(x)] = backend
     return backend
 

@@ -8,7 +8,7 @@ from typing import Any
 from array_api_compat import device
 from numpy.exceptions import AxisError
 
-from safeops._dtypes import SCALARS
+from safeops._dtypes import COMPLEX, INTEGER, REAL, SCALARS, require
 from safeops._typing import Array, Axis, DType, Function, Namespace
 
 
@@ -23,18 +23,19 @@ class ArrayAPI:
         self.xp = xp
         self.name = getattr(type(self), "name", xp.__name__)
 
+    def kernel(self, name: str, generic: Function) -> Function | None:
+        """Return the kernel of that name, which returns None for what it leaves to `generic`."""
+        del generic
+        return self.kernels.get(name)
+
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this namespace."""
         return getattr(x, "__array_namespace__", lambda: None)() is self.xp
 
-    def kin(self, x: Array) -> "ArrayAPI":
-        """Return this, or what is known of a type of its arrays that needs more."""
+    def kin(self, x: Array) -> str | None:
+        """Return the name of the backend for a type that needs more."""
         del x
-        if type(self) is ArrayAPI and self.name == "array_api_compat.dask.array":
-            from safeops._backends import dask  # noqa: PLC0415  (it imports this, and dask)
-
-            return dask.backend
-        return self
+        return "dask" if self.name == "array_api_compat.dask.array" else None
 
     def refuse(self, x: Array) -> None:
         """Accept every type of array."""
@@ -64,6 +65,27 @@ class ArrayAPI:
             # dask arrays have no attribute `device`
             return self.xp.asarray(x, dtype=dtype, device=device(like))
         return x if x.dtype == dtype else self.xp.astype(x, dtype)
+
+    def promoted(
+        self, args: Sequence[Any], also: Sequence[Any] = (), *, complex_too: bool = False
+    ) -> Sequence[Any]:
+        """
+        Return `args`, then `also`, as arrays of one floating dtype.
+
+        A Python scalar or None in `also` (fill values) stays as it is: `where` takes those, weakly.
+        """
+        values = [x for x in (*args, *also) if x is not None]
+        # np.float64 is a Python float too, and an array where there is no other.
+        arrays = [x for x in values if not isinstance(x, SCALARS)]
+        arrays = arrays or [x for x in values if self.owns(x)]
+        for x in arrays:
+            self.check(x)
+            require(x.dtype, INTEGER + REAL + COMPLEX)
+        dtype = self.result_type(values)
+        require(dtype, REAL + COMPLEX if complex_too else REAL)
+        weak = (type(None), *SCALARS)
+        kept = (x if isinstance(x, weak) else self.cast(x, dtype, x) for x in also)
+        return *(self.cast(x, dtype, arrays[0]) for x in args), *kept
 
     def merged(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""

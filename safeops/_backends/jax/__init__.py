@@ -1,6 +1,6 @@
 """JAX: concrete arrays and tracers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends import ARRAY_OPTIONS, GENERIC
 from safeops._backends.array_api import ArrayAPI
-from safeops._backends.jax.rules import FORMULAS, KERNELS
-from safeops._dtypes import GUESTS, SCALARS
-from safeops._typing import Array, Axis, DType, Function
+from safeops._backends.jax.programs import Jitted
+from safeops._backends.jax.rules import FORMULAS, Asker
+from safeops._dtypes import SCALARS
+from safeops._typing import Array, Axis, DType, Function, Namespace
 
 
 class JaxNumpy:
@@ -62,79 +62,21 @@ def _extreme_jvp(*given: Any) -> tuple[Array, Array]:
     return value, jnp.reshape(slope, value.shape)
 
 
-_MOST = 64  # programs of one function, so that one called with ever new numbers is not compiled
-_CONSTANTS = (*SCALARS, str, type(None))
-_HOLE = object()
-_ARRAYS = frozenset(ARRAY_OPTIONS)  # options that may be traced
-_TRACED = (jax.Array, *GUESTS)
-
-
-class Jitted:
-    """
-    A function of the house as one program: eager JAX takes 5 to 20 us for each operation in it.
-
-    Whatever is no array is part of the program. ``inline`` leaves nothing of it in an outer one.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.programs: dict[Any, Function] = {}
-
-    def __call__(self, *args: Any, **options: Any) -> Array | None:
-        """Return the value; None for what is neither an array of JAX nor a constant."""
-        if any(isinstance(x, _TRACED) for name, x in options.items() if name not in _ARRAYS):
-            return None  # an option that is asked for its value
-        values = (*args, *options.values())
-        holes = [isinstance(x, _TRACED) for x in values]
-        constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]
-        if not all(hole or _is_constant(x) for hole, x in zip(holes, values, strict=True)):
-            return None
-        # By type and spelling: 1, 1.0 and True are equal, and so are 0.0 and -0.0.
-        key = *map(type, constants), *map(repr, constants), *options
-        program = self.programs.get(key)
-        if program is None:
-            if len(self.programs) == _MOST:
-                return None
-            program = self.programs[key] = self.program(constants, tuple(options))
-        return program(*(x for hole, x in zip(holes, values, strict=True) if hole))
-
-    def program(self, constants: list[Any], names: tuple[str, ...]) -> Function:
-        """Return the compiled function of the arrays among its arguments."""
-
-        def call(*arrays: Array) -> Array:
-            rest: Iterator[Array] = iter(arrays)
-            values = [next(rest) if x is _HOLE else x for x in constants]
-            first = len(values) - len(names)
-            options = dict(zip(names, values[first:], strict=True))
-            kernel = KERNELS.get(self.name)
-            value = None if kernel is None else kernel(*values[:first], **options)
-            return GENERIC[self.name](*values[:first], **options) if value is None else value
-
-        call.__name__ = self.name
-        return jax.jit(call, inline=True)
-
-
-def _is_constant(x: Any) -> bool:
-    return type(x) in _CONSTANTS or (type(x) is tuple and all(map(_is_constant, x)))
-
-
-class AllJitted(dict[str, Function]):
-    """Each function that asks for a kernel, as one program."""
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the program of that name, made when it is first asked for."""
-        del default
-        if name not in self:
-            self[name] = Jitted(name)
-        return self[name]
-
-
 class Jax(ArrayAPI):
     """JAX arrays, under any transformation."""
 
     name = "jax"
-    kernels: Mapping[str, Function] = AllJitted()
     keeps_exponent = False  # a constant 0 (0.10.2)
+
+    def __init__(self, xp: Namespace) -> None:
+        super().__init__(xp)
+        self.programs: dict[str, Jitted] = {}
+
+    def kernel(self, name: str, generic: Function) -> Function:
+        """Return a function that asks for a kernel as one program, made when it first asks."""
+        if name not in self.programs:
+            self.programs[name] = Jitted(name, Asker(self, generic))
+        return self.programs[name]
 
     def owns(self, x: object) -> bool:
         """Whether `x` is a JAX array or tracer."""

@@ -8,23 +8,29 @@ jax 0.10.2 on one core of a CPU.
 A rule selects the tangent, and multiplies it with what is finite where nothing is selected: the
 first is the fill in forward mode, the second in reverse mode.
 
-A kernel has the name and the options of the function that asks it, and returns None for what it
-leaves to the double where.
+A kernel gets what asks it, then the arguments of that function, arrays and numbers; it returns None
+for what it leaves to the double where.
 """
 
 import math
 from collections.abc import Callable
 from functools import partial, reduce
 from operator import add
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from safeops._backends import GENERIC, enter
 from safeops._dtypes import limits
-from safeops._typing import Array, Axis, Function
+from safeops._typing import Array, Axis, Backend, Function
+
+
+class Asker(NamedTuple):
+    """What asks a kernel."""
+
+    backend: Backend
+    generic: Function  # the steps of the function of the house
 
 
 def _sum(_: Function, total: Array, *args: Array) -> Array:
@@ -189,10 +195,10 @@ def _quotient(x: Array, y: Array) -> Array:
     return jnp.where(bad, 0, x) / jnp.where(bad, 1, y)
 
 
-def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
+def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # to say what is wrong with it
-    _, x, y, fill = enter(x, y, also=(fill_value,), complex_too=True)
+    x, y, fill = asker.backend.promoted((x, y), (fill_value,), complex_too=True)
     return _filled(_quotient(x, y), _is_small(y), fill)
 
 
@@ -216,10 +222,10 @@ def _positive_root(x: Array) -> Array:
     return jnp.sqrt(jnp.where(_is_no_root(x), 0, x))
 
 
-def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
+def _root(asker: Asker, x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # as above
-    _, x, fill = enter(x, also=(fill_value,))
+    x, fill = asker.backend.promoted((x,), (fill_value,))
     return _filled(_positive_root(x), _is_no_root(x), fill)
 
 
@@ -264,9 +270,8 @@ def _real_power(x: Array, p: Array) -> Array:
     return jnp.where(unreal, 0, out)
 
 
-def _power(x: Array, p: Array) -> Array:
-    _, x, p = enter(x, p)
-    return _real_power(x, p)
+def _power(asker: Asker, x: Array, p: Array) -> Array:
+    return _real_power(*asker.backend.promoted((x, p)))
 
 
 def _is_lost(x: Array, y: Array) -> Array:
@@ -292,34 +297,39 @@ def _log_product(x: Array, y: Array) -> Array:
     return jnp.where(bad, 0, x) * jnp.log(jnp.where(bad, 1, y))
 
 
-def _times_log(x: Array, y: Array) -> Array:
-    _, x, y = enter(x, y)
-    return _log_product(x, y)
+def _times_log(asker: Asker, x: Array, y: Array) -> Array:
+    return _log_product(*asker.backend.promoted((x, y)))
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
-def _norm(x: Array, axis: Axis, order: float) -> Array:
-    return GENERIC["_length"](x, axis=axis, ord=order)
+@partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
+def _norm(asker: Asker, x: Array, axis: Axis, order: float) -> Array:
+    return asker.generic(x, axis=axis, ord=order)
 
 
 @_norm.defjvp
-def _norm_jvp(axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
+def _norm_jvp(asker: Asker, axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
     """Multiply with the direction: a scale would take small slopes and cotangents out of range."""
     (x,), (dot,) = given
-    norm = _norm(x, axis, order)
+    norm = _norm(asker, x, axis, order)
     zero = norm == 0
     # XLA multiplies with the reciprocal, and flushes that of a norm near the largest number.
     part = jax.lax.stop_gradient(jnp.where(norm > 1, 1 / 16, jnp.ones_like(norm)))
     slope = divide(jnp.where(zero, 0, x) * part, jnp.where(zero, 1, norm) * part)
     if order != 2:  # noqa: PLR2004  (the Euclidean norm)
-        slope = jnp.sign(x) * _power(jnp.abs(slope), order - 1)
+        slope = jnp.sign(x) * _power(asker, jnp.abs(slope), order - 1)
     return norm, jnp.sum(slope * jnp.where(zero, 0, dot), axis=axis, keepdims=True)
 
 
-def _length(x: Array, *, axis: Axis, ord: float) -> Array | None:  # noqa: A002  (as in `safe_norm`)
+def _length(
+    asker: Asker,
+    x: Array,
+    *,
+    axis: Axis,
+    ord: float,  # noqa: A002  (as in `safe_norm`)
+) -> Array | None:
     if ord in {1, math.inf} or jnp.iscomplexobj(x):
         return None
-    return _norm(x, axis, ord)
+    return _norm(asker, x, axis, ord)
 
 
 KERNELS: dict[str, Function] = {

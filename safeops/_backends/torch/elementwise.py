@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from safeops._backends import GENERIC
 from safeops._dtypes import Limits, limits
 from safeops._typing import Array, Axis, Function
 
@@ -141,15 +140,11 @@ class Selection(torch.autograd.Function):
     differentiable functions, and so has derivatives of every order.
     """
 
-    generic = ""  # the operation that `backward` is made of, if a derivative of that is asked for
-
     @classmethod
     def of(cls, *args: Any) -> Array:
         """Return the value, recorded where a gradient may be asked for."""
         if not _records(*args):
             return cls.value(*args)
-        if cls.generic and (_is_watched() or not all(map(_has_memory, args))):
-            return GENERIC[cls.generic](*args)  # a derivative of a batch, or within a transform
         return cls.apply(*args)
 
     @staticmethod
@@ -159,7 +154,12 @@ class Selection(torch.autograd.Function):
 
 
 class _Quotient(Selection):
-    generic = "safe_div"
+    @classmethod
+    def of(cls, *args: Any) -> Array:
+        """Return the value: of a batch, or within a transform, by a double where."""
+        if _records(*args) and (_is_watched() or not all(map(_has_memory, args))):
+            return _quotient_in_steps(*args)  # `backward` takes quotients too, and its derivatives
+        return super().of(*args)
 
     @staticmethod
     def value(x: Array, y: Array) -> Array:
@@ -189,6 +189,12 @@ class _Quotient(Selection):
             to_y = torch.addcmul(y.new_zeros(()), to_y, cotangent, value=-1, **reused)
             to_y = _zero_below(to_y, size, last, to_y)
         return to_x, to_y
+
+
+def _quotient_in_steps(x: Array, y: Array) -> Array:
+    bad = y.abs() < _LIMITS[y.dtype].smallest_normal
+    x, y = (torch.where(bad, 1.0, z) for z in (x, y))
+    return torch.where(bad, 0.0, x / y)
 
 
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
