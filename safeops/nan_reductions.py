@@ -4,8 +4,8 @@ import math
 from functools import partial
 from typing import Any
 
-from safeops._backends import kernel_first
 from safeops._dtypes import SCALARS
+from safeops._entry import kernel_first
 from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._ops.reductions import (
     deviation,

@@ -8,7 +8,7 @@ are the conventions of `scipy.spatial.transform`.
 
 from functools import partial
 
-from safeops._backends import backend_of, enter, kernel_first
+from safeops._entry import backend_of, enter, kernel_first
 from safeops._ops import rigid, vectors
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import drop_axes

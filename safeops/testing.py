@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from safeops._backends import backend_of
 from safeops._dtypes import REAL, SCALARS, limits, require
+from safeops._entry import backend_of
 from safeops._ops.neighbours import neighbours as moves
 from safeops._typing import Array, Backend, Function
 

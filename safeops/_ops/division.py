@@ -3,8 +3,8 @@
 from functools import partial
 from typing import Any
 
-from safeops._backends import backend_of, enter, kernel_first
 from safeops._dtypes import limits
+from safeops._entry import backend_of, enter, kernel_first
 from safeops._ops.ranges import in_float32
 from safeops._ops.where import double_where
 from safeops._typing import Array, Namespace

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from safeops._backends import backend_of, kernel_first
 from safeops._dtypes import COMPLEX, dtype_name, is_complex, limits
+from safeops._entry import backend_of, kernel_first
 from safeops._ops.division import safe_div
 from safeops._ops.powers import safe_pow, safe_sqrt
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of

@@ -4,8 +4,8 @@ import math
 from functools import partial
 from typing import Any
 
-from safeops._backends import backend_of, enter, kernel_first
 from safeops._dtypes import limits
+from safeops._entry import backend_of, enter, kernel_first
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, stop_gradient
 from safeops._typing import Array, Function, Namespace

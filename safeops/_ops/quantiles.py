@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
-from safeops._backends import backend_of, refuse_none
 from safeops._backends.methods import METHODS, Rule
 from safeops._dtypes import SCALARS, limits
+from safeops._entry import backend_of, refuse_none
 from safeops._ops.reductions import Kept, filled
 from safeops._ops.slices import count, is_empty
 from safeops._ops.where import stop_gradient

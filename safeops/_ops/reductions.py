@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from safeops._backends import backend_of, enter_mask, kernel_first
 from safeops._dtypes import (
     COMPLEX,
     INTEGER,
@@ -23,6 +22,7 @@ from safeops._dtypes import (
     limits,
     require,
 )
+from safeops._entry import backend_of, enter_mask, kernel_first
 from safeops._ops.norms import _root_mean_square, squared_norm
 from safeops._ops.slices import (
     count,

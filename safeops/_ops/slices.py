@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from safeops._backends import backend_of, enter, enter_mask
 from safeops._dtypes import NARROW, dtype_name
+from safeops._entry import backend_of, enter, enter_mask
 from safeops._typing import Array, Axis, DType, Namespace
 
 

@@ -3,8 +3,8 @@
 import math
 from typing import Any, NamedTuple
 
-from safeops._backends import backend_of, enter_mask, kernel_first, refuse_none
 from safeops._dtypes import INTEGER, dtype_name, limits
+from safeops._entry import backend_of, enter_mask, kernel_first, refuse_none
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_slices, scale_of
 from safeops._ops.where import double_where

@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
 from typing import Any
 
-from safeops._backends import as_result, backend_of, enter, enter_mask, hosted, refuse_none
 from safeops._dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
+from safeops._entry import as_result, backend_of, enter, enter_mask, hosted, refuse_none
 from safeops._speech import speak, speaking
 from safeops._typing import Array, Backend, Function, Namespace
 

@@ -36,7 +36,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from safeops._backends import backend_of
+from safeops._entry import backend_of
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report
 

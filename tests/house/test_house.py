@@ -38,8 +38,15 @@ PUBLIC = sorted(name for name in {*safeops.__all__, *ROTATIONS} if inspect.isfun
 LAYERS = (
     ("_typing", "_speech"),
     ("_dtypes",),
-    # One line still: a kernel asks for the generic function by its name.
-    ("_backends", "_backends.*"),
+    # A framework: what it is built of, then itself, then the list of all.
+    ("_backends.array_api", "_backends.methods"),
+    ("_backends.numpy.reductions", "_backends.torch.elementwise", "_backends.jax.rules"),
+    ("_backends.numpy.elementwise", "_backends.torch.*", "_backends.jax.programs"),
+    ("_backends.dask", "_backends.numpy", "_backends.torch"),
+    ("_backends.jax", "_backends.tensorflow"),
+    ("_backends.torch.dtensor",),
+    ("_backends",),
+    ("_entry",),
     # Operations.
     ("_ops",),
     ("_ops.where", "_ops.slices", "_ops.neighbours"),
@@ -160,8 +167,7 @@ def upward_imports(source, module):
     """Return the imports from the module's own layer or above."""
     for name in imports(source):
         target = module_in(name)
-        inside = target and target.split(".")[0] == module.split(".")[0] == "_backends"
-        if target and not inside and layer(target) >= layer(module):
+        if target and layer(target) >= layer(module):
             yield name
 
 
@@ -237,6 +243,17 @@ def parameters(name):
             "powers",
         ),
         (lambda s: upward_imports(s, "_backends.jax"), "from safeops import x", "safeops.x"),
+        (lambda s: upward_imports(s, "_backends.jax"), "from safeops._entry import x", "_entry.x"),
+        (
+            lambda s: upward_imports(s, "_backends.jax.rules"),
+            "from safeops._backends import x",
+            "x",
+        ),
+        (
+            lambda s: upward_imports(s, "_backends.jax.rules"),
+            "from safeops._backends.jax import x",
+            "jax.x",
+        ),
         (
             lambda s: upward_imports(s, "autodiff.jax._pairs"),
             "from safeops.autodiff.jax._control import x",
@@ -261,7 +278,7 @@ def test_a_finder_finds_what_is_planted(find, source, found):
     ("find", "source"),
     [
         (lambda s: upward_imports(s, "_ops.logs"), "from safeops._ops.where import x"),
-        (lambda s: upward_imports(s, "_backends.jax"), "from safeops._backends.numpy import x"),
+        (lambda s: upward_imports(s, "_backends.jax"), "from safeops._backends.jax.rules import x"),
         (framework_imports, "import array_api_compat.torch"),
         (noises, "x = 'print'"),
         (long_functions, "def f():\n '''Doc.\n\n\n'''" + "\n pass" * 30),

@@ -23,8 +23,9 @@ from elementwise import (
     under_detector,
 )
 from frameworks import asarray, stacked, to_numpy
-from safeops._backends import backend_of, load
+from safeops._backends import load
 from safeops._dtypes import dtype_name
+from safeops._entry import backend_of
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

@@ -29,9 +29,9 @@ from calls import (
     takes,
 )
 from frameworks import FRAMEWORKS, asarray, to_numpy
-from safeops import _backends, safe_div, safe_norm, safe_sqrt
-from safeops._backends import backend_of
+from safeops import _entry, safe_div, safe_norm, safe_sqrt
 from safeops._dtypes import dtype_name
+from safeops._entry import backend_of
 
 HOUSE = Path(safeops.__file__).parent
 COMBINATORS = {"make_safe", "safe_where", "stop_gradient", "vectorized_cond"}
@@ -86,7 +86,7 @@ def test_a_type_is_recognised_once(framework, monkeypatch):
     """The second array of a type is looked up, not asked about."""
     x = asarray(framework, [4.0])
     safe_sqrt(x)
-    monkeypatch.setattr(_backends, "_recognise", lambda _: pytest.fail("asked again"))
+    monkeypatch.setattr(_entry, "_recognise", lambda _: pytest.fail("asked again"))
 
     assert to_numpy(safe_sqrt(x)) == 2
 

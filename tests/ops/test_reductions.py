@@ -9,8 +9,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 import safeops as so
 from assertions import assert_close
 from frameworks import asarray, to_numpy
-from safeops._backends import backend_of
 from safeops._dtypes import dtype_name
+from safeops._entry import backend_of
 
 nan, inf = np.nan, np.inf
 KINDS = ("sum", "prod", "mean", "var", "std", "max", "min", "argmax", "argmin")

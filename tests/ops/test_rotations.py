@@ -13,8 +13,9 @@ from derivatives import MODES, derivatives_in
 from exponents import EXHAUSTIVE
 from frameworks import asarray, to_numpy
 from safeops import rotations as so
-from safeops._backends import backend_of, load
+from safeops._backends import load
 from safeops._dtypes import dtype_name
+from safeops._entry import backend_of
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}
 # What is not a number of the dtype, or has lost its digits, has no error.

@@ -7,7 +7,7 @@ import safeops as so
 from assertions import assert_close
 from derivatives import MODES, tools
 from frameworks import asarray, to_numpy
-from safeops._backends import backend_of
+from safeops._entry import backend_of
 
 nan, inf = np.nan, np.inf
 RTOL = 1e-12  # float64, of a few operations

@@ -4,7 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from safeops._backends import backend_of, load
+from safeops._backends import load
+from safeops._entry import backend_of
 
 SECOND = ("rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd")
 ORDERS = ("reverse", "forward", *SECOND)

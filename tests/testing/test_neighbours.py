@@ -5,7 +5,7 @@ import pytest
 
 from frameworks import asarray
 from safeops import safe_div, safe_hypot, safe_sqrt
-from safeops._backends import backend_of
+from safeops._entry import backend_of
 from safeops._ops.neighbours import neighbours
 from safeops.testing import check_gradients
 

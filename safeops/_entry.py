@@ -1,0 +1,192 @@
+"""
+Which framework owns an array: recognition by cached type, then promotion, once, at entry.
+
+No framework is imported here before its first array arrives: recognition asks only those already
+in `sys.modules`.
+"""
+
+import sys
+from collections.abc import Sequence
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from safeops._backends import FRAMEWORKS, load
+from safeops._backends.array_api import ArrayAPI
+from safeops._dtypes import GUESTS, SCALARS, dtype_name
+from safeops._speech import kind_of, speak
+from safeops._typing import ARRAY_OPTIONS, Array, Backend, Function, Namespace
+
+F = TypeVar("F", bound=Function)
+
+
+# None: a Python scalar or a keyword not given, which belong to any framework.
+_known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
+_generic: dict[Namespace, Backend] = {}
+
+
+def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
+    """
+    Return the backend of all arrays among `args`; Python scalars and None belong to any.
+
+    So it does of what stands `beside` them, of which an error does not speak.
+
+    Raises
+    ------
+    TypeError
+        If there is no array, arrays of two frameworks, or something that is no array.
+    """
+    found = None
+    for x in (*args, *beside):
+        kind = type(x)
+        backend = _known[kind] if kind in _known else _recognise(x)
+        if backend is None or backend is found:
+            continue
+        if found is not None:
+            return _of_mixed((*args, *beside))
+        found = backend
+    if found is None:
+        given = [x for x in args if x is not None] or args
+        msg = f"expected at least one array of {_accepted()}, got {_kinds(given)}; make one of it"
+        raise TypeError(msg)
+    return found
+
+
+def kernel_first(generic: F) -> F:
+    """
+    Ask the framework's own kernel of that name first, if there is one; None leaves it to us.
+
+    Errors speak of this function, constants of NumPy belong to the framework beside them, and a
+    result of NumPy without dimensions is a scalar.
+    """
+    name = generic.__name__
+
+    def function(x: Array, /, *args: Any, **options: Any) -> Array:
+        try:
+            kind = type(x)
+            backend = _known[kind] if kind in _known else _recognise(x)
+            kernel = None if backend is None else backend.kernel(name, generic)
+            value = None if kernel is None else kernel(x, *args, **options)
+            if value is None:
+                arrays, settings = hosted((x, *args), options)
+                value = generic(*arrays, **settings)
+            return as_result(value)
+        except (TypeError, ValueError) as error:
+            speak(error, generic, (x, *args), options)
+            raise
+
+    # A code of its own: torch.compile counts the programs of each, and stops at 8 (2.13).
+    function.__code__ = function.__code__.replace(co_name=name)
+    return cast("F", wraps(generic)(function))
+
+
+def as_result(value: Array) -> Array:
+    """Return a value as NumPy does: what has no dimensions is a scalar there."""
+    return value[()] if type(value) is np.ndarray and not value.ndim else value
+
+
+def hosted(
+    args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return arguments and options, what NumPy owns as constants of the framework beside it."""
+    arrays = {name: options[name] for name in ARRAY_OPTIONS if name in options}
+    values = (*args, *arrays.values())
+    guests = [x for x in values if isinstance(x, GUESTS)]
+    if not guests:
+        return args, options
+    hosts = [x for x in values if hasattr(x, "dtype") and not isinstance(x, GUESTS)]
+    if not hosts or any(backend_of(x) is not backend_of(hosts[0]) for x in hosts):
+        return args, options
+    backend = backend_of(hosts[0])
+    if not all(backend.takes(x) for x in guests):
+        return args, options
+
+    like = next((x for x in hosts if dtype_name(x.dtype) != "bool"), hosts[0])  # no condition
+
+    def settled(x: Any) -> Any:
+        return backend.constant(x, like) if isinstance(x, GUESTS) else x
+
+    return tuple(map(settled, args)), options | {name: settled(x) for name, x in arrays.items()}
+
+
+def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
+    """
+    Return the namespace, then `args` as arrays of one floating dtype, promoted together.
+
+    Arrays in `also` (fill values) take part and come back promoted too, a Python scalar or None
+    among them as it is: `where` takes those, weakly.
+    """
+    refuse_none(args)
+    backend = backend_of(*args, beside=also)
+    return backend.xp, *backend.promoted(args, also, complex_too=complex_too)
+
+
+def refuse_none(args: Sequence[Any]) -> None:
+    """Raise TypeError for None, which only a keyword may be."""
+    if any(x is None for x in args):
+        msg = f"expected arrays of {_accepted()}, got {_kinds(args)}"
+        raise TypeError(msg)
+
+
+def enter_mask(where: Any, like: Array) -> Array | None:
+    """Return `where` as a boolean array of the framework of `like`; None stays None."""
+    if where is None:
+        return None
+    backend = backend_of(where, like)
+    if isinstance(where, bool):
+        return backend.cast(where, backend.xp.bool, like)
+    name = dtype_name(where.dtype) if hasattr(where, "dtype") else type(where).__name__
+    if name != "bool":
+        msg = f"expected a boolean array as condition (True = keep), got {name}; compare first"
+        raise TypeError(msg)
+    backend.check(where)
+    return backend.cast(where, where.dtype, like)
+
+
+def _recognise(x: Any) -> Backend | None:
+    """Find the backend of a type not met before and remember it."""
+    for name in FRAMEWORKS:
+        if name in sys.modules and load(name).owns(x):
+            return _remember(x, load(name))
+    try:
+        xp = array_namespace(x)
+    except TypeError:
+        xp = None
+    # A Proxy of torch.fx has every attribute, and itself for a namespace.
+    if xp is None or isinstance(xp, type(x)):
+        msg = f"expected arrays of {_accepted()}, got {kind_of(x)}"
+        raise TypeError(msg)
+    return _remember(x, _generic.setdefault(xp, ArrayAPI(xp)))
+
+
+def _remember(x: Any, backend: Backend) -> Backend:
+    backend.refuse(x)
+    kin = backend.kin(x)
+    backend = load(kin) if kin else backend
+    _known[type(x)] = backend
+    return backend
+
+
+def _of_mixed(args: tuple[Any, ...]) -> Backend:
+    """Return the one framework that takes what else there is, which is NumPy's; or raise."""
+    arrays = [x for x in args if x is not None and type(x) not in SCALARS]
+    found = sorted(map(backend_of, arrays), key=lambda backend: backend.precedence)
+    owners = {backend.name: backend for backend in found}
+    hosts = [backend for name, backend in owners.items() if name != "numpy"]
+    if len(hosts) == 1 and all(hosts[0].takes(x) for x in arrays if isinstance(x, GUESTS)):
+        return hosts[0]
+    msg = (
+        f"expected arrays of one framework, got {' and '.join(owners)} ({_kinds(arrays)}); "
+        f"convert them to one first"
+    )
+    raise TypeError(msg)
+
+
+def _accepted() -> str:
+    return f"one framework out of ({', '.join(FRAMEWORKS)}, or any of the array API standard)"
+
+
+def _kinds(args: Any) -> str:
+    return ", ".join(type(x).__name__ for x in args)
