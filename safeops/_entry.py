@@ -54,7 +54,7 @@ def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
     return found
 
 
-def kernel_first(generic: F) -> F:
+def fast_path(generic: F) -> F:
     """
     Ask the framework's own kernel of that name first, if there is one; None leaves it to us.
 
@@ -111,7 +111,7 @@ def hosted(
     return tuple(map(settled, args)), options | {name: settled(x) for name, x in arrays.items()}
 
 
-def enter(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
+def promote(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
     """
     Return the namespace, then `args` as arrays of one floating dtype, promoted together.
 
@@ -130,7 +130,7 @@ def refuse_none(args: Sequence[Any]) -> None:
         raise TypeError(msg)
 
 
-def enter_mask(where: Any, like: Array) -> Array | None:
+def promote_mask(where: Any, like: Array) -> Array | None:
     """Return `where` as a boolean array of the framework of `like`; None stays None."""
     if where is None:
         return None

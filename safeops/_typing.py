@@ -65,17 +65,17 @@ class Backend(Protocol):
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
 
-    def merged(self, x: Array, axis: Axis) -> Array:
+    def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
 
-    def indices(self, x: Array) -> Array:
+    def as_index(self, x: Array) -> Array:
         """Return whole numbers as integers that index."""
 
-    def peak(self, x: Array, axis: Axis) -> Array:
+    def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
 
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return what `peak` does, of numbers of no NaN, beside `extreme` for the same sign."""
+        """Return what `rough_max` does, of numbers without NaN, beside `extreme` for that sign."""
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """
@@ -87,7 +87,7 @@ class Backend(Protocol):
     def product(self, x: Array, axis: Axis) -> Array:
         """Return the product of each slice, axes kept, with all its derivatives at zeros."""
 
-    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+    def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
 
     def places(self, x: Array, axis: int) -> Array:

@@ -5,9 +5,10 @@ from functools import partial
 from typing import Any
 
 from safeops._dtypes import SCALARS
-from safeops._entry import kernel_first
+from safeops._entry import fast_path
 from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._ops.reductions import (
+    cumulative,
     deviation,
     enter_entries,
     extreme,
@@ -17,7 +18,6 @@ from safeops._ops.reductions import (
     place_of_extreme,
     product,
     reduce,
-    running,
     total,
     variance,
 )
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-@kernel_first
+@fast_path
 def nansum(
     x: Array,
     /,
@@ -101,7 +101,7 @@ def nansum(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanprod(
     x: Array,
     /,
@@ -160,7 +160,7 @@ def nanprod(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanmean(
     x: Array,
     /,
@@ -219,7 +219,7 @@ def nanmean(
     return mean_by(kept, axis, count, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanvar(
     x: Array,
     /,
@@ -280,7 +280,7 @@ def nanvar(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanstd(
     x: Array,
     /,
@@ -341,7 +341,7 @@ def nanstd(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanmax(
     x: Array,
     /,
@@ -403,7 +403,7 @@ def nanmax(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanmin(
     x: Array,
     /,
@@ -465,7 +465,7 @@ def nanmin(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def nanargmax(
     x: Array,
     /,
@@ -516,7 +516,7 @@ def nanargmax(
     return place_of_extreme(kept, axis, 1, keepdims=keepdims)
 
 
-@kernel_first
+@fast_path
 def nanargmin(
     x: Array,
     /,
@@ -567,7 +567,7 @@ def nanargmin(
     return place_of_extreme(kept, axis, -1, keepdims=keepdims)
 
 
-@kernel_first
+@fast_path
 def nancumsum(
     x: Array,
     /,
@@ -612,10 +612,10 @@ def nancumsum(
     array([1., 1., 3.])
     """
     kept = enter_entries(x, where, skip_nan=True)
-    return running(kept, axis, product=False)
+    return cumulative(kept, axis, product=False)
 
 
-@kernel_first
+@fast_path
 def nancumprod(
     x: Array,
     /,
@@ -661,7 +661,7 @@ def nancumprod(
     array([1., 1., 2.])
     """
     kept = enter_entries(x, where, skip_nan=True)
-    return running(kept, axis, product=True)
+    return cumulative(kept, axis, product=True)
 
 
 @speaking
@@ -849,7 +849,7 @@ def nanpercentile(
     )
 
 
-@kernel_first
+@fast_path
 def _quantile(
     x: Array,
     q: Any,

@@ -8,7 +8,7 @@ are the conventions of `scipy.spatial.transform`.
 
 from functools import partial
 
-from safeops._entry import backend_of, enter, kernel_first
+from safeops._entry import backend_of, fast_path, promote
 from safeops._ops import rigid, vectors
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import drop_axes
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-@kernel_first
+@fast_path
 def rotvec_to_matrix(w: Array, /) -> Array:
     """
     Matrix of a rotation vector: the exponential map of SO(3), smooth at 0 too.
@@ -71,12 +71,12 @@ def rotvec_to_matrix(w: Array, /) -> Array:
            [ 1.,  0.,  0.],
            [ 0.,  0.,  1.]])
     """
-    xp, w = enter(w)
+    xp, w = promote(w)
     require_shape(w, 3, of="rotation vectors")
     return in_float32(xp, lambda w: rigid.matrix_of_turn(xp, rigid.turn_of_vector(xp, w)))(w)
 
 
-@kernel_first
+@fast_path
 def matrix_to_rotvec(matrix: Array, /) -> Array:
     """
     Rotation vector of a matrix: the logarithm of SO(3), smooth at the identity too.
@@ -117,14 +117,14 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
     >>> matrix_to_rotvec(np.diag([-1.0, -1.0, 1.0]))
     array([0.        , 0.        , 3.14159265])
     """
-    xp, matrix = enter(matrix)
+    xp, matrix = promote(matrix)
     require_shape(matrix, 3, 3, of="rotation matrices")
     return in_float32(xp, lambda m: rigid.vector_of_turn(xp, rigid.quaternion_of_matrix(xp, m)))(
         matrix
     )
 
 
-@kernel_first
+@fast_path
 def rotvec_to_quaternion(w: Array, /) -> Array:
     """
     Unit quaternion of a rotation vector, smooth at 0 too; the scalar is last.
@@ -162,12 +162,12 @@ def rotvec_to_quaternion(w: Array, /) -> Array:
     array([[1., 0., 0., 0.],
            [0., 0., 0., 1.]])
     """
-    xp, w = enter(w)
+    xp, w = promote(w)
     require_shape(w, 3, of="rotation vectors")
     return in_float32(xp, lambda w: xp.concat(rigid.turn_of_vector(xp, w), axis=-1))(w)
 
 
-@kernel_first
+@fast_path
 def quaternion_to_rotvec(q: Array, /) -> Array:
     """
     Rotation vector of a quaternion of any length, smooth at the identity; 0 where `q` is zero.
@@ -208,12 +208,12 @@ def quaternion_to_rotvec(q: Array, /) -> Array:
     array([[0.        , 0.        , 0.        ],
            [1.57079633, 0.        , 0.        ]])
     """
-    xp, q = enter(q)
+    xp, q = promote(q)
     require_shape(q, 4, of="quaternions")
     return in_float32(xp, partial(rigid.vector_of_turn, xp))(q)
 
 
-@kernel_first
+@fast_path
 def quaternion_to_matrix(q: Array, /) -> Array:
     """
     Matrix of a quaternion of any length, which is normalised; the identity where `q` is zero.
@@ -253,12 +253,12 @@ def quaternion_to_matrix(q: Array, /) -> Array:
            [ 0., -1.,  0.],
            [ 0.,  0.,  1.]])
     """
-    xp, q = enter(q)
+    xp, q = promote(q)
     require_shape(q, 4, of="quaternions")
     return in_float32(xp, partial(rigid.matrix_of_quaternion, xp))(q)
 
 
-@kernel_first
+@fast_path
 def matrix_to_quaternion(matrix: Array, /) -> Array:
     """
     Unit quaternion of a rotation matrix; the scalar is last, and not negative.
@@ -299,12 +299,12 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
     >>> matrix_to_quaternion(np.diag([-1.0, -1.0, 1.0]))
     array([0., 0., 1., 0.])
     """
-    xp, matrix = enter(matrix)
+    xp, matrix = promote(matrix)
     require_shape(matrix, 3, 3, of="rotation matrices")
     return in_float32(xp, partial(rigid.unit_of_matrix, xp))(matrix)
 
 
-@kernel_first
+@fast_path
 def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
     """
     Quaternion a part `t` of the way from `p` to `q`, by the shorter way; 0 if one of them is zero.
@@ -348,13 +348,13 @@ def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
     array([[0.        , 0.        , 0.        , 1.        ],
            [0.70710678, 0.        , 0.        , 0.70710678]])
     """
-    xp, p, q, t = enter(p, q, t)
+    xp, p, q, t = promote(p, q, t)
     require_shape(p, 4, of="quaternions")
     require_shape(q, 4, of="quaternions")
     return in_float32(xp, partial(rigid.slerp, xp))(p, q, t)
 
 
-@kernel_first
+@fast_path
 def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     """
     Angle between vectors, with gradient 0 where they are parallel; 0 if one of them is zero.
@@ -396,12 +396,12 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     >>> safe_angle(np.asarray([1.0, 0.0]), np.asarray([[1.0, 1e-9], [2.0, 0.0], [-1.0, 0.0]]))
     array([1.00000000e-09, 0.00000000e+00, 3.14159265e+00])
     """
-    xp, a, b = enter(a, b)
+    xp, a, b = promote(a, b)
     angle = in_float32(xp, partial(vectors.angle, xp, axis=axis))(a, b)
     return drop_axes(xp, angle, axis, keepdims=False)
 
 
-@kernel_first
+@fast_path
 def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     """
     Square of the angle between vectors, smooth where they are parallel; 0 if one of them is zero.
@@ -440,12 +440,12 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     >>> squared_angle(np.asarray([2.0, 0.0]), np.asarray([[1.0, 0.0], [0.0, 1.0]]))
     array([0.       , 2.4674011])
     """
-    xp, a, b = enter(a, b)
+    xp, a, b = promote(a, b)
     square = in_float32(xp, partial(vectors.squared_angle, xp, axis=axis))(a, b)
     return drop_axes(xp, square, axis, keepdims=False)
 
 
-@kernel_first
+@fast_path
 def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) -> Array:
     """
     Torsion angle of four points, with gradient 0 where three in a row are on a line; 0 there.
@@ -489,16 +489,16 @@ def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) 
     >>> safe_dihedral(a, b, c, d).round(6)
     np.float64(1.570796)
     """
-    xp, *points = enter(a, b, c, d)
+    xp, *points = promote(a, b, c, d)
     backend = backend_of(*points)
-    points = [backend.merged(x, axis) for x in xp.broadcast_arrays(*points)]
+    points = [backend.flatten_axes(x, axis) for x in xp.broadcast_arrays(*points)]
     for x in points:
         require_shape(x, 3, of="points")
     angle = in_float32(xp, partial(vectors.dihedral, xp))(*points)
     return xp.squeeze(angle, axis=-1)
 
 
-@kernel_first
+@fast_path
 def twist_to_matrix(twist: Array, /) -> Array:
     """
     Matrix of a rigid motion from its twist: the exponential map of SE(3), smooth at 0 too.
@@ -540,12 +540,12 @@ def twist_to_matrix(twist: Array, /) -> Array:
            [ 0.,  0.,  1.,  0.],
            [ 0.,  0.,  0.,  1.]])
     """
-    xp, twist = enter(twist)
+    xp, twist = promote(twist)
     require_shape(twist, 6, of="twists")
     return in_float32(xp, partial(rigid.matrix_of_twist, xp))(twist)
 
 
-@kernel_first
+@fast_path
 def matrix_to_twist(matrix: Array, /) -> Array:
     """
     Twist of the matrix of a rigid motion: the logarithm of SE(3), smooth at the identity too.
@@ -582,6 +582,6 @@ def matrix_to_twist(matrix: Array, /) -> Array:
     >>> matrix_to_twist(np.eye(4))
     array([0., 0., 0., 0., 0., 0.])
     """
-    xp, matrix = enter(matrix)
+    xp, matrix = promote(matrix)
     require_shape(matrix, 4, 4, of="matrices of rigid motions")
     return in_float32(xp, partial(rigid.twist_of_matrix, xp))(matrix)

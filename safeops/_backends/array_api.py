@@ -87,7 +87,7 @@ class ArrayAPI:
         kept = (x if isinstance(x, weak) else self.cast(x, dtype, x) for x in also)
         return *(self.cast(x, dtype, arrays[0]) for x in args), *kept
 
-    def merged(self, x: Array, axis: Axis) -> Array:
+    def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
         if axis is None:
             return self.xp.reshape(x, (-1,))
@@ -108,18 +108,18 @@ class ArrayAPI:
         """Return `x` with its axes from `start` on as one."""
         return self.xp.reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 
-    def indices(self, x: Array) -> Array:
+    def as_index(self, x: Array) -> Array:
         """Return whole numbers as integers that index."""
         return self.xp.astype(x, self.xp.int64)
 
-    def peak(self, x: Array, axis: Axis) -> Array:
+    def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept."""
         return self.xp.max(x, axis=axis, keepdims=True)
 
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice, axes kept, beside an extreme for `sign`."""
         del sign
-        return self.peak(x, axis)
+        return self.rough_max(x, axis)
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice for sign 1, the smallest for -1, axes kept."""
@@ -129,14 +129,14 @@ class ArrayAPI:
         """Return the product of each slice, axes kept."""
         return self.xp.prod(x, axis=axis, keepdims=True)
 
-    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+    def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
         return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)
 
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis, without asking for the shape."""
         ones = self.xp.astype(self.xp.ones_like(x), self.xp.int32)
-        return self.running(ones, axis, product=False) - 1
+        return self.cumulative(ones, axis, product=False) - 1
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x`: the standard has no derivatives."""

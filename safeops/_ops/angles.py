@@ -4,13 +4,13 @@ import math
 from functools import partial
 
 from safeops._dtypes import limits
-from safeops._entry import enter, kernel_first
+from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
-@kernel_first
+@fast_path
 def safe_asin(x: Array, /) -> Array:
     """
     Arc sine of the argument clipped to [-1, 1], with gradient 0 at and beyond the ends.
@@ -45,11 +45,11 @@ def safe_asin(x: Array, /) -> Array:
     >>> safe_asin(np.asarray([0.0, 1.0, -2.0]))
     array([ 0.        ,  1.57079633, -1.57079633])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     return _clipped(xp, x, partial(_arc_sine, xp), below=-math.pi / 2, above=math.pi / 2)
 
 
-@kernel_first
+@fast_path
 def safe_acos(x: Array, /) -> Array:
     """
     Arc cosine of the argument clipped to [-1, 1], with gradient 0 at and beyond the ends.
@@ -86,11 +86,11 @@ def safe_acos(x: Array, /) -> Array:
     >>> safe_acos(np.asarray([1.0, -2.0]))
     array([0.        , 3.14159265])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     return _clipped(xp, x, partial(_arc_cosine, xp), below=math.pi, above=0.0)
 
 
-@kernel_first
+@fast_path
 def safe_acosh(x: Array, /) -> Array:
     """
     Inverse hyperbolic cosine that is 0, with gradient 0, at and below 1.
@@ -125,11 +125,13 @@ def safe_acosh(x: Array, /) -> Array:
     >>> safe_acosh(np.asarray([np.cosh(2.0), 1.0, 0.0]))
     array([2., 0., 0.])
     """
-    xp, x = enter(x)
-    return double_where(xp, x <= 1, (x,), 0.0, in_float32(xp, partial(_area_cosine, xp)), dead=2.0)
+    xp, x = promote(x)
+    return double_where(
+        xp, x <= 1, (x,), 0.0, in_float32(xp, partial(_area_cosine, xp)), placeholder=2.0
+    )
 
 
-@kernel_first
+@fast_path
 def safe_atanh(x: Array, /) -> Array:
     """
     Inverse hyperbolic tangent that stays finite, with gradient 0, at and beyond -1 and 1.
@@ -164,13 +166,13 @@ def safe_atanh(x: Array, /) -> Array:
     >>> safe_atanh(np.asarray([0.0, 1.0, -2.0]))
     array([  0.        ,  18.71497388, -18.71497388])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     largest = 1 - limits(xp, x).eps / 2
     end = math.log((1 + largest) / (1 - largest)) / 2
     return _clipped(xp, x, partial(_area_tangent, xp), below=-end, above=end)
 
 
-@kernel_first
+@fast_path
 def safe_atan2(y: Array, x: Array, /) -> Array:
     """
     Angle of the point (x, y) that is 0, with gradient 0, at the origin.
@@ -206,11 +208,11 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
     >>> safe_atan2(np.asarray([0.0, 1.0]), np.asarray([0.0, 0.0]))
     array([0.        , 1.57079633])
     """
-    xp, y, x = enter(y, x)
+    xp, y, x = promote(y, x)
     return double_where(xp, _is_origin(xp, x, y), (y, x), 0.0, in_float32(xp, partial(_angle, xp)))
 
 
-@kernel_first
+@fast_path
 def safe_hypot(x: Array, y: Array, /) -> Array:
     """
     Length of the vector (x, y), with gradient 0 at the origin, without over- or underflow.
@@ -247,11 +249,11 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
     >>> safe_hypot(np.asarray([3.0, 0.0]), np.asarray([4.0, 0.0]))
     array([5., 0.])
     """
-    xp, x, y = enter(x, y)
+    xp, x, y = promote(x, y)
     return double_where(xp, _is_origin(xp, x, y), (x, y), 0.0, in_float32(xp, partial(_length, xp)))
 
 
-@kernel_first
+@fast_path
 def sinc(x: Array, /) -> Array:
     """
     ``sin(pi * x) / (pi * x)``, which is 1 with gradient 0 at zero.
@@ -286,7 +288,7 @@ def sinc(x: Array, /) -> Array:
     >>> sinc(np.asarray([0.0, 0.5]))
     array([1.        , 0.63661977])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     return in_float32(xp, partial(_sinc, xp))(x)
 
 
@@ -337,7 +339,7 @@ def _area_cosine(xp: Namespace, x: Array) -> Array:
 def _clipped(xp: Namespace, x: Array, f: Function, *, below: float, above: float) -> Array:
     """Return `f` inside (-1, 1), the constants at and beyond the ends."""
     ends = xp.where(x > 0, above, xp.full_like(x, below))
-    return double_where(xp, xp.abs(x) >= 1, (x,), ends, in_float32(xp, f), dead=0.0)
+    return double_where(xp, xp.abs(x) >= 1, (x,), ends, in_float32(xp, f), placeholder=0.0)
 
 
 def _is_origin(xp: Namespace, x: Array, y: Array) -> Array:

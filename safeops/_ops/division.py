@@ -4,13 +4,13 @@ from functools import partial
 from typing import Any
 
 from safeops._dtypes import limits
-from safeops._entry import backend_of, enter, kernel_first
+from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32
 from safeops._ops.where import double_where
 from safeops._typing import Array, Namespace
 
 
-@kernel_first
+@fast_path
 def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Quotient that is `fill_value`, with gradient 0, where the denominator is zero.
@@ -49,13 +49,13 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     >>> safe_div(np.asarray([1.0, 1.0]), np.asarray([4.0, 0.0]))
     array([0.25, 0.  ])
     """
-    xp, x, y, fill = enter(x, y, also=(fill_value,), complex_too=True)
+    xp, x, y, fill = promote(x, y, also=(fill_value,), complex_too=True)
     bad = xp.abs(y) < limits(xp, y).smallest_normal
     divide = getattr(xp, "quotient", xp.divide)
     return double_where(xp, bad, (x, y), fill, in_float32(xp, divide))
 
 
-@kernel_first
+@fast_path
 def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Reciprocal that is `fill_value`, with gradient 0, at zero.
@@ -95,7 +95,7 @@ def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     return safe_div(1.0, x, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_mul(x: Array, y: Array, /) -> Array:
     """
     Product that is 0 where `y` is 0, even if `x` is infinite or NaN.
@@ -132,13 +132,13 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     >>> safe_mul(np.asarray([2.0, np.inf]), np.asarray([3.0, 0.0]))
     array([6., 0.])
     """
-    xp, x, y = enter(x, y, complex_too=True)
+    xp, x, y = promote(x, y, complex_too=True)
     zero = xp.abs(y) < limits(xp, y).smallest_nonzero
     bad = xp.logical_and(zero, xp.logical_not(xp.isfinite(x)))
     return double_where(xp, bad, (x, y), 0.0, xp.multiply)
 
 
-@kernel_first
+@fast_path
 def xdivy(x: Array, y: Array, /) -> Array:
     """
     Quotient that is 0, with gradient 0, where both `x` and `y` are zero.
@@ -174,7 +174,7 @@ def xdivy(x: Array, y: Array, /) -> Array:
     >>> xdivy(np.asarray([1.0, 0.0]), np.asarray([4.0, 0.0]))
     array([0.25, 0.  ])
     """
-    xp, x, y = enter(x, y, complex_too=True)
+    xp, x, y = promote(x, y, complex_too=True)
     bound = limits(xp, x)
     x_zero = xp.abs(x) < bound.smallest_nonzero
     bad = xp.logical_and(x_zero, xp.abs(y) < bound.smallest_normal)

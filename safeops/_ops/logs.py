@@ -4,13 +4,13 @@ import math
 from typing import Any
 
 from safeops._dtypes import limits
-from safeops._entry import enter, kernel_first
+from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
-@kernel_first
+@fast_path
 def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     Natural logarithm, clipped at that of the smallest normal number, with gradient 0 there.
@@ -51,7 +51,7 @@ def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
     return _logarithm("log", x, fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     Binary logarithm, clipped at that of the smallest normal number, with gradient 0 there.
@@ -92,7 +92,7 @@ def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
     return _logarithm("log2", x, fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     Decimal logarithm, clipped at that of the smallest normal number, with gradient 0 there.
@@ -133,7 +133,7 @@ def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
     return _logarithm("log10", x, fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_log1p(x: Array, /, *, fill_value: Any = None) -> Array:
     """
     ``log(1 + x)`` that stays finite, with gradient 0, at and below -1.
@@ -171,20 +171,20 @@ def safe_log1p(x: Array, /, *, fill_value: Any = None) -> Array:
     >>> safe_log1p(np.asarray([0.0, -1.0]), fill_value=0)
     array([0., 0.])
     """
-    xp, x, fill = enter(x, also=(fill_value,))
+    xp, x, fill = promote(x, also=(fill_value,))
     fill = math.log(limits(xp, x).eps / 2) if fill is None else fill
-    return double_where(xp, x <= -1, (x,), fill, xp.log1p, dead=0.0)
+    return double_where(xp, x <= -1, (x,), fill, xp.log1p, placeholder=0.0)
 
 
 def _logarithm(name: str, x: Array, fill_value: Any) -> Array:
     """Return the logarithm `name` of the `math` module and of the standard, which share it."""
-    xp, x, fill = enter(x, also=(fill_value,))
+    xp, x, fill = promote(x, also=(fill_value,))
     least = limits(xp, x).smallest_normal
     fill = getattr(math, name)(least) if fill is None else fill
     return double_where(xp, x < least, (x,), fill, in_float32(xp, getattr(xp, name)))
 
 
-@kernel_first
+@fast_path
 def safe_logit(x: Array, /) -> Array:
     """
     ``log(x / (1 - x))`` that stays finite, with gradient 0, at and beyond 0 and 1.
@@ -220,7 +220,7 @@ def safe_logit(x: Array, /) -> Array:
     >>> safe_logit(np.asarray([0.5, 0.0, 1.0]))
     array([   0.        , -708.39641853,   36.73680057])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     bound = limits(xp, x)
     low, high = math.log(bound.smallest_normal), -math.log(bound.eps / 2)
     ends = xp.where(x > 0.5, high, xp.full_like(x, low))  # noqa: PLR2004  (the middle)
@@ -233,13 +233,13 @@ def safe_logit(x: Array, /) -> Array:
             (x,),
             lambda x: xp.log1p(2.0 * x - 1.0) - xp.log1p(1.0 - 2.0 * x),
             lambda x: xp.log(x) - xp.log1p(-x),
-            dead=0.5,
+            placeholder=0.5,
         )
 
-    return double_where(xp, bad, (x,), ends, in_float32(xp, logit), dead=0.5)
+    return double_where(xp, bad, (x,), ends, in_float32(xp, logit), placeholder=0.5)
 
 
-@kernel_first
+@fast_path
 def xlogy(x: Array, y: Array, /) -> Array:
     """
     ``x * log(y)`` that is 0 where `x` is 0, with a gradient that is finite there.
@@ -276,12 +276,12 @@ def xlogy(x: Array, y: Array, /) -> Array:
     >>> xlogy(np.asarray([0.0, 2.0]), np.asarray([0.0, 1.0]))
     array([0., 0.])
     """
-    xp, x, y = enter(x, y)
+    xp, x, y = promote(x, y)
     bound = limits(xp, x)
-    return _times_log(xp, x, y, y < bound.smallest_normal, "log", dead=1.0)
+    return _times_log(xp, x, y, y < bound.smallest_normal, "log", placeholder=1.0)
 
 
-@kernel_first
+@fast_path
 def xlog1py(x: Array, y: Array, /) -> Array:
     """
     ``x * log(1 + y)`` that is 0 where `x` is 0, with a gradient that is finite there.
@@ -317,22 +317,22 @@ def xlog1py(x: Array, y: Array, /) -> Array:
     >>> xlog1py(np.asarray([0.0, 2.0]), np.asarray([-1.0, 0.0]))
     array([0., 0.])
     """
-    xp, x, y = enter(x, y)
-    return _times_log(xp, x, y, y <= -1, "log1p", dead=0.0)
+    xp, x, y = promote(x, y)
+    return _times_log(xp, x, y, y <= -1, "log1p", placeholder=0.0)
 
 
 def _times_log(
-    xp: Namespace, x: Array, y: Array, outside: Array, name: str, *, dead: float
+    xp: Namespace, x: Array, y: Array, outside: Array, name: str, *, placeholder: float
 ) -> Array:
     """Return ``x * log(y)``, 0 where x is 0 and the logarithm not finite."""
     log = getattr(xp, name)
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     bad = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
     formula = _formula(xp, f"{name}_product", lambda x, y: x * log(y))
-    return double_where(xp, bad, (x, y), 0.0, formula, dead=(1.0, dead))
+    return double_where(xp, bad, (x, y), 0.0, formula, placeholder=(1.0, placeholder))
 
 
-@kernel_first
+@fast_path
 def entr(p: Array, /) -> Array:
     """
     Entropy ``-p * log(p)``, which is 0, with gradient 0, at zero.
@@ -367,7 +367,7 @@ def entr(p: Array, /) -> Array:
     >>> entr(np.asarray([1.0, 0.0, -1.0]))
     array([ -0.,   0., -inf])
     """
-    xp, p = enter(p)
+    xp, p = promote(p)
     least = limits(xp, p).smallest_normal
     outside = xp.where(p <= -least, -math.inf, xp.zeros_like(p))
 
@@ -379,7 +379,7 @@ def entr(p: Array, /) -> Array:
     return double_where(xp, p < least, (p,), outside, formula)
 
 
-@kernel_first
+@fast_path
 def rel_entr(p: Array, q: Array, /) -> Array:
     """
     Relative entropy ``p * log(p / q)``, which is 0, with gradient 0, where `p` is 0.
@@ -415,7 +415,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     >>> rel_entr(np.asarray([1.0, 0.0, 1.0]), np.asarray([1.0, 0.0, 0.0]))
     array([ 0.,  0., inf])
     """
-    xp, p, q = enter(p, q)
+    xp, p, q = promote(p, q)
     least = limits(xp, p).smallest_normal
     nothing = xp.logical_and(xp.abs(p) < least, q > -least)
     bad = xp.logical_or(p < least, q < least)
@@ -426,7 +426,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     return xp.where(xp.logical_and(bad, xp.logical_not(nothing)), math.inf, out)
 
 
-@kernel_first
+@fast_path
 def safe_logaddexp(x: Array, y: Array, /) -> Array:
     """
     ``log(exp(x) + exp(y))``, with gradient 0 where both are the same infinity.
@@ -461,7 +461,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
     >>> safe_logaddexp(np.asarray([0.0, -np.inf]), np.asarray([0.0, -np.inf]))
     array([0.69314718,       -inf])
     """
-    xp, x, y = enter(x, y)
+    xp, x, y = promote(x, y)
     bad = xp.logical_and(xp.isinf(x), x == y)
 
     def logaddexp(x: Array, y: Array) -> Array:
@@ -470,10 +470,12 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
         larger, smaller = xp.where(first, x, y), xp.where(first, y, x)
         return larger + xp.log1p(xp.exp(smaller - larger))
 
-    return double_where(xp, bad, (x, y), stop_gradient(x), in_float32(xp, logaddexp), dead=0.0)
+    return double_where(
+        xp, bad, (x, y), stop_gradient(x), in_float32(xp, logaddexp), placeholder=0.0
+    )
 
 
-@kernel_first
+@fast_path
 def safe_logsubexp(x: Array, y: Array, /) -> Array:
     """
     ``log(exp(x) - exp(y))``, which is -inf, with gradient 0, where `x` is not above `y`.
@@ -509,7 +511,7 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
     >>> safe_logsubexp(np.asarray([1.0, 0.0]), np.asarray([-np.inf, 0.0]))
     array([  1., -inf])
     """
-    xp, x, y = enter(x, y)
+    xp, x, y = promote(x, y)
 
     def logsubexp(x: Array, y: Array) -> Array:
         return x + double_where(
@@ -518,7 +520,7 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
             (y - x,),
             lambda d: xp.log(-xp.expm1(d)),
             lambda d: xp.log1p(-xp.exp(d)),
-            dead=-1.0,
+            placeholder=-1.0,
         )
 
     bad = x <= y
@@ -526,7 +528,7 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
     # A difference that counts as 0 has no logarithm.
     bad = xp.logical_or(bad, distance < limits(xp, x).smallest_nonzero)
     formula = in_float32(xp, logsubexp)
-    return double_where(xp, bad, (x, y), -math.inf, formula, dead=(1.0, 0.0))
+    return double_where(xp, bad, (x, y), -math.inf, formula, placeholder=(1.0, 0.0))
 
 
 def _formula(xp: Namespace, name: str, formula: Function) -> Function:

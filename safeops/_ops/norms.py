@@ -4,14 +4,14 @@ import math
 from typing import Any
 
 from safeops._dtypes import COMPLEX, dtype_name, is_complex, limits
-from safeops._entry import backend_of, kernel_first
+from safeops._entry import backend_of, fast_path
 from safeops._ops.division import safe_div
 from safeops._ops.powers import safe_pow, safe_sqrt
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of
 from safeops._typing import Array, Axis, DType, Namespace
 
 
-@kernel_first
+@fast_path
 def safe_norm(
     x: Array,
     /,
@@ -77,7 +77,7 @@ def safe_norm(
     return _norm(xp, _kept(xp, keep, x), dtype, axis, keepdims, ord, min_norm)
 
 
-@kernel_first
+@fast_path
 def squared_norm(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
@@ -125,7 +125,7 @@ def squared_norm(
     return _finish(xp, total, dtype, axis, keepdims)
 
 
-@kernel_first
+@fast_path
 def safe_normalize(
     x: Array,
     /,
@@ -180,7 +180,7 @@ def safe_normalize(
     return xp.astype(_direction(xp, x, axis, enter_order(ord), fill_value), dtype)
 
 
-@kernel_first
+@fast_path
 def safe_distance(
     x: Array,
     y: Array,
@@ -245,7 +245,7 @@ def safe_distance(
     return _norm(xp, difference, dtype, axis, keepdims, ord, min_norm)
 
 
-@kernel_first
+@fast_path
 def safe_cosine_similarity(
     x: Array,
     y: Array,
@@ -301,7 +301,7 @@ def safe_cosine_similarity(
     return _finish(xp, xp.sum(x * y, axis=axis, keepdims=True), dtype, axis, keepdims)
 
 
-@kernel_first
+@fast_path
 def safe_rms(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
@@ -393,7 +393,7 @@ def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any)
     return safe_div(scaled, length, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def _length(x: Array, /, *, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)
     """Return the norm of each slice, axes kept."""
     xp = backend_of(x).xp
@@ -403,7 +403,7 @@ def _length(x: Array, /, *, axis: Axis, ord: float) -> Array:  # noqa: A002  (as
     return scale * _length_of_scaled(xp, scaled, axis, ord)
 
 
-@kernel_first
+@fast_path
 def _root_mean_square(x: Array, number: Array, /, *, axis: Axis) -> Array:
     """Return the root of the sum of squares over a positive number, axes kept."""
     xp = backend_of(x).xp

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any
 
 from safeops._dtypes import limits
-from safeops._entry import backend_of, enter, kernel_first
+from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
-@kernel_first
+@fast_path
 def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Square root that is `fill_value`, with gradient 0, at and below zero.
@@ -50,11 +50,11 @@ def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     >>> safe_sqrt(np.asarray([4.0, 0.0]))
     array([2., 0.])
     """
-    xp, x, fill = enter(x, also=(fill_value,))
+    xp, x, fill = promote(x, also=(fill_value,))
     return double_where(xp, x < limits(xp, x).smallest_nonzero, (x,), fill, xp.sqrt)
 
 
-@kernel_first
+@fast_path
 def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     """
     Reciprocal square root that is `fill_value`, with gradient 0, at and below zero.
@@ -90,13 +90,13 @@ def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     >>> safe_rsqrt(np.asarray([4.0, 0.0]))
     array([0.5, 0. ])
     """
-    xp, x, fill = enter(x, also=(fill_value,))
+    xp, x, fill = promote(x, also=(fill_value,))
     bad = x < limits(xp, x).smallest_nonzero
     formula = getattr(xp, "reciprocal_root", lambda x: 1.0 / xp.sqrt(x))
     return double_where(xp, bad, (x,), fill, in_float32(xp, formula))
 
 
-@kernel_first
+@fast_path
 def safe_pow(x: Array, p: Array, /) -> Array:
     """
     Power that is 0, with gradient 0, where it is infinite or not real.
@@ -137,7 +137,7 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     >>> safe_pow(np.asarray([4.0, -2.0, -2.0, 0.0]), np.asarray([0.5, 3.0, 0.5, -1.0]))
     array([ 2., -8.,  0.,  0.])
     """
-    xp, x, p = enter(x, p)
+    xp, x, p = promote(x, p)
     bound = limits(xp, x).smallest_nonzero
     tiny = xp.abs(x) < bound
     constant = xp.logical_and(xp.isnan(x), p == 0)  # 1, whatever the base
@@ -190,7 +190,7 @@ def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
     return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004  (powers)
 
 
-@kernel_first
+@fast_path
 def safe_exp(x: Array, /) -> Array:
     """
     Exponential that is the largest finite number, with gradient 0, where it would overflow.
@@ -224,12 +224,12 @@ def safe_exp(x: Array, /) -> Array:
     >>> safe_exp(np.asarray([0.0, 1000.0]))
     array([1.00000000e+000, 1.79769313e+308])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     bound = limits(xp, x)
-    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, xp.exp, dead=0.0)
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, xp.exp, placeholder=0.0)
 
 
-@kernel_first
+@fast_path
 def safe_expm1(x: Array, /) -> Array:
     """
     ``exp(x) - 1``, the largest finite number, with gradient 0, where it would overflow.
@@ -263,10 +263,10 @@ def safe_expm1(x: Array, /) -> Array:
     >>> safe_expm1(np.asarray([0.0, 1000.0]))
     array([0.00000000e+000, 1.79769313e+308])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     bound = limits(xp, x)
     formula = partial(_expm1, xp)
-    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, formula, dead=0.0)
+    return double_where(xp, x > bound.largest_exponent(), (x,), bound.max, formula, placeholder=0.0)
 
 
 def _expm1(xp: Namespace, x: Array) -> Array:

@@ -65,8 +65,8 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
     x = filled(kept, limits(xp, kept.x).max)
     # +inf would stand behind what is absent: it is counted instead.
     above = x == math.inf if keep is None else xp.logical_and(keep, kept.x == math.inf)
-    x, above = (kept.backend.merged(y, axis) for y in (x, above))
-    keep = None if keep is None else kept.backend.merged(keep, axis)
+    x, above = (kept.backend.flatten_axes(y, axis) for y in (x, above))
+    keep = None if keep is None else kept.backend.flatten_axes(keep, axis)
     number = count(xp, x, keep, -1)
     nothing = number == 0
     if is_empty(x):  # TensorFlow does not differentiate the sort of nothing
@@ -78,7 +78,7 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
     def entry(index: Array) -> Array:
         index = xp.where(index < last, index, last)
         index = xp.where(index > 0, index, 0.0)
-        found = xp.take_along_axis(ordered, kept.backend.indices(index), axis=-1)
+        found = xp.take_along_axis(ordered, kept.backend.as_index(index), axis=-1)
         return xp.where(index < finite, found, math.inf)
 
     sloped = not isinstance(q, SCALARS)

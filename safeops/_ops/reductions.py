@@ -22,7 +22,7 @@ from safeops._dtypes import (
     limits,
     require,
 )
-from safeops._entry import backend_of, enter_mask, kernel_first
+from safeops._entry import backend_of, fast_path, promote_mask
 from safeops._ops.norms import _root_mean_square, squared_norm
 from safeops._ops.slices import (
     count,
@@ -63,7 +63,7 @@ def enter_entries(
         dtype = backend.result_type((x,))
         require(dtype, REAL + of)  # the standard does not divide integers
     xp, x = backend.xp, backend.cast(x, dtype, x)
-    keep = enter_mask(where, x)
+    keep = promote_mask(where, x)
     require_fit(keep, x)
     if keep is not None and not same_shape(keep, x):
         keep, x = xp.broadcast_arrays(keep, x)
@@ -306,7 +306,7 @@ def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool)
         raise TypeError(msg)
     value, nothing = extreme(kept, axis, sign)
     if is_empty(kept.x):
-        return drop_axes(xp, kept.backend.indices(value) * 0 - 1, axis, keepdims=keepdims)
+        return drop_axes(xp, kept.backend.as_index(value) * 0 - 1, axis, keepdims=keepdims)
     there = kept.x == value
     if dtype_name(kept.x.dtype) in REAL:
         there = xp.logical_or(there, xp.isnan(kept.x))
@@ -324,7 +324,7 @@ def _number(kept: Kept, axis: Axis) -> Array:
     return count(kept.xp, x, kept.keep, axis)
 
 
-def running(kept: Kept, axis: int | None, *, product: bool) -> Array:
+def cumulative(kept: Kept, axis: int | None, *, product: bool) -> Array:
     """Return the sums or products of the entries up to each; axis None: of all, flattened."""
     xp = kept.xp
     if isinstance(axis, tuple):
@@ -333,11 +333,11 @@ def running(kept: Kept, axis: int | None, *, product: bool) -> Array:
     x = filled(kept, 1 if product else 0)
     if axis is None:
         x, axis = xp.reshape(x, (-1,)), 0
-    value = kept.backend.running(x, axis, product=product)
+    value = kept.backend.cumulative(x, axis, product=product)
     return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
 
 
-@kernel_first
+@fast_path
 def safe_sum(
     x: Array,
     /,
@@ -397,7 +397,7 @@ def safe_sum(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_prod(
     x: Array,
     /,
@@ -457,7 +457,7 @@ def safe_prod(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_mean(
     x: Array,
     /,
@@ -517,7 +517,7 @@ def safe_mean(
     return mean_by(kept, axis, count, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_var(
     x: Array,
     /,
@@ -579,7 +579,7 @@ def safe_var(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_std(
     x: Array,
     /,
@@ -641,7 +641,7 @@ def safe_std(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_max(
     x: Array,
     /,
@@ -704,7 +704,7 @@ def safe_max(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_min(
     x: Array,
     /,
@@ -767,7 +767,7 @@ def safe_min(
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@kernel_first
+@fast_path
 def safe_argmax(
     x: Array,
     /,
@@ -819,7 +819,7 @@ def safe_argmax(
     return place_of_extreme(kept, axis, 1, keepdims=keepdims)
 
 
-@kernel_first
+@fast_path
 def safe_argmin(
     x: Array,
     /,

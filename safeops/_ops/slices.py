@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from safeops._dtypes import NARROW, dtype_name
-from safeops._entry import backend_of, enter, enter_mask
+from safeops._entry import backend_of, promote, promote_mask
 from safeops._typing import Array, Axis, DType, Namespace
 
 
@@ -20,9 +20,9 @@ def enter_slices(
     float16 and bfloat16 become float32: a sum of squares leaves their range at 256 and their
     precision at once; frameworks accumulate in float32 too.
     """
-    xp, *arrays = enter(*args, complex_too=complex_too)
+    xp, *arrays = promote(*args, complex_too=complex_too)
     dtype = arrays[0].dtype
-    keep = enter_mask(where, arrays[0])
+    keep = promote_mask(where, arrays[0])
     require_fit(keep, arrays[0])
     if dtype_name(dtype) in NARROW:
         arrays = [xp.astype(x, xp.float32) for x in arrays]
@@ -62,7 +62,7 @@ def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: boo
     backend = backend_of(x)
     if is_empty(x):  # frameworks raise
         return xp.sum(x, axis=axis, keepdims=True) + of_none
-    peak = backend.peak(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
+    peak = backend.rough_max(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
     return backend.stop_gradient(peak)
 
 

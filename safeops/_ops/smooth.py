@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 from safeops._dtypes import limits
-from safeops._entry import enter, kernel_first
+from safeops._entry import fast_path, promote
 from safeops._ops.powers import safe_pow
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
@@ -12,7 +12,7 @@ from safeops._ops.where import stop_gradient
 from safeops._typing import Array, Namespace
 
 
-@kernel_first
+@fast_path
 def exprel(x: Array, /) -> Array:
     """
     ``(exp(x) - 1) / x``, which is 1 with gradient 1 / 2 at zero.
@@ -47,11 +47,11 @@ def exprel(x: Array, /) -> Array:
     >>> exprel(np.asarray([0.0, 1.0]))
     array([1.        , 1.71828183])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     return in_float32(xp, partial(_exprel, xp))(x)
 
 
-@kernel_first
+@fast_path
 def sinhc(x: Array, /) -> Array:
     """
     ``sinh(x) / x``, which is 1 with gradient 0 at zero.
@@ -85,11 +85,11 @@ def sinhc(x: Array, /) -> Array:
     >>> sinhc(np.asarray([0.0, 1.0]))
     array([1.        , 1.17520119])
     """
-    xp, x = enter(x)
+    xp, x = promote(x)
     return in_float32(xp, partial(_sinhc, xp))(x)
 
 
-@kernel_first
+@fast_path
 def boxcox(x: Array, lmbda: Array, /) -> Array:
     """
     Box-Cox transform ``(x**lmbda - 1) / lmbda``, which is ``log(x)`` at ``lmbda = 0``.
@@ -128,11 +128,11 @@ def boxcox(x: Array, lmbda: Array, /) -> Array:
     >>> boxcox(np.asarray([2.0, 2.0]), np.asarray([0.0, 1.0]))
     array([0.69314718, 1.        ])
     """
-    xp, x, lmbda = enter(x, lmbda)
+    xp, x, lmbda = promote(x, lmbda)
     return in_float32(xp, partial(_boxcox, xp))(x, lmbda)
 
 
-@kernel_first
+@fast_path
 def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
     """
     Inverse of `boxcox`: ``(1 + lmbda * y)**(1 / lmbda)``, which is ``exp(y)`` at ``lmbda = 0``.
@@ -169,11 +169,11 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
     >>> inv_boxcox(np.asarray([1.0, 1.0]), np.asarray([0.0, 1.0]))
     array([2.71828183, 2.        ])
     """
-    xp, y, lmbda = enter(y, lmbda)
+    xp, y, lmbda = promote(y, lmbda)
     return in_float32(xp, partial(_inv_boxcox, xp))(y, lmbda)
 
 
-@kernel_first
+@fast_path
 def logarithmic_mean(x: Array, y: Array, /) -> Array:
     """
     ``(x - y) / (log(x) - log(y))``, which is x where the two are equal; 0 if one of them is zero.
@@ -209,7 +209,7 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
     >>> logarithmic_mean(np.asarray([2.0, 4.0]), np.asarray([2.0, 1.0]))
     array([2.        , 2.16404256])
     """
-    xp, x, y = enter(x, y)
+    xp, x, y = promote(x, y)
     return in_float32(xp, partial(_logarithmic_mean, xp))(x, y)
 
 

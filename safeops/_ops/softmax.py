@@ -4,7 +4,7 @@ import math
 from typing import Any, NamedTuple
 
 from safeops._dtypes import INTEGER, dtype_name, limits
-from safeops._entry import backend_of, enter_mask, kernel_first, refuse_none
+from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_slices, scale_of
 from safeops._ops.where import double_where
@@ -24,7 +24,7 @@ class _Rows(NamedTuple):
     empty: Array | None  # no factor that counts, axes kept; None where there are no factors
 
 
-@kernel_first
+@fast_path
 def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
     """
     Softmax in which entries at -inf are absent; an empty slice is 0, with gradient 0.
@@ -70,7 +70,7 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
     return rows.xp.astype(parts / rows.xp.where(empty, 1.0, total), rows.dtype)
 
 
-@kernel_first
+@fast_path
 def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
     """
     Logarithm of `safe_softmax`: -inf, with gradient 0, at absent entries and in empty slices.
@@ -115,7 +115,7 @@ def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None
     return rows.xp.astype(out, rows.dtype)
 
 
-@kernel_first
+@fast_path
 def safe_logsumexp(
     x: Array,
     /,
@@ -178,12 +178,12 @@ def safe_logsumexp(
             (rows.x, b),
             0.0,
             lambda x, b: b * safe_exp(x - rows.peak),
-            dead=(rows.peak, 1.0),
+            placeholder=(rows.peak, 1.0),
         )
     return _finish(rows, _log_total(rows, *_total(rows, parts, axis)), axis, keepdims=keepdims)
 
 
-@kernel_first
+@fast_path
 def safe_logmeanexp(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
@@ -232,7 +232,7 @@ def safe_logmeanexp(
     return _finish(rows, value, axis, keepdims=keepdims)
 
 
-@kernel_first
+@fast_path
 def safe_cross_entropy(
     logits: Array, labels: Array, /, *, axis: int = -1, where: Array | None = None
 ) -> Array:
@@ -297,7 +297,9 @@ def safe_cross_entropy(
         known = None
     xp = rows.xp
     log_parts, empty = _log_parts(rows, axis)
-    terms = double_where(xp, rows.absent, (weights, log_parts), 0.0, lambda w, q: -w * q, dead=0.0)
+    terms = double_where(
+        xp, rows.absent, (weights, log_parts), 0.0, lambda w, q: -w * q, placeholder=0.0
+    )
     total = xp.sum(terms, axis=axis, keepdims=True)
     impossible = xp.any(xp.logical_and(rows.zero, weights > 0), axis=axis, keepdims=True)
     total = total + xp.where(impossible, math.inf, xp.zeros_like(total))
@@ -339,7 +341,7 @@ def _exponentials(rows: _Rows) -> Array:
         (rows.x,),
         0.0,
         lambda x: rows.xp.exp(x - rows.peak),
-        dead=(rows.peak,),
+        placeholder=(rows.peak,),
     )
 
 
@@ -385,7 +387,7 @@ def _enter_classes(
     if getattr(labels.shape, "rank", 0) is None or len(labels.shape):
         labels = backend.xp.expand_dims(labels, axis=axis)
     # uint64 wraps: what has no index as a number has none below 0 either.
-    classes = backend.indices(labels)
+    classes = backend.as_index(labels)
     return classes, classes < 0 if dtype_name(labels.dtype).startswith("int") else None
 
 
@@ -406,14 +408,14 @@ def _without(backend: Backend, logits: Array, where: Any, left_out: Array | None
     """Return `where`, False in the slices left out."""
     if left_out is None:
         return where
-    kept, keep = backend.xp.logical_not(left_out), enter_mask(where, logits)
+    kept, keep = backend.xp.logical_not(left_out), promote_mask(where, logits)
     return kept if keep is None else backend.xp.logical_and(keep, kept)
 
 
 def _one_hot(backend: Backend, rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
     """Return the labels of classes as probabilities, and where a class is known."""
     xp = rows.xp
-    chosen = backend.indices(backend.places(rows.x, axis)) == classes
+    chosen = backend.as_index(backend.places(rows.x, axis)) == classes
     return xp.where(chosen, xp.ones_like(rows.x), 0.0), xp.any(chosen, axis=axis, keepdims=True)
 
 

@@ -17,40 +17,45 @@ from functools import update_wrapper
 from typing import Any
 
 from safeops._dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
-from safeops._entry import as_result, backend_of, enter, enter_mask, hosted, refuse_none
+from safeops._entry import as_result, backend_of, hosted, promote, promote_mask, refuse_none
 from safeops._speech import speak, speaking
 from safeops._typing import Array, Backend, Function, Namespace
 
 
 def double_where(
-    xp: Namespace, cond: Array, args: Sequence[Array], on_true: Any, on_false: Any, dead: Any = 1.0
+    xp: Namespace,
+    cond: Array,
+    args: Sequence[Array],
+    on_true: Any,
+    on_false: Any,
+    placeholder: Any = 1.0,
 ) -> Array:
     """
     Same as ``on_true(*args) if cond else on_false(*args)``, elementwise, gradients included.
 
     A branch that is no function is the value itself. Neither branch sees the other's entries: it
-    gets `dead` there, one number for all arguments or a tuple with one for each.
+    gets `placeholder` there, one number for all arguments or a tuple with one for each.
     """
     if on_true is None or on_false is None:
         msg = "expected a number or an array as fill_value, got None"
         raise TypeError(msg)
-    dead = dead if isinstance(dead, tuple) else (dead,) * len(args)
-    taken = _on_true(xp, cond, args, on_true, dead)
-    return xp.where(cond, taken, _on_false(xp, cond, args, on_false, dead))
+    each = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(args)
+    taken = _on_true(xp, cond, args, on_true, each)
+    return xp.where(cond, taken, _on_false(xp, cond, args, on_false, each))
 
 
-def _on_true(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead: Any) -> Any:
+def _on_true(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, each: Any) -> Any:
     if not callable(branch):
         return branch
-    return branch(*(_guard(xp, cond, x, x, d) for x, d in zip(args, dead, strict=True)))
+    return branch(*(_guard(xp, cond, x, x, p) for x, p in zip(args, each, strict=True)))
 
 
-def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, dead: Any) -> Any:
+def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, each: Any) -> Any:
     # Not _on_true with logical_not(cond): for that TensorFlow's Grappler writes x > 0 in place of
     # not (x <= 0), and a NaN changes sides (2.21).
     if not callable(branch):
         return branch
-    return branch(*(_guard(xp, cond, x, d, x) for x, d in zip(args, dead, strict=True)))
+    return branch(*(_guard(xp, cond, x, p, x) for x, p in zip(args, each, strict=True)))
 
 
 def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> Any:
@@ -167,10 +172,10 @@ def safe_where(
     _require_function("f2", f2)
     operands = args if isinstance(args, tuple) else (args,)
     backend, cond, operands, (fill,) = _enter_branches(cond, operands, (fill_value,))
-    dead = _placeholders(backend, operands, placeholder)
+    each = _placeholders(backend, operands, placeholder)
     other = _materialise(backend, fill, cond) if f2 is None else f2
     with _quiet(backend, placeholder):
-        return double_where(backend.xp, cond, operands, _one_array(f1), _one_array(other), dead)
+        return double_where(backend.xp, cond, operands, _one_array(f1), _one_array(other), each)
 
 
 @speaking
@@ -234,10 +239,10 @@ def vectorized_cond(
     xp = backend.xp
     in_true, in_false = _pair(placeholder)
     with _quiet(backend, in_true, in_false):
-        dead = _placeholders(backend, operands, in_true)
-        taken = _on_true(xp, cond, operands, true_fun, dead)
-        dead = _placeholders(backend, operands, in_false)
-        other = _on_false(xp, cond, operands, false_fun, dead)
+        each = _placeholders(backend, operands, in_true)
+        taken = _on_true(xp, cond, operands, true_fun, each)
+        each = _placeholders(backend, operands, in_false)
+        other = _on_false(xp, cond, operands, false_fun, each)
         return _map_leaves(lambda a, b: xp.where(cond, a, b), taken, other)
 
 
@@ -312,15 +317,15 @@ class _Safe:
             msg = f"expected arrays by position, got {', '.join(named)} by name; drop the name"
             raise TypeError(msg)
         args, also = hosted(args, {"fill_value": self.fill_value})
-        xp, *rest = enter(*args, also=tuple(also.values()), complex_too=True)
+        xp, *rest = promote(*args, also=tuple(also.values()), complex_too=True)
         *arrays, fill = rest
-        kept = enter_mask(self.domain(*arrays), arrays[0])
+        kept = promote_mask(self.domain(*arrays), arrays[0])
         for x in arrays:
             kept = xp.logical_or(kept, xp.isnan(x))
         backend = backend_of(*arrays)
-        dead = _placeholders(backend, arrays, self.placeholder)
+        each = _placeholders(backend, arrays, self.placeholder)
         with _quiet(backend, self.placeholder):
-            return double_where(xp, kept, arrays, self.f, fill, dead)
+            return double_where(xp, kept, arrays, self.f, fill, each)
 
     def __repr__(self) -> str:
         return f"make_safe({getattr(self, '__name__', self.f)})"
@@ -341,7 +346,7 @@ def _enter_branches(
     operands, also = tuple(rest[: len(operands)]), tuple(rest[len(operands) :])
     # Without an array there is an np.float64, a Python float too, beside whose owner all is alike.
     like = next((x for x in (cond, *operands, *also) if _is_array(x)), cond)
-    cond = enter_mask(cond, like)
+    cond = promote_mask(cond, like)
     if cond is None:
         msg = "expected a boolean array as condition, got None"
         raise TypeError(msg)
@@ -355,31 +360,31 @@ def _enter_branches(
 
 
 def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
-    """Return what a branch sees in dead entries of each operand."""
-    dead = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
-    if len(dead) != len(operands):
-        msg = f"expected a placeholder for each of {len(operands)} arguments, got {len(dead)}"
+    """Return what a branch sees in entries of each operand that it does not supply."""
+    each = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
+    if len(each) != len(operands):
+        msg = f"expected a placeholder for each of {len(operands)} arguments, got {len(each)}"
         raise ValueError(msg)
-    return tuple(_fitting(backend, d, x) for d, x in zip(dead, operands, strict=True))
+    return tuple(_fitting(backend, p, x) for p, x in zip(each, operands, strict=True))
 
 
-def _fitting(backend: Backend, dead: Any, x: Any) -> Any:
+def _fitting(backend: Backend, placeholder: Any, x: Any) -> Any:
     """Return a placeholder in the dtype of its operand; for None the operand, as a constant."""
     if not _is_array(x):
         return x
-    if dead is None:
+    if placeholder is None:
         return backend.stop_gradient(x)
-    backend_of(dead, x)
-    dead = hosted((dead, x), {})[0][0]
-    if _is_array(dead):
-        backend.check(dead)
-    if _width(dead) > _width(x):
-        given = dtype_name(dead.dtype) if _is_array(dead) else dead
+    backend_of(placeholder, x)
+    placeholder = hosted((placeholder, x), {})[0][0]
+    if _is_array(placeholder):
+        backend.check(placeholder)
+    if _width(placeholder) > _width(x):
+        given = dtype_name(placeholder.dtype) if _is_array(placeholder) else placeholder
         msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {given}"
         raise TypeError(msg)
-    if isinstance(dead, SCALARS) and _width(x) == 0:  # TensorFlow makes no integer of 1.0
-        dead = bool(dead) if dtype_name(x.dtype) == "bool" else int(dead.real)
-    return backend.cast(dead, x.dtype, x)
+    if isinstance(placeholder, SCALARS) and _width(x) == 0:  # TensorFlow makes no integer of 1.0
+        placeholder = bool(placeholder) if dtype_name(x.dtype) == "bool" else int(placeholder.real)
+    return backend.cast(placeholder, x.dtype, x)
 
 
 def _width(x: Any) -> int:
@@ -438,7 +443,7 @@ def _pair(placeholder: Any) -> tuple[Any, Any]:
 
 
 def _quiet(backend: Backend, *placeholders: Any) -> AbstractContextManager[Any]:
-    """Silence warnings only where dead entries enter a branch as they are."""
+    """Silence warnings only where entries not taken enter a branch as they are."""
     every = [q for p in placeholders for q in (p if isinstance(p, tuple) else (p,))]
     return backend.quiet() if any(p is None for p in every) else nullcontext()
 

@@ -731,11 +731,11 @@ SELECTING = {
 
 @pytest.mark.parametrize("way", SELECTING)
 def test_a_function_of_ours_says_that_it_is_a_selection(masked, way):
-    """One that derives from `Selection` has absent entries; the same function without has not."""
-    from safeops._backends.torch.elementwise import Selection
+    """One that derives from `FillingFunction` has absent entries; the same without it has not."""
+    from safeops._backends.torch.elementwise import FillingFunction
 
     found = []
-    for base in (Selection, torch.autograd.Function):
+    for base in (FillingFunction, torch.autograd.Function):
 
         class Kept(base):
             @staticmethod

@@ -121,20 +121,20 @@ class Jax(ArrayAPI):
                 return weak
         return jnp.asarray(x, dtype=dtype)  # a scalar moves to the device of what it meets
 
-    def indices(self, x: Array) -> Array:
+    def as_index(self, x: Array) -> Array:
         """Return whole numbers as integers, of 32 bits unless JAX has been told otherwise."""
         return jnp.asarray(x, dtype=int)
 
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice; XLA makes one collective of two minima."""
-        return self.peak(x, axis) if sign == 1 else -jnp.min(-x, axis=axis, keepdims=True)
+        return self.rough_max(x, axis) if sign == 1 else -jnp.min(-x, axis=axis, keepdims=True)
 
-    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+    def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products up to each entry; those of integers in one dtype."""
         if product and not jnp.issubdtype(x.dtype, jnp.inexact):
             # Products stay in 8 bits, against the standard, but sums do not (jax 0.10.2).
             x = x.astype(jax.eval_shape(jnp.sum, x).dtype)
-        return super().running(x, axis, product=product)
+        return super().cumulative(x, axis, product=product)
 
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; a running sum would gather them."""

@@ -238,11 +238,11 @@ def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
 
 def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
     zero, unreal = _is_unreal(x, p)
-    dead, negative = zero | unreal, x < 0
+    filled, negative = zero | unreal, x < 0
     # By the size, as an exponent of 1e30 and the one below are the same number; and below 0 the
     # exponent is a constant, as x**p is not real beside an integer.
-    size = jnp.where(dead, 1, jnp.abs(x))
-    fixed = jnp.where(dead, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
+    size = jnp.where(filled, 1, jnp.abs(x))
+    fixed = jnp.where(filled, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
     # Here p - 1 loses digits of p, and the power of it can overflow where the slope does not.
     low = (jnp.abs(fixed) < 1) & (size < math.inf)
     slope = fixed * f(size, jnp.where(low, fixed, fixed - 1))

@@ -379,7 +379,7 @@ def _place_in_rows(ufunc: np.ufunc, x: Array) -> Array | None:
     return None if (found == neutral).any() else place
 
 
-def _running(
+def _cumulative(
     ufunc: np.ufunc,
     neutral: float,
     x: Array,
@@ -467,7 +467,7 @@ KERNELS: dict[str, Function] = {
     "nanmin": partial(_extreme, np.fmin),
     "nanargmax": partial(_place, np.fmax),
     "nanargmin": partial(_place, np.fmin),
-    "nancumsum": partial(_running, np.add, 0.0),
-    "nancumprod": partial(_running, np.multiply, 1.0),
+    "nancumsum": partial(_cumulative, np.add, 0.0),
+    "nancumprod": partial(_cumulative, np.multiply, 1.0),
     "_quantile": _quantile,
 }

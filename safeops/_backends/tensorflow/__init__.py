@@ -545,11 +545,11 @@ def prod(x: Array, axis: Axis, keepdims: Any, *, dtype: DType = None) -> Array:
 
 def _product(x: Array) -> Array:
     product_of_none = tf.cast(tf.shape(x)[-1] == 0, x.dtype)
-    total = _running_product(x)[..., -1:]  # one entry, or none
+    total = _cumulative_product(x)[..., -1:]  # one entry, or none
     return tf.reduce_sum(total, -1, keepdims=True) + product_of_none
 
 
-def _running_product(x: Array) -> Array:
+def _cumulative_product(x: Array) -> Array:
     # By doubling. tf.custom_gradient would allow a faster value, but a tape in its backward pass is
     # 0 for ForwardAccumulator.
     places, one = tf.range(tf.shape(x)[-1]), tf.constant(1, x.dtype)
@@ -588,7 +588,7 @@ def cumulative_prod(x: Array, *, dtype: DType = None) -> Array:
     """Return the products of the first entries, with all their derivatives."""
     # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros. And XLA has none
     # of complex numbers and of uint64.
-    return _running_product(_accumulator(x, dtype))
+    return _cumulative_product(_accumulator(x, dtype))
 
 
 # Order
@@ -727,7 +727,7 @@ class TensorFlow(ArrayAPI):
         x = loses(function, x, axis) if x.dtype in REAL else x
         return super().extreme(x, axis, sign)
 
-    def peak(self, x: Array, axis: Axis) -> Array:
+    def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; XLA passes over NaN."""
         return tf.reduce_max(x, axis, keepdims=True)
 

@@ -11,7 +11,7 @@ import torch
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.torch import elementwise, reductions, slopes
-from safeops._backends.torch.reductions import loses, product, running_product
+from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function
 
@@ -79,15 +79,15 @@ class Torch(ArrayAPI):
         rank = x.ndim
         axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
         kept = [1 if a in {b % rank for b in axes} else n for a, n in enumerate(x.shape)]
-        return product(self.merged(x, axis)).reshape(kept)
+        return product(self.flatten_axes(x, axis)).reshape(kept)
 
-    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+    def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
         if not product:
             return torch.cumsum(x, axis)  # torch.compile warns of a cache in array_api_compat's
         if not (x.is_floating_point() or x.is_complex()):
             return torch.cumprod(x, axis)
-        return running_product(x.movedim(axis, -1)).movedim(-1, axis)
+        return cumulative_product(x.movedim(axis, -1)).movedim(-1, axis)
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` detached."""

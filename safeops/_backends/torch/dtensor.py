@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from safeops._backends.torch import Torch
-from safeops._backends.torch.reductions import loses, running_product
+from safeops._backends.torch.reductions import cumulative_product, loses
 from safeops._typing import Array, Axis, Function
 
 
@@ -133,25 +133,25 @@ class Sharded(Torch):
             x = loses(x, axes, sign)
         return reduced((torch.amax if sign > 0 else torch.amin)(x, axes, keepdim=True))
 
-    def merged(self, x: Array, axis: Axis) -> Array:
+    def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last; they are whole on each rank then."""
         axes = from_front(x, axis)
-        return super().merged(gathered(x, axes), axes or None)
+        return super().flatten_axes(gathered(x, axes), axes or None)
 
     def product(self, x: Array, axis: Axis) -> Array:
         """Return the product of each slice, axes kept; with a slope where they are whole."""
         for a in from_front(x, axis):
             if x.requires_grad:
                 moved = gathered(x, (a,)).movedim(a, -1)
-                x = running_product(moved)[..., -1:].movedim(-1, a)
+                x = cumulative_product(moved)[..., -1:].movedim(-1, a)
             else:
                 x = reduced(torch.prod(x, a, keepdim=True))
         return x
 
-    def running(self, x: Array, axis: int, *, product: bool) -> Array:
+    def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return the sums or products of the entries up to each."""
         (axis,) = from_front(x, axis)
-        return super().running(gathered(x, (axis,)), axis, product=product)
+        return super().cumulative(gathered(x, (axis,)), axis, product=product)
 
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis, of which each rank knows its own."""

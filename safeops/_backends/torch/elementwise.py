@@ -37,14 +37,14 @@ _threshold_into: Function = torch.ops.aten.threshold_backward.grad_input
 _softmax_backward: Function = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001  (there is no public name)
 
 
-def _zero_below(x: Array, size: Array, bound: float, into: Array | None = None) -> Array:
+def _zero_where_at_most(x: Array, size: Array, bound: float, into: Array | None = None) -> Array:
     """Return ``where(size <= bound, 0, x)``, in the memory of `into` if that may be written."""
-    if into is not None and _reused(into, x):
+    if into is not None and _out_option(into, x):
         return _threshold_into(x, size, bound, grad_input=into)
     return _threshold_backward(x, size, bound)
 
 
-def _reused(x: Array, *others: Array) -> dict[str, Array]:
+def _out_option(x: Array, *others: Array) -> dict[str, Array]:
     """Return the option by which a function of both writes into x, if nothing keeps or sees it."""
     if torch.is_grad_enabled() or _has_mode() or _is_watched():
         return {}
@@ -79,7 +79,7 @@ def _constant_below(x: Array, size: Array, bound: float) -> Array:
     """Return x, whose own slope is 0 where ``size <= bound``."""
     if not _records(x):
         return x
-    return x.detach() + _zero_below(x - x.detach(), size, bound)
+    return x.detach() + _zero_where_at_most(x - x.detach(), size, bound)
 
 
 def _records(*args: Any) -> bool:
@@ -87,7 +87,7 @@ def _records(*args: Any) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
-def _last_zero(x: Array) -> float:
+def _largest_zero(x: Array) -> float:
     """Return the largest number that counts as zero, just below the smallest normal one."""
     bound = _LIMITS[x.dtype]
     return bound.smallest_normal * (1 - bound.eps)
@@ -130,7 +130,7 @@ _KEYS: Any = torch._C._TorchDispatchModeKey  # noqa: SLF001  (there is no public
 _TRACERS = (_KEYS.PROXY, _KEYS.FAKE, _KEYS.FUNCTIONAL)
 
 
-class Selection(torch.autograd.Function):
+class FillingFunction(torch.autograd.Function):
     """
     A function with its own derivative, which is 0 where a fill stands: it leaves entries out.
 
@@ -153,7 +153,7 @@ class Selection(torch.autograd.Function):
         raise NotImplementedError
 
 
-class _Quotient(Selection):
+class _Quotient(FillingFunction):
     @classmethod
     def of(cls, *args: Any) -> Array:
         """Return the value: of a batch, or within a transform, by a double where."""
@@ -164,7 +164,7 @@ class _Quotient(Selection):
     @staticmethod
     def value(x: Array, y: Array) -> Array:
         out, size = x / y, y.abs()
-        return _zero_below(out, size, _last_zero(y), out)
+        return _zero_where_at_most(out, size, _largest_zero(y), out)
 
     @staticmethod
     def forward(ctx: Any, x: Array, y: Array) -> Array:
@@ -175,19 +175,19 @@ class _Quotient(Selection):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array | None, Array | None]:
         x, y = ctx.saved_tensors
-        size, last = y.abs(), _last_zero(y)
+        size, last = y.abs(), _largest_zero(y)
         # The fill at the end will do, but for the derivatives of each quotient.
         divide = _Quotient.of if _records(x, y, cotangent) else torch.div
         to_x = to_y = None
         if ctx.needs_input_grad[0]:
             to_x = divide(cotangent, y)
-            to_x = _zero_below(to_x, size, last, to_x)
+            to_x = _zero_where_at_most(to_x, size, last, to_x)
         if ctx.needs_input_grad[1]:
             to_y = divide(x, y)
-            reused = _reused(to_y, y, cotangent)
+            reused = _out_option(to_y, y, cotangent)
             to_y = divide(to_y, y, **reused)
             to_y = torch.addcmul(y.new_zeros(()), to_y, cotangent, value=-1, **reused)
-            to_y = _zero_below(to_y, size, last, to_y)
+            to_y = _zero_where_at_most(to_y, size, last, to_y)
         return to_x, to_y
 
 
@@ -216,10 +216,10 @@ def _is_zero(fill_value: Any) -> bool:
     return type(fill_value) in (int, float) and fill_value == 0 and math.copysign(1, fill_value) > 0
 
 
-class _Root(Selection):
+class _Root(FillingFunction):
     @staticmethod
     def value(x: Array) -> Array:
-        return _threshold(x, _last_zero(x), 0.0).sqrt_()
+        return _threshold(x, _largest_zero(x), 0.0).sqrt_()
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
@@ -231,9 +231,9 @@ class _Root(Selection):
     def backward(ctx: Any, cotangent: Array) -> Array:
         (out,) = ctx.saved_tensors
         slope = _threshold(out, 0.0, 0.5)
-        slope = torch.mul(slope, 2.0, **_reused(slope))
-        slope = torch.div(cotangent, slope, **_reused(slope, cotangent))
-        return _zero_below(slope, out, 0.0, slope)
+        slope = torch.mul(slope, 2.0, **_out_option(slope))
+        slope = torch.div(cotangent, slope, **_out_option(slope, cotangent))
+        return _zero_where_at_most(slope, out, 0.0, slope)
 
 
 def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -259,22 +259,22 @@ def _natural(bound: Limits) -> float:
 
 
 _LOGARITHMS = {
-    "safe_log": _Kind(torch.log_, lambda x: x, _last_zero, _natural, 1.0),
-    "safe_log2": _Kind(torch.log2_, lambda x: x * math.log(2.0), _last_zero, _natural, 1.0),
-    "safe_log10": _Kind(torch.log10_, lambda x: x * math.log(10.0), _last_zero, _natural, 1.0),
+    "safe_log": _Kind(torch.log_, lambda x: x, _largest_zero, _natural, 1.0),
+    "safe_log2": _Kind(torch.log2_, lambda x: x * math.log(2.0), _largest_zero, _natural, 1.0),
+    "safe_log10": _Kind(torch.log10_, lambda x: x * math.log(10.0), _largest_zero, _natural, 1.0),
     "safe_log1p": _Kind(
         torch.log1p_, lambda x: 1.0 + x, _last_minus_one, lambda bound: bound.eps / 2 - 1, 0.0
     ),
 }
 
 
-class _Logarithm(Selection):
+class _Logarithm(FillingFunction):
     @staticmethod
     def value(x: Array, kind: _Kind, fills: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
         if not fills:
             return kind.log(_threshold(x, kind.last(x), kind.least(_LIMITS[x.dtype])))
         out = kind.log(_threshold(x, kind.last(x), kind.harmless))
-        return _zero_below(out, x, kind.last(x), out)
+        return _zero_where_at_most(out, x, kind.last(x), out)
 
     @staticmethod
     def forward(ctx: Any, x: Array, kind: _Kind, fills: bool) -> Array:  # noqa: FBT001  (as above)
@@ -286,8 +286,8 @@ class _Logarithm(Selection):
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
         (x,), kind = ctx.saved_tensors, ctx.kind
         slope = kind.divisor(_threshold(x, kind.last(x), kind.harmless))
-        slope = torch.div(cotangent, slope, **_reused(slope, cotangent))
-        return _zero_below(slope, x, kind.last(x), slope), None, None
+        slope = torch.div(cotangent, slope, **_out_option(slope, cotangent))
+        return _zero_where_at_most(slope, x, kind.last(x), slope), None, None
 
 
 def _logarithm(kind: _Kind, x: Array, *, fill_value: Any = None) -> Array | None:
@@ -296,7 +296,7 @@ def _logarithm(kind: _Kind, x: Array, *, fill_value: Any = None) -> Array | None
     return _Logarithm.of(x, kind, fill_value is not None)
 
 
-class _Exponential(Selection):
+class _Exponential(FillingFunction):
     @staticmethod
     def value(x: Array) -> Array:
         return x.exp().clamp_(max=_LIMITS[x.dtype].max)
@@ -311,15 +311,15 @@ class _Exponential(Selection):
     def backward(ctx: Any, cotangent: Array) -> Array:
         (out,) = ctx.saved_tensors
         size = -out
-        slope = _zero_below(cotangent, size, -_LIMITS[out.dtype].max, size)
-        return torch.mul(slope, out, **_reused(slope))
+        slope = _zero_where_at_most(cotangent, size, -_LIMITS[out.dtype].max, size)
+        return torch.mul(slope, out, **_out_option(slope))
 
 
 def _exponential(x: Array) -> Array | None:
     return _Exponential.of(x) if _are_plain(x) else None
 
 
-class _Power(Selection):
+class _Power(FillingFunction):
     """Power of what is 0 or a normal positive number; 0 where it is infinite at 0."""
 
     @staticmethod
@@ -329,7 +329,7 @@ class _Power(Selection):
             return out
         # Negative where x is 0 and p negative, and there only.
         real = torch.maximum(x.sign().sub_(0.5), p.sign())
-        return _zero_below(out, real, -0.25)
+        return _zero_where_at_most(out, real, -0.25)
 
     @staticmethod
     def forward(ctx: Any, x: Array, p: Array) -> Array:
@@ -345,10 +345,10 @@ class _Power(Selection):
             factor, base = _of_slope(x, p)
             to_x = cotangent * factor * _Power.of(base, p - 1.0)
             used = torch.maximum(_ones_where(p, 1.0), _ones_where(p, 2.0))
-            to_x = _zero_below(to_x, torch.maximum(x.detach(), used), 0.0)
+            to_x = _zero_where_at_most(to_x, torch.maximum(x.detach(), used), 0.0)
         if not ctx.needs_input_grad[1]:
             return to_x, None
-        return to_x, _zero_below(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
+        return to_x, _zero_where_at_most(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
 
 
 def _of_slope(x: Array, p: Array) -> tuple[Array, Array]:
@@ -368,7 +368,7 @@ def _power(x: Array, p: Any) -> Array | None:
     elif type(p) not in _PLAIN or not _are_plain(x, p):
         return None
     base = x.detach()
-    usual = _are_equal(_threshold(base, _last_zero(x), 0.0), base)
+    usual = _are_equal(_threshold(base, _largest_zero(x), 0.0), base)
     if not usual or not _are_finite(x, p):
         return None
     if x.shape != p.shape:
@@ -409,12 +409,12 @@ def _are_finite(*args: Array) -> bool:
     return all(math.isfinite(x.detach().sum().item()) for x in args)
 
 
-class _TimesLog(Selection):
+class _TimesLog(FillingFunction):
     """Product with a logarithm, of finite arguments, the first 0 where the second is not above."""
 
     @staticmethod
     def value(x: Array, y: Array) -> Array:
-        return x * _threshold(y, _last_zero(y), 1.0).log_()
+        return x * _threshold(y, _largest_zero(y), 1.0).log_()
 
     @staticmethod
     def forward(ctx: Any, x: Array, y: Array) -> Array:
@@ -424,13 +424,13 @@ class _TimesLog(Selection):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, Array]:
         x, y = ctx.saved_tensors
-        last = _last_zero(y)
+        last = _largest_zero(y)
         inside = _threshold(y, last, 1.0)
         to_y = x / inside
-        to_y = torch.mul(to_y, cotangent, **_reused(to_y, x, inside, cotangent))
-        to_x = torch.log(inside, **_reused(inside))
-        to_x = torch.mul(to_x, cotangent, **_reused(to_x, cotangent))
-        return _zero_below(to_x, y, last, to_x), _zero_below(to_y, y, last, to_y)
+        to_y = torch.mul(to_y, cotangent, **_out_option(to_y, x, inside, cotangent))
+        to_x = torch.log(inside, **_out_option(inside))
+        to_x = torch.mul(to_x, cotangent, **_out_option(to_x, cotangent))
+        return _zero_where_at_most(to_x, y, last, to_x), _zero_where_at_most(to_y, y, last, to_y)
 
 
 def _times_log(x: Array, y: Array) -> Array | None:
@@ -439,13 +439,13 @@ def _times_log(x: Array, y: Array) -> Array | None:
     if x.shape != y.shape:
         x, y = torch.broadcast_tensors(x, y)
     factor = x.detach()
-    if not _are_equal(_zero_below(factor, y.detach(), _last_zero(y)), factor):
+    if not _are_equal(_zero_where_at_most(factor, y.detach(), _largest_zero(y)), factor):
         return None  # an infinite product
     out = _TimesLog.of(x, y)
     return out if _are_finite(out) else None
 
 
-class _Norm(Selection):
+class _Norm(FillingFunction):
     @staticmethod
     def value(x: Array, axis: Axis) -> Array:
         last = isinstance(axis, int) and axis in (-1, x.ndim - 1)
@@ -464,9 +464,11 @@ class _Norm(Selection):
         x, out = ctx.saved_tensors
         length = _threshold(out, 0.0, 1.0)
         if x.numel() > _FEW and _is_quotient_in_range(cotangent, length):
-            return x * _zero_below(cotangent / length, out, 0.0), None
+            return x * _zero_where_at_most(cotangent / length, out, 0.0), None
         slope = x / length
-        slope = torch.mul(slope, _zero_below(cotangent, out, 0.0), **_reused(slope, cotangent))
+        slope = torch.mul(
+            slope, _zero_where_at_most(cotangent, out, 0.0), **_out_option(slope, cotangent)
+        )
         return slope, None
 
 
@@ -508,7 +510,7 @@ def _is_in_range(x: Array, norm: Array, axis: Axis) -> bool:
     if isinstance(axis, int) and x.numel() > _FEW:
         return not x.detach().movedim(axis, -1)[norm.squeeze(axis) < least].any()
     peak = x.detach().abs().amax(() if axis is None else axis, keepdim=True)
-    return _zero_below(peak, -norm, -least).amax().item() == 0
+    return _zero_where_at_most(peak, -norm, -least).amax().item() == 0
 
 
 def _dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
@@ -516,7 +518,7 @@ def _dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
     return x if keepdims else x.reshape(()) if axis is None else x.squeeze(axis)
 
 
-class _Softmax(Selection):
+class _Softmax(FillingFunction):
     @staticmethod
     def value(x: Array, where: Array | None, axis: int) -> Array:
         return _Softmax.of_kept(_Softmax.inside(x, where), axis)
@@ -547,7 +549,7 @@ class _Softmax(Selection):
         out, absent = ctx.saved_tensors
         slope = _softmax_backward(cotangent, out, ctx.axis, out.dtype)
         if absent is not None:
-            slope = _zero_below(slope, absent.logical_not().to(slope.dtype), 0.5)
+            slope = _zero_where_at_most(slope, absent.logical_not().to(slope.dtype), 0.5)
         return slope, None, None
 
 

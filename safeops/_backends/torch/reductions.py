@@ -12,7 +12,7 @@ import torch
 from torch.autograd import forward_ad
 
 from safeops._backends.torch.elementwise import (
-    Selection,
+    FillingFunction,
     _are_finite,
     _are_plain,
     _dropped,
@@ -23,7 +23,7 @@ from safeops._backends.torch.elementwise import (
     _ones_where,
     _records,
     _unseen,
-    _zero_below,
+    _zero_where_at_most,
 )
 from safeops._typing import Array, Axis, Function
 
@@ -33,7 +33,7 @@ def _present(x: Array) -> Array:
     return _ones_where(x, x.detach())
 
 
-class _Nansum(Selection):
+class _Nansum(FillingFunction):
     """
     `torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN.
 
@@ -52,10 +52,12 @@ class _Nansum(Selection):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
         (kept,) = ctx.saved_tensors
-        return _zero_below(cotangent.expand(kept.shape), kept.to(cotangent.dtype), 0.5), None
+        return _zero_where_at_most(
+            cotangent.expand(kept.shape), kept.to(cotangent.dtype), 0.5
+        ), None
 
 
-class _Centred(Selection):
+class _Centred(FillingFunction):
     """Distances from the mean of a slice, 0 where absent; a projection, and so its own adjoint."""
 
     @staticmethod
@@ -63,7 +65,7 @@ class _Centred(Selection):
         # From the largest entry first: that of a constant slice is exactly 0.
         away = x - _Extreme.value(x, axis, 1, skips=True)
         away -= torch.nansum(away, axis, keepdim=True) / number
-        return _zero_below(away, _present(x), 0.5, away)
+        return _zero_where_at_most(away, _present(x), 0.5, away)
 
     @staticmethod
     def forward(ctx: Any, x: Array, axis: Axis, number: Array) -> Array:
@@ -75,12 +77,12 @@ class _Centred(Selection):
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
         kept, number = ctx.saved_tensors
         kept = kept.to(cotangent.dtype)
-        mean = _zero_below(cotangent, kept, 0.5).sum(ctx.axis, keepdim=True) / number
+        mean = _zero_where_at_most(cotangent, kept, 0.5).sum(ctx.axis, keepdim=True) / number
         slope = cotangent - mean
-        return _zero_below(slope, kept, 0.5, slope), None, None
+        return _zero_where_at_most(slope, kept, 0.5, slope), None, None
 
 
-class _Extreme(Selection):
+class _Extreme(FillingFunction):
     """Largest or smallest entry, whose ties share evenly; NaN counts unless it `skips` that."""
 
     @staticmethod
@@ -101,7 +103,7 @@ class _Extreme(Selection):
         x, out = ctx.saved_tensors
         ties = _ones_where(x, out.detach())
         share = cotangent / ties.sum(ctx.axis, keepdim=True)
-        return _zero_below(share.expand(x.shape), ties, 0.5), None, None, None
+        return _zero_where_at_most(share.expand(x.shape), ties, 0.5), None, None, None
 
 
 class _Product(torch.autograd.Function):
@@ -122,7 +124,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, cotangent: Array) -> Array:
         x, out = ctx.saved_tensors
         if _records(x, cotangent) or _is_watched():
-            others = _product_of_others(x, running_product)
+            others = _product_of_others(x, cumulative_product)
         elif _is_normal(out):
             others = out / x
         else:
@@ -136,15 +138,15 @@ def _is_normal(x: Array) -> bool:
     return bool((size >= bound.smallest_normal).all() and (size <= bound.max).all())
 
 
-def _product_of_others(x: Array, running: Function) -> Array:
+def _product_of_others(x: Array, cumulative: Function) -> Array:
     """Return for each entry of the last axis the product of those before and behind it."""
     one = torch.ones_like(x[..., :1])
-    before = running(torch.cat((one, x[..., :-1]), -1))
-    behind = running(torch.cat((one, x[..., 1:].flip(-1)), -1)).flip(-1)
+    before = cumulative(torch.cat((one, x[..., :-1]), -1))
+    behind = cumulative(torch.cat((one, x[..., 1:].flip(-1)), -1)).flip(-1)
     return before * behind
 
 
-def running_product(x: Array) -> Array:
+def cumulative_product(x: Array) -> Array:
     """
     Return the products of the entries up to each of the last axis, by doubling.
 
@@ -164,7 +166,7 @@ def product(x: Array) -> Array:
     if torch.compiler.is_compiling() or not (x.is_floating_point() or x.is_complex()):
         return torch.prod(x, -1, keepdim=True)
     if forward_ad._current_level >= 0 and x.shape[-1]:  # noqa: SLF001  (there is no public name)
-        return running_product(x)[..., -1:]
+        return cumulative_product(x)[..., -1:]
     usual = _records(x) and not _is_watched() and _has_memory(x) and not x.is_meta
     return _Product.apply(x) if usual else torch.prod(x, -1, keepdim=True)
 

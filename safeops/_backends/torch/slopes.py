@@ -14,11 +14,11 @@ import torch
 
 from safeops._backends.torch.elementwise import (
     _LIMITS,
-    Selection,
+    FillingFunction,
     _are_plain,
     _Exponential,
-    _reused,
-    _zero_below,
+    _out_option,
+    _zero_where_at_most,
 )
 from safeops._typing import Array, Function
 
@@ -47,7 +47,7 @@ _INVERSES = {
 }
 
 
-class _Clipped(Selection):
+class _Clipped(FillingFunction):
     @staticmethod
     def value(x: Array, kind: _Inverse) -> Array:
         end = kind.end(x)
@@ -63,13 +63,13 @@ class _Clipped(Selection):
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
         (x,), kind = ctx.saved_tensors, ctx.kind
         size = x.detach().abs().neg_()
-        inside = _zero_below(x, size, -1.0)  # 0 at and beyond the ends
+        inside = _zero_where_at_most(x, size, -1.0)  # 0 at and beyond the ends
         divisor = 1.0 + inside
-        divisor = torch.mul(divisor, 1.0 - inside, **_reused(divisor, x))
+        divisor = torch.mul(divisor, 1.0 - inside, **_out_option(divisor, x))
         if kind.of_root:
-            divisor = torch.sqrt(divisor, **_reused(divisor))
-        slope = torch.div(cotangent, divisor, **_reused(divisor, cotangent))
-        slope = _zero_below(slope, size, -1.0, slope)
+            divisor = torch.sqrt(divisor, **_out_option(divisor))
+        slope = torch.div(cotangent, divisor, **_out_option(divisor, cotangent))
+        slope = _zero_where_at_most(slope, size, -1.0, slope)
         return (-slope if kind.sign < 0 else slope), None
 
 
@@ -77,7 +77,7 @@ def _inverse(kind: _Inverse, x: Array) -> Array | None:
     return _Clipped.of(x, kind) if _are_plain(x) else None
 
 
-class _Expm1(Selection):
+class _Expm1(FillingFunction):
     @staticmethod
     def value(x: Array) -> Array:
         return x.expm1().clamp_(max=_LIMITS[x.dtype].max)
@@ -91,9 +91,9 @@ class _Expm1(Selection):
     def backward(ctx: Any, cotangent: Array) -> Array:
         (x,) = ctx.saved_tensors
         size = -x
-        slope = _zero_below(cotangent, size, -_first_overflow(x), size)
+        slope = _zero_where_at_most(cotangent, size, -_first_overflow(x), size)
         power = _Exponential.of(x)
-        return torch.mul(slope, power, **_reused(slope, power))
+        return torch.mul(slope, power, **_out_option(slope, power))
 
 
 def _first_overflow(x: Array) -> float:

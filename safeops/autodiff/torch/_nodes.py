@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.distributed import _functional_collectives as funcol
 
-from safeops._backends.torch.elementwise import Selection
+from safeops._backends.torch.elementwise import FillingFunction
 
 
 def words(text: str) -> frozenset[str]:
@@ -18,7 +18,7 @@ def words(text: str) -> frozenset[str]:
 # Nodes whose forward operation is a selection: in their formulas a 0 means "not used". The same
 # `where(cond, gradient, 0)` in the formula of a norm or of hardtanh is a convention about a slope,
 # and a number. A name that is missing here costs precision, and hides nothing.
-OURS = Selection.__name__  # of all functions of ours that derive from it
+OURS = FillingFunction.__name__  # of all functions of ours that derive from it
 SELECTIONS = words(
     f"""
     {OURS} Where MaskedFill MaskedScatter Maximum Minimum Fmax Fmin Amax Amin Aminmax Max Min Clamp
@@ -55,7 +55,7 @@ def is_custom(node: Any) -> bool:
 
 def is_ours(node: Any) -> bool:
     """Whether a node is that of a function of ours which leaves entries out."""
-    return is_custom(node) and issubclass(node._forward_cls, Selection)  # noqa: SLF001  (there is no public name)
+    return is_custom(node) and issubclass(node._forward_cls, FillingFunction)  # noqa: SLF001  (there is no public name)
 
 
 def in_a_hook(node: Any) -> bool:
