@@ -10,6 +10,7 @@ import real_table
 
 import cases
 import derivatives
+import private_names
 import reductions
 import safeops
 import slices
@@ -67,6 +68,7 @@ def write(docs: Path) -> None:
     made["reference/support.md"] = support_page()
     made |= lint_pages.pages()
     made["reference/masked-classes.md"] = masked_classes.page()
+    made["reference/private-names.md"] = private_names.page()
     made["reference/real-models.md"] = real_table.page()
     titles = {name: FAMILIES[family_of(name)][1] for name in safeops.__all__}
     made["reference/accuracy.md"] = accuracy_page.write(docs / "reference", titles)

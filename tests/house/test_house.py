@@ -39,7 +39,7 @@ LAYERS = (
     ("_typing", "_speech"),
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
-    ("_backends.array_api", "_backends.methods"),
+    ("_backends.array_api", "_backends.methods", "_backends.torch.private"),
     ("_backends.numpy.reductions", "_backends.torch.elementwise", "_backends.jax.rules"),
     ("_backends.numpy.elementwise", "_backends.torch.*", "_backends.jax.programs"),
     ("_backends.dask", "_backends.numpy", "_backends.torch"),

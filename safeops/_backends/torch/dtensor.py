@@ -14,9 +14,8 @@ from typing import Any
 import array_api_compat.torch as xp
 import torch
 from torch.distributed.tensor import DTensor, Replicate
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from safeops._backends.torch import Torch
+from safeops._backends.torch import Torch, private
 from safeops._backends.torch.reductions import cumulative_product, loses
 from safeops._typing import Array, Axis, Function
 
@@ -159,7 +158,7 @@ class Sharded(Torch):
         mesh, kept = x.device_mesh, [1] * x.ndim
         places = [p if p.is_shard() and p.dim == axis else Replicate() for p in x.placements]
         shape = [n if a == axis else 1 for a, n in enumerate(x.shape)]
-        local, offset = compute_local_shape_and_global_offset(shape, mesh, places)
+        local, offset = private.part_of(shape, mesh, places)
         kept[axis] = local[axis]
         here = torch.arange(local[axis], device=x.device).reshape(kept) + offset[axis]
         whole = {"shape": torch.Size(shape), "stride": _strides(shape)}

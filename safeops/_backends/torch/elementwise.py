@@ -17,8 +17,8 @@ from functools import partial, wraps
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import forward_ad
 
+from safeops._backends.torch import private
 from safeops._dtypes import Limits, limits
 from safeops._typing import Array, Axis, Function
 
@@ -34,7 +34,7 @@ _LIMITS = {
 _threshold: Function = torch.threshold
 _threshold_backward: Function = torch.ops.aten.threshold_backward.default
 _threshold_into: Function = torch.ops.aten.threshold_backward.grad_input
-_softmax_backward: Function = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001  (there is no public name)
+_softmax_backward: Function = private.softmax_backward
 
 
 def _zero_where_at_most(x: Array, size: Array, bound: float, into: Array | None = None) -> Array:
@@ -66,7 +66,7 @@ def _has_memory(x: Array) -> bool:
 
 def _has_mode() -> bool:
     """Whether a dispatch mode, such as that of masked autodiff, sees each operation."""
-    return torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001  (there is no public name)
+    return private.dispatch_modes() > 0
 
 
 def _ones_where(x: Array, y: Array | float) -> Array:
@@ -120,13 +120,13 @@ def _is_watched() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)  # noqa: SLF001  (as above)
-        or torch._C._are_functorch_transforms_active()  # noqa: SLF001  (what `apply` asks)
-        or forward_ad._current_level >= 0  # noqa: SLF001  (there is no public name)
+        or any(private.dispatch_mode(key) is not None for key in _TRACERS)
+        or private.in_transform()
+        or private.forward_level() >= 0
     )
 
 
-_KEYS: Any = torch._C._TorchDispatchModeKey  # noqa: SLF001  (there is no public name)
+_KEYS: Any = private.mode_keys
 _TRACERS = (_KEYS.PROXY, _KEYS.FAKE, _KEYS.FUNCTIONAL)
 
 
@@ -383,7 +383,7 @@ def _unseen(ask: Function) -> Function:
     def question(*args: Any) -> Any:
         if not _has_mode():
             return ask(*args)
-        with torch._C._DisableTorchDispatch():  # noqa: SLF001  (there is no public name)
+        with private.without_dispatch():
             return ask(*args)
 
     return question

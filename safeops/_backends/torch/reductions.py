@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.autograd import forward_ad
 
+from safeops._backends.torch import private
 from safeops._backends.torch.elementwise import (
     FillingFunction,
     _are_finite,
@@ -165,7 +165,7 @@ def product(x: Array) -> Array:
     """Return the product of the last axis, kept."""
     if torch.compiler.is_compiling() or not (x.is_floating_point() or x.is_complex()):
         return torch.prod(x, -1, keepdim=True)
-    if forward_ad._current_level >= 0 and x.shape[-1]:  # noqa: SLF001  (there is no public name)
+    if private.forward_level() >= 0 and x.shape[-1]:
         return cumulative_product(x)[..., -1:]
     usual = _records(x) and not _is_watched() and _has_memory(x) and not x.is_meta
     return _Product.apply(x) if usual else torch.prod(x, -1, keepdim=True)

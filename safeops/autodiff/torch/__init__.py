@@ -48,8 +48,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from safeops._backends.torch.private import tree_flatten, tree_unflatten
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning, check_options

@@ -12,10 +12,9 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._decomp import decomposition_table
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from safeops._backends.torch import private
+from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, decomposition_table
 from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
@@ -130,7 +129,7 @@ class Masking(TorchDispatchMode):
             return NotImplemented
         if types and is_shape_alone(types):
             return func(*args, **(kwargs or {}))
-        call = Call(self, func, func._opname, args, kwargs or {})  # noqa: SLF001  (OpOverload has no public name)
+        call = Call(self, func, private.name_of_operation(func), args, kwargs or {})
         if not any(map(is_lazy, args)):
             return self.evaluate(call)
         # Below the dispatcher of Python the bits "conjugate" and "negative" of a view are ignored,
@@ -260,7 +259,7 @@ def rule_of(call: Call) -> Callable[[Call], Any]:
     return RULES.get(name, unknown)
 
 
-Respected = torch._C._SetExcludeDispatchKeyGuard  # noqa: SLF001  (there is no public name)
+Respected = private.without_key
 
 
 def is_lazy(x: Any) -> bool:
@@ -274,12 +273,12 @@ def is_lazy(x: Any) -> bool:
 def is_composite(func: Any) -> bool:
     """Whether an operation is defined by others, in all of its forms."""
     key = DispatchKey.CompositeImplicitAutograd
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))  # noqa: SLF001  (no public name)
+    return bool(private.has_kernel(func.name(), key))
 
 
 def written(call: Call) -> list[Array]:
     """Return the tensors that an operation writes into."""
-    schema = call.func._schema  # noqa: SLF001  (OpOverload has no public schema)
+    schema = private.schema(call.func)
     if not schema.is_mutable:
         return []
     into = {a.name: a.alias_info is not None and a.alias_info.is_write for a in schema.arguments}
@@ -298,7 +297,7 @@ def viewed(call: Call) -> Any:
 
 def into(call: Call) -> Any:
     """Write a result into a tensor: make it, and copy it."""
-    if not call.func._schema.returns:  # noqa: SLF001  (as above; of FSDP2, it has no other form)
+    if not private.schema(call.func).returns:
         call.run()
         return call.mode.state(call.kwargs["out"], active=True)
     rest = {name: x for name, x in call.kwargs.items() if name != "out"}

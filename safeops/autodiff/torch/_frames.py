@@ -7,7 +7,7 @@ nor its name: `floor_` and `fill_` run the very same operations there. The C++ s
 
 import re
 
-import torch
+from safeops._backends.torch import private
 
 COPY_SLICES = "torch::autograd::CopySlices"
 DEEPEST = 96  # frames that are looked through
@@ -27,7 +27,7 @@ def inner_name(operation: str) -> str:
 
 def _named(start: int, count: int) -> tuple[str, int]:
     """Return the formula that is found in some frames, and where it stands."""
-    text = torch._C._get_cpp_backtrace(start, count)  # noqa: SLF001  (there is no public name)
+    text = private.backtrace(start, count)
     above, found, _ = text.partition("CopySlices::apply(")
     *_, (number, name) = [("0", ""), *FORMULA.findall(above)]
     return (name, start + int(number)) if found else ("", start)

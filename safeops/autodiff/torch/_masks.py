@@ -3,8 +3,8 @@
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff.torch._tags import Mask
 

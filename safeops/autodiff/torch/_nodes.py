@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import _functional_collectives as funcol
 
+from safeops._backends.torch import private
 from safeops._backends.torch.elementwise import FillingFunction
 
 
@@ -36,7 +36,7 @@ OVERWRITES = words("Fill Zero CopyBackwards torch::autograd::CopyBackwards")
 def node_name() -> tuple[Any, str]:
     """Return the running node of autograd, and the name of its forward operation."""
     # There is no public way to ask which formula an operation belongs to.
-    node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public name)
+    node = private.current_node()
     if node is None or is_custom(node):  # of which a user chooses the name
         return node, OURS if is_ours(node) else ""
     return node, stem_of(node.name())
@@ -55,7 +55,7 @@ def is_custom(node: Any) -> bool:
 
 def is_ours(node: Any) -> bool:
     """Whether a node is that of a function of ours which leaves entries out."""
-    return is_custom(node) and issubclass(node._forward_cls, FillingFunction)  # noqa: SLF001  (there is no public name)
+    return is_custom(node) and issubclass(private.forward_class(node), FillingFunction)
 
 
 def in_a_hook(node: Any) -> bool:
@@ -70,7 +70,7 @@ def in_a_hook(node: Any) -> bool:
     while frame is not None and is_between(frame.f_code.co_filename):
         frame = frame.f_back
     # A device has a thread of its own, where nothing is below the formula.
-    return frame is not None and frame.f_code.co_name != ENGINE
+    return frame is not None and frame.f_code.co_name != private.ENGINE
 
 
 def is_between(file: str) -> bool:
@@ -86,19 +86,19 @@ def is_foreign(node: Any) -> bool:
 def in_its_method() -> bool:
     """Whether the backward method of a custom function calls an operation, and not a hook."""
     frame: Any = sys._getframe()  # noqa: SLF001  (as above)
-    while frame is not None and frame.f_code.co_name != ENGINE:
+    while frame is not None and frame.f_code.co_name != private.ENGINE:
         if frame.f_code is APPLY:
             return True
         frame = frame.f_back
     return False
 
 
-ENGINE = "_engine_run_backward"
 APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the method
 # Between the engine and an operation there are these files and no other.
 HERE = Path(__file__).parent
 OURS_HERE = frozenset(map(str, {*HERE.rglob("*.py")} - {HERE / "__init__.py"}))
-OWN_FILES = OURS_HERE | {torch._compile.__file__, torch._dynamo.eval_frame.__file__}  # noqa: SLF001  (there is no public name)
+OWN_FILES = OURS_HERE | private.files_of_calls() | {private.__file__}
 # And what DTensor does to run an operation on the part of a rank.
-OWN_FILES |= {torch._ops.__file__, funcol.__file__}  # noqa: SLF001  (as above)
-OF_DTENSOR = str(Path(funcol.__file__).parent / "tensor")
+COLLECTIVES = private.collectives().__file__
+OWN_FILES |= {COLLECTIVES}
+OF_DTENSOR = str(Path(COLLECTIVES).parent / "tensor")

@@ -6,8 +6,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from safeops._backends.torch import private
+from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import PASSED, ZEROS
@@ -52,8 +53,8 @@ def reason_unseen(func: Any, given: Any) -> str | None:
     tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
     if not all(is_dense(x) for x in tensors):
         return "sparse"
-    name = func._opname.removesuffix("_")  # noqa: SLF001  (OpOverload has no public name)
-    if name in RULES or func._opname in PASSED | ZEROS or func.is_view:  # noqa: SLF001  (as above)
+    name = private.name_of_operation(func).removesuffix("_")
+    if name in RULES or private.name_of_operation(func) in PASSED | ZEROS or func.is_view:
         return None
     if name.startswith("mkldnn_rnn"):
         return "mkldnn"
@@ -67,5 +68,5 @@ def is_dense(x: Array) -> bool:
 
 def is_composite(func: Any) -> bool:
     """Whether PyTorch makes an operation of others, which have rules."""
-    key = torch._C.DispatchKey.CompositeImplicitAutograd  # noqa: SLF001  (there is no public name)
+    key = private.DispatchKey.CompositeImplicitAutograd
     return bool(func.has_kernel_for_dispatch_key(key))

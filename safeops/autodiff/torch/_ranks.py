@@ -10,6 +10,7 @@ import torch
 from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import BY_NAMESPACE, Call, unknown
@@ -67,7 +68,7 @@ WAY_OUT = "pass lazy=False, whose one pass is right on all ranks"
 def require_gradients(leaves: Sequence[Array]) -> None:
     """Raise RuntimeError if what is decided by, the gradients, has been taken away."""
     gone = [leaf for leaf in leaves if leaf.grad is None]
-    hooked = any(getattr(leaf, "_post_accumulate_grad_hooks", None) for leaf in gone)
+    hooked = any(private.gradient_hooks(leaf) for leaf in gone)
     if gone and (hooked or in_group() or len(gone) == len(leaves)):
         msg = (
             f"expected gradients to decide by, got {len(gone)} of {len(leaves)} leaves without: a "
@@ -142,7 +143,7 @@ def reduced(call: Call) -> Any:
         return value
     for x in tensors_of(call.args[0]):  # their schemas do not say what they write into (2.13)
         call.mode.state(x, active=True)
-    node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public name)
+    node = private.current_node()
     last = node is None or name_of(node) in LAST
     if any(map(is_partial, call.masks.values())) and not last:
         tell_once(call)
@@ -189,7 +190,7 @@ def exchanged(call: Call) -> Any:
     value = call.run()
     mask = spread(call.active(0), call.args[0]).to(torch.uint8).contiguous()
     rest = ["max" if x in SUMS else x for x in call.args[1:]]
-    active = torch.ops._c10d_functional.wait_tensor(call.func(mask, *rest))  # noqa: SLF001  (a name of PyTorch)
+    active = private.wait_tensor(call.func(mask, *rest))
     call.mode.state(value, folded(active != 0))
     return value
 

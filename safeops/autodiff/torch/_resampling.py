@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, aten, unknown
 from safeops.autodiff.torch._masks import any_over, is_finite, spread
@@ -14,8 +15,8 @@ from safeops.autodiff.torch._masks import any_over, is_finite, spread
 KINDS: dict[str, tuple[Callable[..., Array], tuple[int, ...]]] = {
     "linear": (aten.upsample_linear1d, (1,)),
     "bicubic": (aten.upsample_bicubic2d, (-1, 1, 2)),
-    "antialiased": (aten._upsample_bilinear2d_aa, (-1, 1)),  # noqa: SLF001  (its name)
-    "antialiased cubic": (aten._upsample_bicubic2d_aa, (-2, -1, 1, 2)),  # noqa: SLF001  (its name)
+    "antialiased": (private.upsample_linear, (-1, 1)),
+    "antialiased cubic": (private.upsample_cubic, (-2, -1, 1, 2)),
 }
 KIND = {
     "upsample_linear1d_backward": "linear",

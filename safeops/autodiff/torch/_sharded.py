@@ -3,10 +3,12 @@
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from safeops._backends.torch import private
 from safeops._typing import Array
+
+AsyncCollectiveTensor: Any = private.collectives().AsyncCollectiveTensor
+FakeTensor: Any = private.fake_tensor()
 
 
 def is_sharded(x: Any) -> bool:
@@ -27,7 +29,7 @@ def is_shape_alone(types: Any) -> bool:
 def local_of(x: Any) -> Any:
     """Return the part of a DTensor on this rank, any other tensor as it is."""
     if is_sharded(x):
-        x = x._local_tensor  # noqa: SLF001  (`to_local` is a new view, on the graph)
+        x = private.local_tensor(x)
     return x.trigger_wait() if isinstance(x, AsyncCollectiveTensor) else x
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._contractions import met_by
 from safeops.autodiff.torch._evaluator import Call, unknown
@@ -36,7 +37,7 @@ def sparse_matrix(call: Call) -> Any:
 
 def stored(x: Array) -> Array:
     """Return the numbers that a sparse tensor holds."""
-    return x._values() if x.layout is torch.sparse_coo else x.values()  # noqa: SLF001  (the public one wants them sorted)
+    return private.stored_values(x) if x.layout is torch.sparse_coo else x.values()
 
 
 def with_stored(x: Array, numbers: Array) -> Array:

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 
 # True: all entries are active, and there is nothing to do. None: this is no cotangent.
@@ -47,7 +48,7 @@ class Tags:
         """Return the entry of the storage of a tensor."""
         if not self.entries or not is_plain(x) or not is_number(x):
             return None
-        return self.entries.get(x.untyped_storage()._cdata)  # noqa: SLF001  (its identity)
+        return self.entries.get(private.storage_id(x.untyped_storage()))
 
     def read(self, x: Array) -> Mask | None:
         """Return what is active in a tensor."""
@@ -73,7 +74,7 @@ class Tags:
             return
         storage = x.untyped_storage()
         size = x.element_size()
-        earlier = self.entries.get(storage._cdata)  # noqa: SLF001  (there is no public name)
+        earlier = self.entries.get(private.storage_id(storage))
         count = storage.nbytes() // size
         if active is True and (earlier is None or earlier.active is True):
             flat: Mask = True
@@ -109,7 +110,7 @@ class Tags:
 
     def drop(self, x: Array) -> None:
         """Forget a storage."""
-        self.entries.pop(x.untyped_storage()._cdata, None)  # noqa: SLF001  (there is no public name)
+        self.entries.pop(private.storage_id(x.untyped_storage()), None)
 
     def forget_the_dead(self) -> None:
         """Forget storages that nobody holds."""
@@ -135,13 +136,13 @@ class Tags:
             self.write(x, active=True)
             entry = self.find(x)
         if entry is not None:
-            key = x.untyped_storage()._cdata  # noqa: SLF001  (there is no public name)
+            key = private.storage_id(x.untyped_storage())
             self.entries[key] = replace(entry, accumulated=not has_graph)
 
 
 def is_accumulating() -> bool:
     """Whether the engine adds to the gradient of a leaf."""
-    node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+    node = private.current_node()
     return node is not None and name_of(node) == "torch::autograd::AccumulateGrad"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from safeops._backends.torch import private
 from safeops.autodiff._explain.locations import Location
 from safeops.autodiff._explain.rewrites import OF_ENTRIES
 from safeops.autodiff.torch._explain.lines import Record, record_of
@@ -23,7 +24,7 @@ class Causes:
     def __post_init__(self) -> None:
         """Group the nodes by the operation that was given the NaN first."""
         first: dict[int, Any] = {}
-        for node in sorted(self.met, key=lambda n: n._sequence_nr()):  # noqa: SLF001  (there is no public name)
+        for node in sorted(self.met, key=private.number_of_node):
             record = record_of(node)
             if record is None or not self.is_given(node, record):
                 continue
@@ -63,7 +64,7 @@ class Causes:
 
 def origin_of(node: Any, record: Record) -> Record:
     """Return the record of the first operation on the way of a NaN to a node."""
-    found = [(node._sequence_nr(), record)]  # noqa: SLF001  (there is no public name)
+    found = [(private.number_of_node(node), record)]
     stack, met = [(node, record)], {node}
     while stack:
         child, record = stack.pop()
@@ -76,5 +77,5 @@ def origin_of(node: Any, record: Record) -> Record:
                 stack.append((parent, record))
             elif other.bad is not None and other.what == "nan":
                 stack.append((parent, other))
-                found.append((parent._sequence_nr(), other))  # noqa: SLF001  (as above)
+                found.append((private.number_of_node(parent), other))
     return min(found, key=lambda pair: pair[0])[1]

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from safeops._backends.torch import private
+from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff._explain.locations import Location, frame_of_user, location_of
 from safeops.autodiff._explain.rewrites import OF_ENTRIES
@@ -71,7 +71,7 @@ class RecordLines(TorchFunctionMode):
         if torch.compiler.is_compiling():  # what is traced into a kernel has no nodes
             return func(*args, **(kwargs or {}))
         # There is no public way to ask which nodes are new.
-        first = torch.autograd._get_sequence_nr()  # noqa: SLF001  (there is no public name)
+        first = private.next_number()
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if name in IGNORED:
@@ -89,7 +89,7 @@ class RecordLines(TorchFunctionMode):
     def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:
         """Write a record on the new nodes."""
         if in_a_transform():  # whose tensors have neither numbers nor nodes
-            last = torch.autograd._get_sequence_nr()  # noqa: SLF001  (there is no public name)
+            last = private.next_number()
             self.inside.append((first, last, record))
             del self.inside[: -self.longest]
             return
@@ -101,11 +101,11 @@ class RecordLines(TorchFunctionMode):
 
     def label(self, x: Array, record: Record, first: int) -> None:
         """Write a record on the nodes that were made since, and on those from a transform."""
-        bases = [x] if x._base is None else [x, x._base]  # noqa: SLF001  (there is no public name)
+        bases = [x] if private.base_of(x) is None else [x, private.base_of(x)]
         stack = [node for node in map(node_of, bases) if node is not None]
         while stack:
             node = stack.pop()
-            number = node._sequence_nr()  # noqa: SLF001  (there is no public name)
+            number = private.number_of_node(node)
             if KEY in node.metadata or number >= LEAF:
                 continue
             found = record if number >= first else self.record_inside(number)
@@ -166,9 +166,9 @@ def node_of(x: Array) -> Any:
 @contextmanager
 def unseen() -> Iterator[None]:
     """Let the watching call operations that neither classes nor modes of the program see."""
-    modes = torch._C._len_torch_dispatch_stack()  # noqa: SLF001  (there is no public name)
-    others = _disable_current_modes() if modes else nullcontext()
-    with torch._C.DisableTorchFunction(), others:  # noqa: SLF001  (there is no public name)
+    modes = private.dispatch_modes()
+    others = private.without_modes() if modes else nullcontext()
+    with private.without_functions(), others:
         yield
 
 
@@ -211,7 +211,7 @@ def not_finite(x: Array) -> Array | None:
 def stored(x: Array) -> Array:
     """Return the entries that a tensor stores, in a dtype that has sums."""
     if x.layout is torch.sparse_coo:
-        return x._values()  # noqa: SLF001  (the public one raises before the entries are merged)
+        return private.stored_values(x)
     x = x if x.layout is torch.strided else x.values()
     return x.float() if x.element_size() == 1 else x
 
@@ -238,7 +238,7 @@ def what_of(values: Array, first: str = "inf") -> str:
 def in_a_transform() -> bool:
     """Whether a transform of torch.func is at work."""
     # There is no public way to ask.
-    return torch._C._functorch.peek_interpreter_stack() is not None  # noqa: SLF001  (there is no public name)
+    return private.peek_transform() is not None
 
 
 # The number of the node that accumulates into a leaf is as large as can be.

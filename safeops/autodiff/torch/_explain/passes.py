@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
+from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report
 from safeops.autodiff.torch._explain.lines import RecordLines

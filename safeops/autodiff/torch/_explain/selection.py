@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.rewrites import OF_ENTRIES
 from safeops.autodiff.torch._explain.names import operation_of
@@ -90,7 +91,7 @@ class Search:
         if is_of_entries(node):
             return entries
         if operation_of(node) == "convolution" and i == 0:
-            return through_windows(saved_options(node), node._saved_weight, entries, 0)  # noqa: SLF001  (PyTorch's name for what it saved)
+            return through_windows(saved_options(node), private.saved(node, "weight"), entries, 0)
         if is_custom(node):
             return None
         ones = [None if x is None else x.requires_grad_() for x in ones_like(self.seen[node])]
@@ -115,7 +116,7 @@ def is_of_entries(node: Any) -> bool:
 def saved_options(node: Any) -> tuple[Any, ...]:
     """Return stride, padding, dilation, whether it is a transposed one, the rest, the groups."""
     names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-    return tuple(getattr(node, f"_saved_{name}") for name in names)
+    return tuple(private.saved(node, name) for name in names)
 
 
 def absent_in(x: Sight) -> Array:

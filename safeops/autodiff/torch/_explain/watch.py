@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from safeops._backends.torch import private
+from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff.torch._contractions import HALF, contract, convolve_backward, matrix
 from safeops.autodiff.torch._evaluator import Call, Masking
@@ -100,7 +101,7 @@ class Watching(Masking):
         """Run one operation; what the watching itself does is none of the backward pass."""
         if self.paused:
             return func(*args, **(kwargs or {}))
-        if RULES.get(func._opname) in CONTRACTIONS:  # noqa: SLF001  (OpOverload has no public name)
+        if RULES.get(private.name_of_operation(func)) in CONTRACTIONS:
             self.note_coefficients(func, args)
         self.note_unseen(func, (args, kwargs))
         return super().__torch_dispatch__(func, types, args, kwargs)
@@ -123,7 +124,7 @@ class Watching(Masking):
 
     def note_coefficients(self, func: Any, args: Sequence[Any]) -> None:
         """Keep what a product sums up with absent entries beside it."""
-        is_windows = RULES[func._opname] is convolve_backward  # noqa: SLF001  (as above)
+        is_windows = RULES[private.name_of_operation(func)] is convolve_backward
         factors = args[: 3 if is_windows else 2]
         masks = [self.active(x) for x in factors]
         absent = next((m for m in masks if is_partial(m)), None)
@@ -138,7 +139,7 @@ class Watching(Masking):
 
     def keep(self, found: "Blocked") -> None:
         """Keep the largest set of entries for each node."""
-        node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+        node = private.current_node()
         earlier = self.blocked.get(node)
         if node is not None and found.size > (0 if earlier is None else earlier.size):
             self.blocked[node] = found
@@ -152,7 +153,7 @@ class Watching(Masking):
 
     def keep_unseen(self, reason: str) -> None:
         """Keep the running node."""
-        node = torch._C._current_autograd_node()  # noqa: SLF001  (there is no public way to ask)
+        node = private.current_node()
         if node is not None:
             self.unseen.setdefault(node, reason)
 
