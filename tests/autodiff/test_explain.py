@@ -16,6 +16,7 @@ from safeops._backends import load
 from safeops._cli import demo
 from safeops.autodiff import Finding, explain, grad
 from safeops.autodiff._explain.locations import is_library, location
+from safeops.autodiff._explain.names import OPERATIONS
 from safeops.autodiff._explain.report import make_report
 
 PROGRAMS = pytest.mark.parametrize("case", explained.CASES, ids=lambda case: case.f.__name__)
@@ -395,3 +396,11 @@ def test_the_house_is_no_user():
     assert is_library(np.__file__)
     assert is_library(inspect.__file__)
     assert not is_library(__file__)
+
+
+def test_an_operation_has_one_row():
+    """No name stands in two rows, and each row that promises a safe function has it."""
+    names = [name for row in OPERATIONS for name in row.names]
+
+    assert len(names) == len(set(names))
+    assert [row.safe for row in OPERATIONS if row.safe and not hasattr(safeops, row.safe)] == []

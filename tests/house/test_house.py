@@ -60,7 +60,8 @@ LAYERS = (
     ("nan_reductions",),
     ("testing",),
     # What explains, without a framework.
-    ("autodiff._options", "autodiff._explain", "autodiff._explain.locations"),
+    ("autodiff._options", "autodiff._explain"),
+    ("autodiff._explain.locations", "autodiff._explain.names"),
     ("autodiff._explain.rewrites", "autodiff._explain.words"),
     ("autodiff._explain.dataflow",),
     ("autodiff._explain.repairs",),

@@ -4,16 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from safeops.autodiff._explain.locations import Location
+from safeops.autodiff._explain.names import BY_VALUE
 from safeops.autodiff._explain.rewrites import Page, named, span_of
 
-# Selections that look at the values that they select from.
-BY_VALUE = frozenset(
-    """
-    aminmax argmax argmin clamp clamp_max clamp_min clip cummax cummin fmax fmin kthvalue max
-    maximum median min minimum mode nan_to_num nanmax nanmean nanmedian nanmin nansum relu sort
-    threshold topk
-    """.split()  # noqa: SIM905  (names read best in a row)
-)
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 

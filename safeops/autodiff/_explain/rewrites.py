@@ -9,68 +9,21 @@ from keyword import iskeyword
 from typing import TypeAlias
 
 from safeops.autodiff._explain.locations import Location, Span
+from safeops.autodiff._explain.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
 
 # What takes the place of an expression: a function of what renders its parts.
 Rewriting: TypeAlias = Callable[[Callable[[ast.expr], str]], str]
 
-# The names that frameworks give to an operation, by the name of the safe one.
-ELEMENTWISE = {
-    "safe_acos": "acos arccos",
-    "safe_acosh": "acosh arccosh",
-    "safe_asin": "asin arcsin",
-    "safe_atan2": "atan2 arctan2",
-    "safe_atanh": "atanh arctanh",
-    "safe_div": "div divide true_divide truediv",
-    "safe_exp": "exp",
-    "safe_expm1": "expm1",
-    "safe_hypot": "hypot",
-    "safe_log": "log",
-    "safe_log10": "log10",
-    "safe_log1p": "log1p",
-    "safe_log2": "log2",
-    "safe_logaddexp": "logaddexp",
-    "safe_logit": "logit",
-    "safe_pow": "pow power",
-    "safe_reciprocal": "reciprocal",
-    "safe_rsqrt": "rsqrt",
-    "safe_sqrt": "sqrt",
-}
-OF_TWO = {"safe_atan2", "safe_div", "safe_hypot", "safe_logaddexp", "safe_pow"}
-# Those along an axis, with the order of their arguments; frameworks agree on it.
+# The order of the arguments of those along an axis; frameworks agree on it.
 ALONG_AXIS = {
-    "safe_log_softmax": ("log_softmax", ("axis",)),
-    "safe_logsumexp": ("logsumexp reduce_logsumexp", ("axis",)),
-    "safe_norm": ("norm vector_norm", ("ord", "axis", "keepdims")),
-    "safe_softmax": ("softmax", ("axis",)),
+    "safe_log_softmax": ("axis",),
+    "safe_logsumexp": ("axis",),
+    "safe_norm": ("ord", "axis", "keepdims"),
+    "safe_softmax": ("axis",),
 }
-SAFE = {name: safe for safe, names in ELEMENTWISE.items() for name in names.split()}
-SAFE |= {name: safe for safe, (names, _) in ALONG_AXIS.items() for name in names.split()}
 KEYWORDS = {"dim": "axis", "axis": "axis", "keepdim": "keepdims", "keepdims": "keepdims"}
 KEYWORDS |= {"ord": "ord", "p": "ord"}
-# Operations that are made of others, whose names a framework reports.
-MADE_OF = {
-    "sqrt": "norm vector_norm hypot",
-    "div": "reciprocal softmax log_softmax norm",
-    "reciprocal": "div divide true_divide",
-    "pow": "sqrt rsqrt reciprocal div",
-    "integer_pow": "reciprocal div pow power",
-    "rsqrt": "sqrt",
-    "exp": "softmax logsumexp expm1 power pow",
-    "log": "logsumexp log_softmax log2 log10 pow power",
-    "log1p": "atanh acosh",
-    "sub": "softmax log_softmax logsumexp",
-}
-# Functions of single entries: where they stand inside a `where`, `safe_where` may take its place.
-OF_ENTRIES = frozenset(SAFE) - {n for names, _ in ALONG_AXIS.values() for n in names.split()}
-OTHERS = """
-abs absolute add angle atan arctan cbrt ceil clamp clip cos cosh cube deg2rad digamma erf erfc
-erfinv exp2 floor gelu lgamma log_sigmoid logsigmoid maximum minimum multiply mul neg negative relu
-round sigmoid sign silu sin sinc sinh softplus square squared_difference subtract sub tan tanh where
-xlog1py xlogy
-"""
-OF_ENTRIES |= frozenset(OTHERS.split())
 OPERATORS = {ast.Div: "div", ast.Mult: "mul", ast.Pow: "pow", ast.Sub: "sub"}
-MAXIMA = ("max", "amax", "reduce_max")
 
 
 @dataclass(eq=False)
@@ -147,8 +100,7 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
     candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
     if where.span is not None:
         return next((node for node in candidates if span_of(node) == where.span), None)
-    same = ELEMENTWISE.get(SAFE.get(operation, ""), "")
-    names = [operation, *same.split(), *MADE_OF.get(operation, "").split()]
+    names = names_for(operation)
     found = [node for node in candidates if named(node) in names]
 
     def rank(node: ast.expr) -> tuple[int, bool]:
@@ -156,6 +108,15 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
         return names.index(named(node)), not any(enclosing_wheres(page, node))
 
     return min(found, key=rank, default=None)
+
+
+def names_for(operation: str) -> list[str]:
+    """Return what a program may call what a framework reports, the likeliest first."""
+    names, row = [operation], NAMED.get(operation)
+    if row is not None and row.safe and row.kind == "entry":
+        names += row.names
+    exact = BY_WORD.get(operation)
+    return names if exact is None else names + exact.part_of.split()
 
 
 def enclosing_wheres(page: Page, node: ast.expr) -> Iterator[ast.Call]:
@@ -187,11 +148,11 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
     if safe is None or parts is None:
         return None
     args, keywords = parts
-    if safe in ELEMENTWISE:
-        if keywords or len(args) != 1 + (safe in OF_TWO):
+    if safe not in ALONG_AXIS:
+        if keywords or len(args) != NAMED[named(node)].operands:
             return None
         return safe, lambda render: f"{safe}({', '.join(map(render, args))}{options})"
-    along = _options(ALONG_AXIS[safe][1], args[1:], keywords)
+    along = _options(ALONG_AXIS[safe], args[1:], keywords)
     if along is None or options:
         return None
 
@@ -242,7 +203,11 @@ def softmax_of(page: Page, node: ast.expr | None) -> str:
     """Return the safe softmax for ``x - max(x, axis)``."""
     if not isinstance(node, ast.BinOp) or named(node) != "sub":
         return ""
-    largest = [x for x in ast.walk(node.right) if named(x) in MAXIMA and isinstance(x, ast.Call)]
+    largest = [
+        x
+        for x in ast.walk(node.right)
+        if named(x) in BY_WORD["max"].names and isinstance(x, ast.Call)
+    ]
     parts = operands(page, largest[0]) if largest else None
     if parts is None or page.text(parts[0][0]) != page.text(node.left):
         return ""

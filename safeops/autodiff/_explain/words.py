@@ -6,41 +6,7 @@ import textwrap
 from functools import lru_cache
 
 from safeops.autodiff._explain.locations import Location
-
-# Functions that are several operations in some framework, or have another name there, in the words
-# of the array API standard where it has them.
-CALLED = {
-    **{
-        name: name
-        for name in """
-        acos acosh asin atan2 atanh clip cumsum entr hypot log_softmax logaddexp logsumexp matmul
-        max maximum mean median min minimum norm normalize relu rsqrt softmax sort std var where
-        nansum nanmean nanmax nanmin reciprocal sinc logit xlogy kl_div cosine_similarity
-        """.split()  # noqa: SIM905  (a list of words)
-    },
-    "amax": "max",
-    "amin": "min",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-    "clip_by_value": "clip",
-    "divide": "div",
-    "true_divide": "div",
-    "float_power": "pow",
-    "power": "pow",
-    "reduce_logsumexp": "logsumexp",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_std": "std",
-    "reduce_variance": "var",
-    "dynamic_slice": "slice",
-    "take": "index",
-    "gather": "index",
-    "boolean_mask": "index",
-    "set": "assignment",
-}
+from safeops.autodiff._explain.names import OWN
 
 
 @lru_cache(maxsize=1024)
@@ -50,7 +16,7 @@ def word_of(where: Location | None) -> str:
     if isinstance(node, ast.Call):
         function = node.func
         name = getattr(function, "attr", "") or getattr(function, "id", "")
-        return CALLED.get(str(name), "")
+        return OWN.get(str(name), "")
     if isinstance(node, ast.Subscript):
         return "slice" if _is_slice(node.slice) else "index"
     return ""

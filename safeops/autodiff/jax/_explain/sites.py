@@ -21,7 +21,8 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import Location, is_library, location_of
-from safeops.autodiff._explain.words import CALLED, word_of
+from safeops.autodiff._explain.names import IN_JAX, OWN
+from safeops.autodiff._explain.words import word_of
 from safeops.autodiff.jax._choosers import CHOOSERS, Choosing, traced
 from safeops.autodiff.jax._explain.steps import CALLS, body_of_call
 from safeops.autodiff.jax._pairs import bodies_in, plain
@@ -233,20 +234,5 @@ def numbers_of(x: Any) -> np.ndarray | None:
 
 def named(site: Site) -> str:
     """Return the name of an operation in the words of the array API standard."""
-    word = word_of(site.where) or CALLED.get(site.caller, "")
-    return word or NAMES.get(site.operation, site.operation)
-
-
-NAMES = {
-    "select_n": "where",
-    "dot_general": "matmul",
-    "conv_general_dilated": "convolution",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_window_max": "max",
-    "reduce_sum": "sum",
-    "integer_pow": "pow",
-    "gather": "index",
-    "dynamic_slice": "index",
-    "scatter": "assignment",
-}
+    word = word_of(site.where) or OWN.get(site.caller, "")
+    return word or IN_JAX.get(site.operation, site.operation)

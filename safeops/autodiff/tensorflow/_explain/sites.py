@@ -14,7 +14,7 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import is_library, location
-from safeops.autodiff._explain.words import CALLED
+from safeops.autodiff._explain.names import IN_TENSORFLOW, OWN
 
 SUFFIX = "_grad"  # of the scope of a formula
 
@@ -37,7 +37,7 @@ def _words(kind: str) -> str:
 def _caller(op: Any) -> str:
     """Return the function of TensorFlow that an operation is a part of, by its name scope."""
     scopes = [re.sub(r"_\d+$", "", scope) for scope in op.name.split("/")]
-    return next((CALLED[scope] for scope in scopes if scope in CALLED), "")
+    return next((OWN[scope] for scope in scopes if scope in OWN), "")
 
 
 def named(site: Site) -> str:
@@ -45,27 +45,10 @@ def named(site: Site) -> str:
     return site.caller or site.operation
 
 
-NAMES = {
-    "BatchMatMul": "matmul",
-    "BatchMatMulV2": "matmul",
-    "BatchMatMulV3": "matmul",
-    "Conv2D": "convolution",
-    "Conv3D": "convolution",
-    "DynamicPartition": "index",
-    "Einsum": "matmul",
-    "GatherNd": "index",
-    "GatherV2": "index",
-    "Gather": "index",
+NAMES = IN_TENSORFLOW | {
     "IdentityN": "a function with a gradient of its own",
-    "Inv": "reciprocal",
-    "MatMul": "matmul",
     "Neg": "negative",
-    "RealDiv": "div",
     "ReadVariableOp": "input",
-    "Select": "where",
-    "SelectV2": "where",
-    "TensorScatterUpdate": "assignment",
-    "Unpack": "index",
 }
 
 

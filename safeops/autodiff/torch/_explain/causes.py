@@ -6,7 +6,7 @@ from typing import Any
 
 from safeops._backends.torch import private
 from safeops.autodiff._explain.locations import Location
-from safeops.autodiff._explain.rewrites import OF_ENTRIES
+from safeops.autodiff._explain.names import OF_ENTRIES
 from safeops.autodiff.torch._explain.lines import Record, record_of
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import Blocked

@@ -15,7 +15,7 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff._explain.locations import Location, frame_of_user, location_of
-from safeops.autodiff._explain.rewrites import OF_ENTRIES
+from safeops.autodiff._explain.names import METHODS, OF_ENTRIES
 from safeops.autodiff.torch._tags import is_number
 
 KEY = "safeops.autodiff"  # of the record in the metadata of a node
@@ -179,17 +179,6 @@ def seen_in(x: Array) -> Array | None:
     return not_finite(x)
 
 
-# Methods of operators, in the words of the array API standard.
-METHODS = {
-    "truediv": "div",
-    "rtruediv": "div",
-    "rdiv": "div",
-    "rpow": "pow",
-    "rmul": "mul",
-    "radd": "add",
-    "rsub": "sub",
-    "getitem": "index",
-}
 # They return what was there before.
 IGNORED = frozenset(["__get__", "detach", "requires_grad_", "backward"])
 

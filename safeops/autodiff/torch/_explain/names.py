@@ -3,27 +3,9 @@
 import re
 from typing import Any
 
+from safeops.autodiff._explain.names import IN_TORCH
 from safeops.autodiff.torch._opaque import is_script
 from safeops.autodiff.torch._tags import name_of
-
-# Nodes whose names say little.
-NAMES = {
-    "amax": "max",
-    "amin": "min",
-    "mm": "matmul",
-    "bmm": "matmul",
-    "mv": "matmul",
-    "addmm": "matmul",
-    "dot": "matmul",
-    "linalg_norm": "norm",
-    "linalg_vector_norm": "norm",
-    "select": "index",
-    "copy_slices": "assignment",
-    "index_put": "assignment",
-    "constant_pad_nd": "pad",
-    "split": "slice",
-    "unbind": "index",
-}
 
 
 def operation_of(node: Any) -> str:
@@ -33,4 +15,4 @@ def operation_of(node: Any) -> str:
     stem = re.sub(r"(Backward\w*)?\d*$", "", name_of(node).removeprefix("torch::autograd::"))
     words_of = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", stem)
     name = words_of.lower().removeprefix("native_")
-    return "attention" if name.startswith("scaled_dot_product") else NAMES.get(name, name)
+    return "attention" if name.startswith("scaled_dot_product") else IN_TORCH.get(name, name)

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
+from safeops.autodiff._explain.names import IN_TORCH, METHODS, OF_ENTRIES
 from safeops.autodiff._explain.report import Finding, Kind, Report, counted, make_report, operations
-from safeops.autodiff._explain.rewrites import OF_ENTRIES
 from safeops.autodiff.torch._explain.causes import Causes
-from safeops.autodiff.torch._explain.lines import METHODS, Record, not_finite, record_of, what_of
-from safeops.autodiff.torch._explain.names import NAMES, operation_of
+from safeops.autodiff.torch._explain.lines import Record, not_finite, record_of, what_of
+from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.selection import Search, ones_like
 from safeops.autodiff.torch._explain.watch import Blocked, Graph, Passage, Sight, Watching
 from safeops.autodiff.torch._masks import spread
@@ -296,6 +296,6 @@ def of_record(record: Record, used: Array) -> Finding:
     """Return the finding about a value that is not finite."""
     count, shape = int(used.count_nonzero()), tuple(used.shape)
     source = record.cause or record
-    name = NAMES.get(source.operation, source.operation)
+    name = IN_TORCH.get(source.operation, source.operation)
     given = record.nan_operand and record.cause is None
     return Finding("FORWARD", name, source.where, count, shape, record.what, nan_operand=given)

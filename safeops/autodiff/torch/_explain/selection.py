@@ -9,7 +9,7 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._typing import Array
-from safeops.autodiff._explain.rewrites import OF_ENTRIES
+from safeops.autodiff._explain.names import OF_ENTRIES
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import Graph, Passage, Sight, Watching, through_windows
 from safeops.autodiff.torch._masks import spread
