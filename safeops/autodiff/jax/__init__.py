@@ -233,17 +233,25 @@ def value_and_grad(
 
 
 def grad(
-    fun: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False, **how: Any
+    fun: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    allow_int: bool = False,
+    return_mask: bool = False,
+    exact: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
 ) -> Callable[..., Any]:
     """
     `jax.grad`, in which an entry that nothing selected is absent, and not 0.
 
     Parameters
     ----------
-    fun, argnums, has_aux
+    fun, argnums, has_aux, allow_int
         As for `value_and_grad`.
-    **how
-        `allow_int`, `return_mask`, `exact`, `lazy` and `on_unknown`, as for `value_and_grad`.
+    return_mask, exact, lazy, on_unknown
+        As for `vjp`.
 
     Returns
     -------
@@ -266,7 +274,16 @@ def grad(
     >>> grad(lambda x: jnp.sqrt(x)[1], return_mask=True)(x)[1]
     Array([False,  True], dtype=bool)
     """
-    both = value_and_grad(fun, argnums, has_aux=has_aux, **how)
+    both = value_and_grad(
+        fun,
+        argnums,
+        has_aux=has_aux,
+        allow_int=allow_int,
+        return_mask=return_mask,
+        exact=exact,
+        lazy=lazy,
+        on_unknown=on_unknown,
+    )
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         value, gradient = both(*args, **kwargs)
@@ -320,7 +337,9 @@ def jvp(
     return value, (tangent, mask) if return_mask else tangent
 
 
-def jacrev(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..., Any]:
+def jacrev(
+    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: str = "warn"
+) -> Callable[..., Any]:
     """
     `jax.jacrev`, in which an entry that an output does not depend on is absent, and not 0.
 
@@ -330,8 +349,8 @@ def jacrev(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
         Function of arrays or pytrees to an array or a pytree.
     argnums : int, default: 0
         Argument to differentiate with respect to.
-    **how
-        `exact` and `on_unknown`, as for `vjp`.
+    exact, on_unknown
+        As for `vjp`.
 
     Returns
     -------
@@ -351,8 +370,7 @@ def jacrev(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     >>> jacrev(lambda x: jnp.stack([x, jnp.where(x > 0, jnp.sqrt(x), 0.0)]))(0.0)
     Array([1., 0.], dtype=float32, weak_type=True)
     """
-    options = _options(exact=how.pop("exact", False), on_unknown=how.pop("on_unknown", "warn"))
-    _refuse(how)
+    options = _options(exact=exact, on_unknown=on_unknown)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         chosen = partial(with_argument, fun, args, kwargs, argnums)
@@ -369,7 +387,9 @@ def jacrev(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     return wrapped
 
 
-def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..., Any]:
+def jacfwd(
+    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: str = "warn"
+) -> Callable[..., Any]:
     """
     `jax.jacfwd`, in which what does not depend on an input is absent, and not 0.
 
@@ -377,8 +397,8 @@ def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     ----------
     fun, argnums
         As for `jacrev`.
-    **how
-        `exact` and `on_unknown`, as for `vjp`.
+    exact, on_unknown
+        As for `vjp`.
 
     Returns
     -------
@@ -397,8 +417,7 @@ def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     >>> jacfwd(lambda x: jnp.stack([x, jnp.where(x > 0, jnp.sqrt(x), 0.0)]))(0.0)
     Array([1., 0.], dtype=float32, weak_type=True)
     """
-    options = _options(exact=how.pop("exact", False), on_unknown=how.pop("on_unknown", "warn"))
-    _refuse(how)
+    options = _options(exact=exact, on_unknown=on_unknown)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         chosen = partial(with_argument, fun, args, kwargs, argnums)
@@ -418,13 +437,15 @@ def jacfwd(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..
     return wrapped
 
 
-def hessian(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[..., Any]:
+def hessian(
+    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: str = "warn"
+) -> Callable[..., Any]:
     """
     `jax.hessian`, masked: `jacfwd` of `jacrev`.
 
     Parameters
     ----------
-    fun, argnums, **how
+    fun, argnums, exact, on_unknown
         As for `jacrev`.
 
     Returns
@@ -444,7 +465,8 @@ def hessian(fun: Callable[..., Any], argnums: int = 0, **how: Any) -> Callable[.
     >>> hessian(lambda x: jnp.where(x > 0, x**1.5, 0.0))(0.0)
     Array(0., dtype=float32, weak_type=True)
     """
-    return jacfwd(jacrev(fun, argnums, **how), argnums, **how)
+    first = jacrev(fun, argnums, exact=exact, on_unknown=on_unknown)
+    return jacfwd(first, argnums, exact=exact, on_unknown=on_unknown)
 
 
 def explain(
@@ -500,9 +522,3 @@ def explain(
     [('BLOCKED', 'log', 'where')]
     """
     return explained_call(f, args, argnums, limit, progress)
-
-
-def _refuse(how: dict[str, Any]) -> None:
-    if how:
-        msg = f"expected exact and on_unknown as options, got {', '.join(how)}"
-        raise TypeError(msg)

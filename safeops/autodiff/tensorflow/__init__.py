@@ -148,7 +148,12 @@ class GradientTape(tf.GradientTape):
 
 
 def value_and_grad(
-    f: Callable[..., Any], argnums: int | Sequence[int] = 0, **how: Any
+    f: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    return_mask: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
 ) -> Callable[..., Any]:
     """
     Value and masked gradient of a scalar function.
@@ -162,8 +167,8 @@ def value_and_grad(
         Function of tensors or structures to a real scalar.
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
-    **how
-        `return_mask`, `lazy` and `on_unknown`, as for `GradientTape.gradient`.
+    return_mask, lazy, on_unknown
+        As for `GradientTape.gradient`.
 
     Returns
     -------
@@ -189,11 +194,8 @@ def value_and_grad(
     >>> float(value), float(slope)
     (0.0, 1.0)
     """
-    options_of(
-        how.get("on_unknown", "warn"),
-        lazy=how.get("lazy", False),
-        return_mask=how.get("return_mask", False),
-    )
+    options_of(on_unknown, lazy=lazy, return_mask=return_mask)  # raises for those that do not fit
+    how = {"return_mask": return_mask, "lazy": lazy, "on_unknown": on_unknown}
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     both = _of_arguments(f, numbers, how, one=isinstance(argnums, int))
     compiled = tf.function(both, autograph=False)
@@ -222,19 +224,25 @@ def _of_arguments(
         zero = tf.UnconnectedGradients.ZERO
         found = tape.gradient(value, chosen, unconnected_gradients=zero, **how)
         unwrap = operator.itemgetter(0) if one else tuple
-        masked = how.get("return_mask", False)
-        return value, tuple(map(unwrap, found)) if masked else unwrap(found)
+        return value, tuple(map(unwrap, found)) if how["return_mask"] else unwrap(found)
 
     return both
 
 
-def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, **how: Any) -> Callable[..., Any]:
+def grad(
+    f: Callable[..., Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    return_mask: bool = False,
+    lazy: bool = False,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
     """
     Masked gradient of a scalar function.
 
     Parameters
     ----------
-    f, argnums, **how
+    f, argnums, return_mask, lazy, on_unknown
         As for `value_and_grad`.
 
     Returns
@@ -258,7 +266,7 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, **how: Any) ->
     >>> grad(lambda x: tf.sqrt(x)[1], return_mask=True)(x)[1].numpy().tolist()
     [False, True]
     """
-    both = value_and_grad(f, argnums, **how)
+    both = value_and_grad(f, argnums, return_mask=return_mask, lazy=lazy, on_unknown=on_unknown)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
