@@ -6,8 +6,7 @@ from typing import Any
 
 from safeops._dtypes import SCALARS
 from safeops._entry import fast_path
-from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
-from safeops._ops.reductions import (
+from safeops._ops.engine import (
     cumulative,
     deviation,
     enter_entries,
@@ -21,6 +20,7 @@ from safeops._ops.reductions import (
     total,
     variance,
 )
+from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._speech import speaking
 from safeops._typing import Array, Axis
 

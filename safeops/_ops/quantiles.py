@@ -6,7 +6,7 @@ from typing import Any
 from safeops._backends.methods import METHODS, Rule
 from safeops._dtypes import SCALARS, limits
 from safeops._entry import backend_of, refuse_none
-from safeops._ops.reductions import Kept, filled
+from safeops._ops.engine import Kept, filled
 from safeops._ops.slices import count, is_empty
 from safeops._ops.where import stop_gradient
 from safeops._typing import Array, Axis, Function, Namespace

@@ -53,10 +53,10 @@ LAYERS = (
     ("_ops.ranges", "_ops.series"),
     ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
     ("_ops.norms", "_ops.smooth", "_ops.softmax"),  # made of elementwise operations
-    ("_ops.reductions", "_ops.vectors"),  # a deviation is a norm
+    ("_ops.engine", "_ops.vectors"),  # a deviation is a norm
+    ("_ops.reductions", "_ops.quantiles"),
     ("_ops.rigid",),
     ("rotations",),
-    ("_ops.quantiles",),
     ("nan_reductions",),
     ("testing",),
     # What explains, without a framework.

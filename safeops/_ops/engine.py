@@ -1,0 +1,336 @@
+"""
+One engine for reductions: an entry is kept or absent, and an absent one counts for nothing.
+
+An absent entry is replaced by the neutral element of the reduction, in a `where` whose other side
+is the entry itself. That has slope 1 everywhere, so that no second `where` is needed: reverse mode
+multiplies its 0 with 1, and forward mode selects the tangent of a constant.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from safeops._dtypes import (
+    COMPLEX,
+    INTEGER,
+    NARROW,
+    REAL,
+    SCALARS,
+    dtype_name,
+    is_complex,
+    limits,
+    require,
+)
+from safeops._entry import backend_of, promote_mask
+from safeops._ops.norms import _root_mean_square, squared_norm
+from safeops._ops.slices import (
+    count,
+    drop_axes,
+    enter_number,
+    is_empty,
+    length,
+    require_fit,
+    same_shape,
+)
+from safeops._ops.where import stop_gradient
+from safeops._typing import Array, Axis, Backend, DType, Namespace
+
+
+class Kept(NamedTuple):
+    """Entries, and which of them are kept."""
+
+    backend: Backend
+    xp: Namespace
+    x: Array  # float16 and bfloat16 as float32
+    keep: Array | None  # None: all
+    dtype: DType  # of the argument, or of its division
+
+
+# From slices to their value and whether there was nothing to make it of, both with axes kept.
+Rule = Callable[[Kept, Axis], tuple[Array, Array | None]]
+
+
+def enter_entries(
+    x: Array, where: Any, *, skip_nan: bool, divides: bool = False, of: tuple[str, ...] = COMPLEX
+) -> Kept:
+    """Return the entries of `x`; NaN is absent if `skip_nan`, and so is where `where` is False."""
+    backend = backend_of(x, where)
+    backend.check(x)
+    require(x.dtype, INTEGER + REAL + of)
+    dtype = x.dtype
+    if divides:
+        dtype = backend.result_type((x,))
+        require(dtype, REAL + of)  # the standard does not divide integers
+    xp, x = backend.xp, backend.cast(x, dtype, x)
+    keep = promote_mask(where, x)
+    require_fit(keep, x)
+    if keep is not None and not same_shape(keep, x):
+        keep, x = xp.broadcast_arrays(keep, x)
+    if skip_nan and dtype_name(dtype) not in INTEGER:
+        there = xp.logical_not(xp.isnan(x))
+        keep = there if keep is None else xp.logical_and(keep, there)
+    wide = xp.astype(x, xp.float32) if dtype_name(dtype) in NARROW else x
+    return Kept(backend, xp, wide, keep, dtype)
+
+
+def reduce(kept: Kept, rule: Rule, axis: Axis, *, keepdims: bool, fill_value: Any = None) -> Array:
+    """Return the value of a rule for each slice, `fill_value` for those made of nothing."""
+    value, nothing = rule(kept, axis)
+    value = drop_axes(kept.xp, value, axis, keepdims=keepdims)
+    if nothing is not None:
+        nothing = drop_axes(kept.xp, nothing, axis, keepdims=keepdims)
+    return fill_empty(kept, value, nothing, fill_value)
+
+
+def fill_empty(kept: Kept, value: Array, nothing: Array | None, fill_value: Any) -> Array:
+    """Return the values, with `fill_value` where there was nothing, in the dtype of the result."""
+    xp, fill_value = kept.xp, enter_option(kept.backend, fill_value, value)
+    if fill_value is not None and nothing is not None:
+        value = xp.where(nothing, fill_value, value)
+    return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
+
+
+def enter_option(backend: Backend, option: Any, like: Array) -> Any:
+    """Return `initial` or `fill_value`: a Python scalar as it is, an array in a floating dtype."""
+    backend_of(like, option)
+    if option is None or isinstance(option, SCALARS):
+        return option
+    backend.check(option)
+    return option if dtype_name(like.dtype) in INTEGER else backend.cast(option, like.dtype, like)
+
+
+def enter_initial(kept: Kept, initial: Any, like: Array) -> Any:
+    """Return `initial`, one for all slices."""
+    initial = enter_option(kept.backend, initial, like)
+    # Numbers first: torch.compile cannot ask a symbolic one for its shape (2.13).
+    if not isinstance(initial, SCALARS) and getattr(initial, "shape", ()) not in {(), (1,)}:
+        msg = f"expected one number as initial, got an array of shape {tuple(initial.shape)}"
+        raise ValueError(msg)
+    return initial
+
+
+def filled(kept: Kept, neutral: Any) -> Array:
+    """Return the entries, `neutral` for those absent."""
+    if kept.keep is None:
+        return kept.x
+    if dtype_name(kept.x.dtype) == "bool":
+        neutral = bool(neutral)
+    return kept.xp.where(kept.keep, kept.x, kept.backend.cast(neutral, kept.x.dtype, kept.x))
+
+
+def nothing_in(kept: Kept, axis: Axis) -> Array | None:
+    """Whether a slice has no entry kept; None where each has."""
+    if kept.keep is not None:
+        return kept.xp.logical_not(kept.xp.any(kept.keep, axis=axis, keepdims=True))
+    if is_empty(kept.x):
+        some = kept.xp.any(kept.xp.astype(kept.x, kept.xp.bool), axis=axis, keepdims=True)
+        return kept.xp.logical_not(some)
+    return None
+
+
+def total(
+    kept: Kept, axis: Axis, *, initial: Any = None, fills: bool = True
+) -> tuple[Array, Array | None]:
+    """Sum, which starts at `initial`; where there was nothing only if something `fills` that."""
+    value = kept.xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    initial = enter_initial(kept, initial, value)
+    nothing = nothing_in(kept, axis) if fills else None
+    return value if initial is None else value + initial, nothing
+
+
+def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
+    """Product, which starts at `initial`."""
+    value = kept.backend.product(filled(kept, 1), axis)
+    initial = enter_initial(kept, initial, value)
+    return value if initial is None else value * initial, nothing_in(kept, axis)
+
+
+def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
+    """Sum over the number of entries kept."""
+    xp = kept.xp
+    number = _number(kept, axis)
+    nothing = number == 0
+    value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    return value / xp.astype(xp.where(nothing, 1.0, number), value.dtype), nothing
+
+
+def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: Any = None) -> Array:
+    """Return the mean, by the number of entries if `count` is none, else the sum over `count`."""
+    if count is None:
+        return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
+    xp = kept.xp
+    value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    value = drop_axes(xp, value, axis, keepdims=keepdims)
+    number = enter_option(kept.backend, count, value)
+    number = kept.backend.cast(number, value.dtype, value)
+    nothing = number == 0
+    return fill_empty(kept, value / xp.where(nothing, 1.0, number), nothing, fill_value)
+
+
+def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
+    """Sum of the squares of the deviations, over the number of entries kept less `correction`."""
+    away, freedom, nothing = _deviations(kept, axis, correction)
+    return squared_norm(away, axis=axis, keepdims=True) / freedom, nothing
+
+
+def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
+    """Root of the variance, which does not overflow on the way and has slope 0 at 0."""
+    away, freedom, nothing = _deviations(kept, axis, correction)
+    return _root_mean_square(away, freedom, axis=axis), nothing
+
+
+def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
+    """
+    Return the deviations from the mean, the degrees of freedom, and where there are none.
+
+    The largest entry is subtracted first: deviations of a constant slice are exactly 0 then, and
+    those far from the origin keep their digits. A slice without freedom is filled, and so none of
+    its entries is kept: an inf would have deviations of NaN.
+    """
+    xp, number = kept.xp, _number(kept, axis)
+    correction = _enter_correction(correction)
+    nothing = number <= correction
+    kept = kept if _is_free(kept, axis, correction) else _left_out(kept, nothing)
+    parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
+    origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
+    if imaginary:
+        origin, imaginary = (kept.xp.astype(y, kept.x.dtype) for y in (origin, imaginary[0]))
+        origin = origin + 1j * imaginary
+    origin = stop_gradient(origin)
+    away = (kept.x if kept.keep is None else xp.where(kept.keep, kept.x, origin)) - origin
+    number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
+    away = away - xp.sum(away, axis=axis, keepdims=True) / number_
+    return filled(kept._replace(x=away), 0), xp.where(nothing, 1.0, number - correction), nothing
+
+
+def _enter_correction(correction: Any) -> float:
+    """Return what is subtracted from the number of entries; a bool is 0 or 1."""
+    wanted = "expected a number as correction (0, or 1 for the unbiased estimate)"
+    number = enter_number(wanted, int(correction) if isinstance(correction, bool) else correction)
+    if not number >= -math.inf:  # NaN; torch.compile cannot ask a symbolic number with isnan
+        msg = f"{wanted}, got {correction}"
+        raise ValueError(msg)
+    return number
+
+
+def _is_free(kept: Kept, axis: Axis, correction: float) -> bool:
+    """Whether each slice is known to keep more entries than `correction`."""
+    return kept.keep is None and (length(kept.x, axis) or 0) > correction
+
+
+def _left_out(kept: Kept, slices: Array) -> Kept:
+    """Return the entries without those of these slices."""
+    others = kept.xp.logical_not(slices)
+    if kept.keep is None:
+        return kept._replace(keep=kept.xp.broadcast_arrays(others, kept.x)[0])
+    return kept._replace(keep=kept.xp.logical_and(kept.keep, others))
+
+
+def extreme(
+    kept: Kept, axis: Axis, sign: int, *, initial: Any = None
+) -> tuple[Array, Array | None]:
+    """Largest entry for sign 1, smallest for -1, or `initial` if that is beyond it."""
+    xp, value = kept.xp, _peak(kept, axis, sign)
+    if kept.keep is not None and dtype_name(kept.x.dtype) in REAL:
+        # Where all that is kept is infinite, the filler is the extreme.
+        end = -sign * math.inf
+        most = _most(kept, kept.x != end, axis, sign)
+        nothing = most == 0
+        value = xp.where(most == 1, end, value)
+    else:
+        nothing = nothing_in(kept, axis)
+    initial = enter_initial(kept, initial, value)
+    if initial is not None:
+        beyond = value < initial if sign == 1 else value > initial  # NaN stays
+        if nothing is not None:
+            beyond = xp.logical_or(beyond, nothing)
+        value = xp.where(beyond, initial, value)
+    return value, nothing
+
+
+def _most(kept: Kept, cond: Array, axis: Axis, sign: int) -> Array:
+    """
+    Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps others only, else 0.
+
+    It does so by the reduction for a sign, if the backend makes one collective of two alike.
+    """
+    xp = kept.xp
+    # One reduction, of a select of numbers: booleans take four times as long in XLA (jax 0.10.2),
+    # and small integers ten times as compiled by PyTorch (2.13).
+    levels = xp.where(kept.keep, xp.astype(cond, kept.x.dtype) + 1, 0.0)
+    if is_empty(cond):  # frameworks raise
+        return xp.sum(levels, axis=axis, keepdims=True)
+    return kept.backend.level(levels, axis, sign)
+
+
+def _peak(kept: Kept, axis: Axis, sign: int) -> Array:
+    """Return the extreme entry, beside which an absent one is the finite number of other sign."""
+    least = _least(kept, sign)
+    x = filled(kept, least)
+    if is_empty(x):  # frameworks raise
+        zero = kept.xp.sum(x, axis=axis, keepdims=True)
+        return kept.xp.astype(zero, x.dtype)
+    return kept.backend.extreme(x, axis, sign)
+
+
+def _least(kept: Kept, sign: int) -> Any:
+    """Return the finite number that is no extreme; -inf is one that NaN detectors report."""
+    name = dtype_name(kept.x.dtype)
+    if name == "bool":
+        return sign < 0
+    if name in INTEGER:
+        info = kept.xp.iinfo(kept.x.dtype)
+        return int(info.min if sign == 1 else info.max)
+    return -sign * limits(kept.xp, kept.x).max
+
+
+def fill_of_extreme(kept: Kept, initial: Any, fill_value: Any) -> Any:
+    """Return what fills an empty slice; integers have no NaN."""
+    if initial is not None or fill_value is not None:
+        return fill_value
+    if dtype_name(kept.x.dtype) in REAL:
+        return math.nan
+    if kept.keep is not None or is_empty(kept.x):
+        name = dtype_name(kept.x.dtype)
+        msg = f"expected initial or fill_value for slices without an entry, as {name} has no NaN"
+        raise ValueError(msg)
+    return None
+
+
+def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool) -> Array:
+    """Return the index of the first extreme entry, or of the first NaN; -1 in an empty slice."""
+    xp = kept.xp
+    if isinstance(axis, tuple):
+        msg = f"expected an int or None as axis, got {axis}: an index is along one axis"
+        raise TypeError(msg)
+    value, nothing = extreme(kept, axis, sign)
+    if is_empty(kept.x):
+        return drop_axes(xp, kept.backend.as_index(value) * 0 - 1, axis, keepdims=keepdims)
+    there = kept.x == value
+    if dtype_name(kept.x.dtype) in REAL:
+        there = xp.logical_or(there, xp.isnan(kept.x))
+    if kept.keep is not None:
+        there = xp.logical_and(there, kept.keep)
+    place = xp.argmax(xp.astype(there, xp.int8), axis=axis, keepdims=True)
+    if nothing is not None:
+        place = xp.where(nothing, -1, place)
+    return drop_axes(xp, place, axis, keepdims=keepdims)
+
+
+def _number(kept: Kept, axis: Axis) -> Array:
+    """Return how many entries of each slice are kept, as real numbers, axes kept."""
+    x = kept.xp.real(kept.x) if is_complex(kept.x) else kept.x
+    return count(kept.xp, x, kept.keep, axis)
+
+
+def cumulative(kept: Kept, axis: int | None, *, product: bool) -> Array:
+    """Return the sums or products of the entries up to each; axis None: of all, flattened."""
+    xp = kept.xp
+    if isinstance(axis, tuple):
+        msg = f"expected an int or None as axis, got {axis}: entries follow each other along one"
+        raise TypeError(msg)
+    x = filled(kept, 1 if product else 0)
+    if axis is None:
+        x, axis = xp.reshape(x, (-1,)), 0
+    value = kept.backend.cumulative(x, axis, product=product)
+    return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
