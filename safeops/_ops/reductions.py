@@ -4,7 +4,6 @@ import math
 from functools import partial
 from typing import Any
 
-from safeops._entry import fast_path
 from safeops._ops.engine import (
     deviation,
     enter_entries,
@@ -17,11 +16,13 @@ from safeops._ops.engine import (
     total,
     variance,
 )
+from safeops._ops.twins import keeping_nan
 from safeops._typing import Array, Axis
 
 
-@fast_path
+@keeping_nan
 def safe_sum(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -75,13 +76,14 @@ def safe_sum(
     >>> safe_sum(x, axis=-1, where=np.isfinite(x))
     array([4., 0.])
     """
-    kept = enter_entries(x, where, skip_nan=False)
+    kept = enter_entries(x, where, skip_nan=skip_nan)
     rule = partial(total, initial=initial, fills=fill_value is not None)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_prod(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -135,13 +137,14 @@ def safe_prod(
     >>> safe_prod(x, axis=-1, where=np.isfinite(x))
     array([3., 1.])
     """
-    kept = enter_entries(x, where, skip_nan=False)
+    kept = enter_entries(x, where, skip_nan=skip_nan)
     rule = partial(product, initial=initial)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_mean(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -196,12 +199,13 @@ def safe_mean(
     >>> safe_mean(x, axis=-1, where=np.isfinite(x))
     array([ 2., nan])
     """
-    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
     return mean_by(kept, axis, count, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_var(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -257,13 +261,14 @@ def safe_var(
     >>> safe_var(x, axis=-1, where=np.isfinite(x))
     array([ 1., nan])
     """
-    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
     rule = partial(variance, correction=correction)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_std(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -319,13 +324,14 @@ def safe_std(
     >>> safe_std(x, axis=-1, where=np.isfinite(x))
     array([ 1., nan])
     """
-    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
     rule = partial(deviation, correction=correction)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_max(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -381,14 +387,15 @@ def safe_max(
     >>> safe_max(x, axis=-1, where=np.isfinite(x))
     array([ 3., nan])
     """
-    kept = enter_entries(x, where, skip_nan=False, of=())
+    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
     fill_value = fill_of_extreme(kept, initial, fill_value)
     rule = partial(extreme, sign=1, initial=initial)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_min(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -444,14 +451,15 @@ def safe_min(
     >>> safe_min(x, axis=-1, where=np.isfinite(x))
     array([ 1., nan])
     """
-    kept = enter_entries(x, where, skip_nan=False, of=())
+    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
     fill_value = fill_of_extreme(kept, initial, fill_value)
     rule = partial(extreme, sign=-1, initial=initial)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@fast_path
+@keeping_nan
 def safe_argmax(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -498,12 +506,13 @@ def safe_argmax(
     >>> safe_argmax(x, axis=-1, where=np.isfinite(x))
     array([ 1, -1])
     """
-    kept = enter_entries(x, where, skip_nan=False, of=())
+    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
     return place_of_extreme(kept, axis, 1, keepdims=keepdims)
 
 
-@fast_path
+@keeping_nan
 def safe_argmin(
+    skip_nan: bool,  # noqa: FBT001  (before what is public)
     x: Array,
     /,
     *,
@@ -550,5 +559,5 @@ def safe_argmin(
     >>> safe_argmin(x, axis=-1, where=np.isfinite(x))
     array([ 0, -1])
     """
-    kept = enter_entries(x, where, skip_nan=False, of=())
+    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
     return place_of_extreme(kept, axis, -1, keepdims=keepdims)

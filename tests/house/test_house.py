@@ -49,7 +49,7 @@ LAYERS = (
     ("_entry",),
     # Operations.
     ("_ops",),
-    ("_ops.where", "_ops.slices", "_ops.neighbours"),
+    ("_ops.where", "_ops.slices", "_ops.neighbours", "_ops.twins"),
     ("_ops.ranges", "_ops.series"),
     ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
     ("_ops.norms", "_ops.smooth", "_ops.softmax"),  # made of elementwise operations
