@@ -58,6 +58,7 @@ LAYERS = (
     ("_ops.rigid",),
     ("rotations",),
     ("nan_reductions",),
+    ("_check",),
     ("testing",),
     # What explains, without a framework.
     ("autodiff._options", "autodiff._explain"),
