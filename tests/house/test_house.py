@@ -61,13 +61,14 @@ LAYERS = (
     ("_check",),
     ("testing",),
     # What explains, without a framework.
-    ("autodiff._options", "autodiff._explain"),
+    ("autodiff._options", "autodiff._explain", "autodiff._pairs"),
     ("autodiff._explain.locations", "autodiff._explain.names"),
     ("autodiff._explain.rewrites", "autodiff._explain.words"),
     ("autodiff._explain.dataflow",),
     ("autodiff._explain.repairs",),
     ("autodiff._explain.report",),
     ("autodiff._explain.evidence",),
+    ("autodiff._explain.marks",),
     # Masked autodiff: pairs or tags, then rules, then what explains, then the door of a framework.
     (
         "autodiff.*._pairs",

@@ -15,10 +15,10 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
     Factors,
     Options,
-    Pair,
     array_of,
     cleared,
     factors_of,

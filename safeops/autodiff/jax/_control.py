@@ -14,9 +14,9 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
     Options,
-    Pair,
     Zero,
     active_of,
     array_of,

@@ -13,15 +13,8 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from safeops._typing import Array
-from safeops.autodiff.jax._pairs import (
-    Options,
-    Pair,
-    active_of,
-    array_of,
-    made,
-    plain,
-    value_of,
-)
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff.jax._pairs import Options, active_of, array_of, made, plain, value_of
 
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:

@@ -12,10 +12,10 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
     Mask,
     Options,
-    Pair,
     active_of,
     array_of,
     cleared,

@@ -23,19 +23,13 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from safeops._typing import Array
+from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
+from safeops.autodiff._pairs import Pair
 
 # True: all entries are active, and there is nothing to do; False: none is. An array of NumPy is
 # known when the program is traced, and is folded; one of JAX is not.
 Mask: TypeAlias = bool | np.ndarray | Array
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A linear value, which is 0 wherever it is not active."""
-
-    value: Array
-    active: Mask = True
 
 
 @dataclass(frozen=True)
@@ -174,15 +168,7 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 def union(*masks: Mask) -> Mask:
     """Return where one of several masks of the same shape is active."""
-    if any(m is True for m in masks):
-        return True
-    arrays = [m for m in masks if m is not False]
-    if not arrays:
-        return False
-    total = arrays[0]
-    for mask in arrays[1:]:
-        total = total | mask
-    return folded(total)
+    return folded(_pairs.union(*masks))
 
 
 def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:

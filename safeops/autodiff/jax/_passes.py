@@ -10,8 +10,9 @@ import numpy as np
 from jax import lax
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax import _pairs as pairs
-from safeops.autodiff.jax._pairs import Mask, Options, Pair
+from safeops.autodiff.jax._pairs import Mask, Options
 
 
 def as_array(x: Any) -> Any:

@@ -15,19 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair, union
 from safeops.autodiff.tensorflow._pairs import (
     BODIES,
     FORMULA,
     Frame,
     Mask,
-    Pair,
     active_of,
     cleaned,
     is_linear,
     run,
     scale,
     spread,
-    union,
     unknown,
     value_of,
     widened,

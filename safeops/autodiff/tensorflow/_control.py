@@ -11,10 +11,10 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow._choices import arguments, bodies, is_fixed
 from safeops.autodiff.tensorflow._pairs import (
     Frame,
-    Pair,
     active_of,
     dependents,
     evaluate,

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._options import tell
+from safeops.autodiff._pairs import Pair, union
 
 # True: all entries are active; False: none is. A mask of a list of tensors (a variant) is a list of
 # 0 and 1 in the dtype of the values, so that the operations on the one serve the other.
@@ -39,14 +40,6 @@ BODIES = {
     "StatelessWhile": ("body",),
 }
 FORMULA = "gradient_tape"  # the name scope of the formulas of a tape
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A linear value, which is 0 wherever it is not active."""
-
-    value: Array
-    active: Mask = True
 
 
 @dataclass(frozen=True)
@@ -293,19 +286,6 @@ def spread(mask: Mask, like: Array) -> Array:
 def widened(mask: Mask, like: Array) -> Mask:
     """Return a mask in the shape of a value, True and False as they are."""
     return mask if isinstance(mask, bool) else spread(mask, like)
-
-
-def union(*masks: Mask) -> Mask:
-    """Return where one of several masks of the same shape is active."""
-    if any(m is True for m in masks):
-        return True
-    arrays = [m for m in masks if m is not False]
-    if not arrays:
-        return False
-    total = arrays[0]
-    for mask in arrays[1:]:
-        total = tf.logical_or(total, mask)
-    return total
 
 
 def cleaned(value: Array, active: Mask) -> Array:

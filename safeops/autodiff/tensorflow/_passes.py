@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._options import check_options
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _pairs as pairs
-from safeops.autodiff.tensorflow._pairs import Frame, Options, Pair
+from safeops.autodiff.tensorflow._pairs import Frame, Options
 from safeops.autodiff.tensorflow._tables import READERS, RULES
 
 

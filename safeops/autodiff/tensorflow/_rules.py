@@ -13,16 +13,15 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._typing import Array
+from safeops.autodiff._pairs import Pair, union
 from safeops.autodiff.tensorflow._pairs import (
     Frame,
     Mask,
-    Pair,
     cleaned,
     indicator,
     met,
     run,
     spread,
-    union,
     unknown,
     unless_zero,
     widened,

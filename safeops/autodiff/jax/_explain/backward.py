@@ -8,7 +8,7 @@ which operation. Both move as masks do, and by the same rules.
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,13 +30,15 @@ from safeops.autodiff._explain.evidence import (
     tell,
     united,
 )
+from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax import _control as control
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
 from safeops.autodiff.jax._explain.sites import Sites, each, numbers_of
 from safeops.autodiff.jax._explain.steps import Steps
 from safeops.autodiff.jax._explain.whole import LOOPS, Looking
-from safeops.autodiff.jax._pairs import Factors, Options, Pair
+from safeops.autodiff.jax._pairs import Factors, Options
 
 ELEMENTWISE = ("mul", "div")
 WHOLE = ("shard_map",)  # whose body runs on several devices
@@ -49,15 +51,6 @@ SMOOTH = frozenset(
     """.split()  # noqa: SIM905  (a list of words)
 )
 PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
-
-
-@dataclass(frozen=True)
-class Marked(Pair):
-    """A pair, with where a selection dropped it and where a cause spoils it."""
-
-    dropped: Marks = field(default_factory=dict)  # by Site
-    spoilt: Marks = field(default_factory=dict)  # by Cause
-    slope: Slope | None = None
 
 
 class Backward(Steps):
@@ -229,8 +222,7 @@ class Backward(Steps):
         """Return what the formula of an operation makes of 1, and tell who has met what."""
         if eqn.primitive.name not in (*ELEMENTWISE, "neg"):
             return None
-        before = [x.slope for x in ins if isinstance(x, Marked) and x.slope is not None]
-        kept = before[0] if before and before[0].site == site else None
+        kept = slope_so_far(ins, site)
         one = [
             Pair(kept.value if kept else jnp.ones_like(x.value)) if isinstance(x, Pair) else x
             for x in ins
@@ -296,11 +288,6 @@ def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
         return np.broadcast_to(mask & bad, factors.eqn.outvars[0].aval.shape)
     counts = [jnp.asarray(x, factors.pair.value.dtype) for x in (mask, bad)]
     return np.asarray(factors.product(*counts) != 0)
-
-
-def marks_of(x: Any, name: str) -> Marks:
-    """Return the marks of one kind that a pair has."""
-    return getattr(x, name, {})
 
 
 def mask_of(x: Any) -> np.ndarray:

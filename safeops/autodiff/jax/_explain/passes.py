@@ -11,10 +11,11 @@ import numpy as np
 
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Finding, Report, counted, make_report, operations
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
-from safeops.autodiff.jax._explain.backward import Backward, Marked
+from safeops.autodiff.jax._explain.backward import Backward
 from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of, tagging
 from safeops.autodiff.jax._explain.watch import watching
 from safeops.autodiff.jax._explain.whole import Looking

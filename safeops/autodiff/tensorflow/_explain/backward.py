@@ -9,7 +9,7 @@ arithmetic of IEEE, because of which operation. Both move as masks do, and by th
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,22 +27,15 @@ from safeops.autodiff._explain.evidence import (
     tell,
     united,
 )
+from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
+from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _choices as choices
 from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.sites import Program, numbers_of, site_of, values_of
-from safeops.autodiff.tensorflow._pairs import Frame, Pair
+from safeops.autodiff.tensorflow._pairs import Frame
 
 ELEMENTWISE = (choices.product, choices.quotient, pairs.scale, pairs.root)
-
-
-@dataclass(frozen=True)
-class Marked(Pair):
-    """A pair, with where a selection dropped it and where a cause spoils it."""
-
-    dropped: dict[Any, Any] = field(default_factory=dict)  # by Site
-    spoilt: dict[Any, Any] = field(default_factory=dict)  # by Cause
-    slope: Slope | None = None
 
 
 class At(NamedTuple):
@@ -219,8 +212,7 @@ class Run:
         """Return what the formula of an operation makes of 1, and tell who has met what."""
         if rule_of(at) not in ELEMENTWISE and at.op.type != "Neg":
             return None
-        before = [x.slope for x in ins if isinstance(x, Marked) and x.slope is not None]
-        kept = before[0] if before and before[0].site == at.site else None
+        kept = slope_so_far(ins, at.site)
         value = _of_ones(at, ins, None if kept is None else kept.value)
         every = (*(kept.counts if kept else ()), *counts)
         return tell(Slope(at.site, value, every), values_of(value))
@@ -322,11 +314,6 @@ def reached(at: At, ins: list[Any], mask: np.ndarray, bad: np.ndarray) -> np.nda
             counts.append(tf.cast(bad, value.dtype) if pairs.is_linear(value) else value)
     found: np.ndarray = np.abs(values_of(pairs.run(at.op, counts)[0])) > 0.5  # noqa: PLR2004  (between none and one)
     return found
-
-
-def marks_of(x: Any, name: str) -> dict[Any, Any]:
-    """Return the marks of one kind that a pair has."""
-    return getattr(x, name, {})
 
 
 def mask_of(x: Pair) -> np.ndarray:

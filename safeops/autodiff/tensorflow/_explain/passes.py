@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Finding, Report, counted, make_report
 from safeops.autodiff.tensorflow import _pairs as pairs
-from safeops.autodiff.tensorflow._explain.backward import Marked, Run
+from safeops.autodiff.tensorflow._explain.backward import Run
 from safeops.autodiff.tensorflow._explain.sites import Program, named, numbers_of, values_of
 from safeops.autodiff.tensorflow._pairs import Frame, Options
 from safeops.autodiff.tensorflow._passes import check_output, seeds_of, with_tensors
