@@ -69,7 +69,7 @@ class Made(Count):
 
     makers: set[Site] = field(default_factory=set)  # of operands that are not finite
     nan: bool = False  # whether an operand was NaN
-    sick: bool = False  # whether a result was not finite, whoever made it so
+    nonfinite: bool = False  # whether a result was not finite, whoever made it so
     written: bool = False  # whether it is an infinity that was given, such as that of a mask
 
 
@@ -81,14 +81,14 @@ class Forward:
         self.sites: dict[Site, Made] = {}  # in the order in which they ran first
         # By identity of the value: what made it so.
         self.known: dict[int, tuple[Any, frozenset[Site]]] = {}
-        for x, x_numbers in self.sick(inputs):
+        for x, x_numbers in self.nonfinite(inputs):
             self.known[id(x)] = (x, frozenset([INPUT]))
             bad = ~np.isfinite(x_numbers)
             record = self.sites.setdefault(INPUT, Made())
             record.add(bad, name_of(x_numbers[bad]))
             record.written = record.what != "nan"
 
-    def sick(self, values: Iterable[Any]) -> list[tuple[Any, np.ndarray]]:
+    def nonfinite(self, values: Iterable[Any]) -> list[tuple[Any, np.ndarray]]:
         """Return the values that are not finite, with their numbers."""
         every = ((x, self.numbers(x)) for x in values)
         return [(x, y) for x, y in every if y is not None and not np.isfinite(y).all()]
@@ -104,9 +104,9 @@ class Forward:
     def made(self, site: Site, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """Take note of what an operation made of what."""
         record = self.sites.setdefault(site, Made())
-        operands, results = self.sick(ins), self.sick(outs)
+        operands, results = self.nonfinite(ins), self.nonfinite(outs)
         record.nan |= any(np.isnan(y).any() for _, y in operands)
-        record.sick |= bool(results)
+        record.nonfinite |= bool(results)
         if not results:
             record.makers |= self.all_makers(operands)
         for value, out in results:
@@ -122,7 +122,7 @@ class Forward:
             return ""
         whole = [x for x in self.sites if (x.where, x.caller) == (site.where, site.caller)]
         of_it = whole if site.caller else [site]
-        return "" if any(self.sites[x].sick for x in of_it) else "finite"
+        return "" if any(self.sites[x].nonfinite for x in of_it) else "finite"
 
     def makers_in(
         self, site: Site, record: Made, operands: list[tuple[Any, np.ndarray]], out: np.ndarray
@@ -134,8 +134,8 @@ class Forward:
         makers = self.all_makers(operands)
         record.makers |= makers
         # A NaN made of infinity counts by itself if that was given, such as that of a mask.
-        spoilt = np.isnan(out[new]).any() and all(self.sites[maker].written for maker in makers)
-        if makers and not spoilt:
+        tainted = np.isnan(out[new]).any() and all(self.sites[maker].written for maker in makers)
+        if makers and not tainted:
             return makers
         # What nothing made is a constant of the program, and counts where it is met first.
         met = new if new.any() else ~np.isfinite(out)
@@ -182,7 +182,7 @@ class Meeting(NamedTuple):
     slope: np.ndarray
     active: np.ndarray
     dropped: Marks
-    spoilt: Marks
+    tainted: Marks
     # Which entries of the product are made of a mask of the cotangent and one of the coefficient.
     reached: Callable[[np.ndarray, np.ndarray], np.ndarray]
     elementwise: bool
@@ -221,7 +221,7 @@ class Evidence:
         if not bad.any():
             return found, counts
         # Below an operation without a rule nobody knows whether an entry is used.
-        unclear = united_masks(mask for cause, mask in m.spoilt.items() if cause.kind == "UNKNOWN")
+        unclear = united_masks(mask for cause, mask in m.tainted.items() if cause.kind == "UNKNOWN")
         masks = {Cause("BLOCKED", m.site): ~m.active, Cause(m.used, m.site): m.active & ~unclear}
         for cause, mask in masks.items():
             hit = m.reached(mask, bad)
@@ -233,8 +233,8 @@ class Evidence:
             counts.append(self.count(cause, m.at))
             where = hit if m.elementwise else bad
             counts[-1].add(where, name_of(np.broadcast_to(m.slope, where.shape)[where]))
-            for selection, lost in m.dropped.items():
-                counts[-1].selections[selection] += int(m.reached(lost & mask, bad).sum())
+            for selection, dropped in m.dropped.items():
+                counts[-1].selections[selection] += int(m.reached(dropped & mask, bad).sum())
         return found, counts
 
     def selections(self, causes: Iterable[Cause]) -> set[Site]:
@@ -342,8 +342,8 @@ def missing(
 
 def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:
     """Give what makes results not finite, or would in ordinary autodiff."""
-    for spoilt, value in results:
-        for cause, mask in spoilt.items():
+    for tainted, value in results:
+        for cause, mask in tainted.items():
             if cause.kind == "BLOCKED" or (mask & ~np.isfinite(value)).any():
                 yield cause
 

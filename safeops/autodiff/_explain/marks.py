@@ -15,10 +15,10 @@ from safeops.autodiff._pairs import Pair
 
 @dataclass(frozen=True)
 class Marked(Pair):
-    """A pair, with where a selection dropped it and where a cause spoils it."""
+    """A pair, with where a selection dropped it and where a cause taints it."""
 
     dropped: Marks = field(default_factory=dict)  # by Site
-    spoilt: Marks = field(default_factory=dict)  # by Cause
+    tainted: Marks = field(default_factory=dict)  # by Cause
     slope: Slope | None = None
 
 

@@ -19,10 +19,10 @@ from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
     Factors,
     Options,
+    absent,
     array_of,
     cleared,
     factors_of,
-    nothing,
     plain,
     value_of,
     varying_as,
@@ -36,7 +36,7 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
         return _of_pairs(eqn, ins)
     _, at, pair, other = factors
     if pair.active is False:
-        return nothing(eqn)
+        return absent(eqn)
     if pair.active is True:
         return [Pair(factors.product(pair.value, other))]
     ((left, right), (left_batch, right_batch)) = eqn.params["dimension_numbers"]
@@ -108,7 +108,7 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
         return _of_pairs(eqn, ins)
     pair, other = factors.pair, factors.other
     if pair.active is False:
-        return nothing(eqn)
+        return absent(eqn)
     mask = array_of(pair)
     reached = _in_windows(factors, mask)
     if pair.active is True:

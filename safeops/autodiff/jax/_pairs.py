@@ -365,7 +365,7 @@ def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     return [Pair(value, plain(eqn, [which, array_of(kept), array_of(other)])[0])]
 
 
-def nothing(eqn: JaxprEqn) -> list[Pair]:
+def absent(eqn: JaxprEqn) -> list[Pair]:
     """Return a result of which nothing is active."""
     out = eqn.outvars[0].aval
     return [Pair(varying_as(jnp.zeros(out.shape, out.dtype), out), active=False)]
@@ -399,7 +399,7 @@ def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         return _scale_pairs(eqn, ins)
     pair, factor = factors.pair, factors.other
     if pair.active is False:
-        return nothing(eqn)
+        return absent(eqn)
     if pair.active is not True and not _is_harmless(factor, eqn.primitive.name):
         factor = jnp.where(pair.active, factor, jnp.ones((), jnp.result_type(factor)))
     value = factors.product(pair.value, factor)

@@ -161,8 +161,8 @@ def distances_within(call: Call) -> Any:
     value = kernel(*(torch.where(v.isfinite(), v, 0) for v in (x, found)))
     if not (is_finite(x) and is_finite(found)):
         bad = pairs.to(x.dtype) @ (~x.isfinite()).to(x.dtype) > HALF
-        lost = active.new_zeros(count, count).index_put((one, two), active & ~found.isfinite())
-        bad = bad | (~x.isfinite() & reached) | (lost | lost.mT).any(-1, keepdim=True)
+        overflown = active.new_zeros(count, count).index_put((one, two), active & ~found.isfinite())
+        bad = bad | (~x.isfinite() & reached) | (overflown | overflown.mT).any(-1, keepdim=True)
         value = torch.where(bad, kernel(x, found), value)
     call.mode.state(value, reached)
     return value

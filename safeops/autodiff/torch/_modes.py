@@ -47,14 +47,14 @@ class Watch(RecordLines):
         inputs = given.get("inputs")
         leaves = leaves_of(nodes_of(outputs)) if inputs is None else listed(inputs)
         found = [x.grad for x in leaves] if result is None else result
-        spoilt = any(g is not None and not_finite(g) is not None for g in found)
-        if spoilt:
+        nonfinite = any(g is not None and not_finite(g) is not None for g in found)
+        if nonfinite:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
             report = explained_if_possible(outputs, seeds, leaves)
-            spoilt = not report.ok  # else an earlier pass had accumulated it
-            if spoilt:
+            nonfinite = not report.ok  # else an earlier pass had accumulated it
+            if nonfinite:
                 self.on_report(report)
-        self.passes.append(spoilt)
+        self.passes.append(nonfinite)
         return result
 
 

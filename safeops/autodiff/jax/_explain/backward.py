@@ -1,5 +1,5 @@
 """
-The backward pass, explained: run over pairs that remember what dropped them and what spoilt them.
+The backward pass, explained: run over pairs that remember what dropped them and what tainted them.
 
 It is the evaluator of masked autodiff, on concrete values. A cotangent carries two kinds of marks:
 where each selection dropped it, and where it would not be finite in ordinary autodiff, because of
@@ -95,7 +95,7 @@ class Backward(Steps):
             x.value[i],
             mask_of(x)[i],
             {key: mask[i] for key, mask in marks_of(x, "dropped").items()},
-            {key: mask[i] for key, mask in marks_of(x, "spoilt").items()},
+            {key: mask[i] for key, mask in marks_of(x, "tainted").items()},
         )
 
     def stack(self, rows: Sequence[Any], like: Any) -> Any:
@@ -117,7 +117,7 @@ class Backward(Steps):
             jnp.stack([x.value for x in every]),
             np.stack([mask_of(x) for x in every]),
             stacked("dropped"),
-            stacked("spoilt"),
+            stacked("tainted"),
         )
 
     def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
@@ -138,7 +138,7 @@ class Backward(Steps):
         self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
         outs = self.once(eqn, ins, self.how)
         dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
-        spoilt = self.moved(eqn, ins, functools.partial(marks_of, name="spoilt"), site)
+        tainted = self.moved(eqn, ins, functools.partial(marks_of, name="tainted"), site)
         new, counts = self.met(eqn, ins, site, run)
         slope = self.slope(eqn, ins, site, counts)
         found = []
@@ -148,14 +148,14 @@ class Backward(Steps):
                 found.append(out)
                 continue
             absent = ~mask_of(out)
-            own = united(spoilt[i], new)
+            own = united(tainted[i], new)
             if eqn.primitive.name in (*WHOLE, *LOOPS):
                 self.compare(own, (eqn, run), ins, i, out, site)
             if self.is_unclear(eqn, ins, site):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
-            lost = blamed(site, absent, dropped[i])
-            found.append(Marked(out.value, ~absent, lost, own, slope))
+            dropped_by = blamed(site, absent, dropped[i])
+            found.append(Marked(out.value, ~absent, dropped_by, own, slope))
         return found
 
     def moved(
@@ -197,7 +197,7 @@ class Backward(Steps):
             np.asarray(slope_of(factors)),
             mask_of(factors.pair),
             marks_of(factors.pair, "dropped"),
-            marks_of(factors.pair, "spoilt"),
+            marks_of(factors.pair, "tainted"),
             functools.partial(reached, factors),
             elementwise=eqn.primitive.name in ELEMENTWISE,
             own=eqn.primitive.name == "div" and bool((np.asarray(factors.other) == 0).any()),
@@ -305,7 +305,7 @@ def _stays(key: Cause | Site, site: Site) -> bool:
     Whether a mark passes a selection.
 
     What was dropped stays the doing of who dropped it, but for a `where` that drops it once more:
-    the nearest counts. What is spoilt stays so if ordinary autodiff multiplies with 0 and 1 there.
+    the nearest counts. What is tainted stays so if ordinary autodiff multiplies with 0 and 1 there.
     """
     if isinstance(key, Site):
         return site.operation != "select_n"

@@ -85,7 +85,7 @@ def _found(
     while True:
         evidence = Evidence(forward)
         outs = Backward(how, sites, evidence, looking).body(closed, [start])
-        results = ((x.spoilt, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
+        results = ((x.tainted, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
         causes = list(reaching(results))
         # A healthy loop that left out what a finding is about: the line in it is asked for.
         asked = evidence.selections(causes) & looking.whole - looking.opened

@@ -53,14 +53,14 @@ class Looking:
         """Whether a loop is run whole: nothing in it is not finite, or there is no time to look."""
         if name == "scan" and params["length"] * _cost(params["jaxpr"].jaxpr) <= FEW:
             return False
-        if site in self.opened or any(_is_sick(x) for x in values):
+        if site in self.opened or any(_is_nonfinite(x) for x in values):
             return False
         if any(params[key].effects for key in ("jaxpr", "body_jaxpr") if key in params):
             return False  # what a step does beside its results is not done twice
-        _, sick = jax.jit(lambda *xs: _flagged(name, params, xs))(*values)
-        if not sick:
+        _, nonfinite = jax.jit(lambda *xs: _flagged(name, params, xs))(*values)
+        if not nonfinite:
             self.whole.add(site)
-        return not sick
+        return not nonfinite
 
     def notes(self) -> list[str]:
         """Say what was not looked into."""
@@ -81,7 +81,7 @@ def _cost(jaxpr: Jaxpr) -> int:
     )
 
 
-def _is_sick(x: Any) -> bool:
+def _is_nonfinite(x: Any) -> bool:
     numbers = numbers_of(x)
     return numbers is not None and not np.isfinite(numbers).all()
 
@@ -98,13 +98,13 @@ def _scan(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Arr
     fixed, carried = params["num_consts"], params["num_carry"]
 
     def step(carry: Any, xs: Any) -> Any:
-        outs, sick = _body(params["jaxpr"], [*ins[:fixed], *carry[0], *xs])
-        return (outs[:carried], carry[1] | sick), outs[carried:]
+        outs, nonfinite = _body(params["jaxpr"], [*ins[:fixed], *carry[0], *xs])
+        return (outs[:carried], carry[1] | nonfinite), outs[carried:]
 
     start = (list(ins[fixed : fixed + carried]), jnp.zeros((), bool))
     how = {"length": params["length"], "reverse": params["reverse"]}
-    (last, sick), ys = lax.scan(step, start, list(ins[fixed + carried :]), **how)
-    return [*last, *ys], sick
+    (last, nonfinite), ys = lax.scan(step, start, list(ins[fixed + carried :]), **how)
+    return [*last, *ys], nonfinite
 
 
 def _while_loop(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
@@ -115,8 +115,8 @@ def _while_loop(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any
         return _body(params["cond_jaxpr"], [*tested, *carry[0]])[0][0]
 
     def step(carry: Any) -> Any:
-        outs, sick = _body(params["body_jaxpr"], [*fixed, *carry[0]])
-        return outs, carry[1] | sick
+        outs, nonfinite = _body(params["body_jaxpr"], [*fixed, *carry[0]])
+        return outs, carry[1] | nonfinite
 
     start = (list(ins[for_test + for_body :]), jnp.zeros((), bool))
     return lax.while_loop(goes_on, step, start)
@@ -132,8 +132,8 @@ def _body(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], Array]:
     flags = [jnp.zeros((), bool)]
 
     def one(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
-        outs, sick = _equation(eqn, ins)
-        flags.append(sick)
+        outs, nonfinite = _equation(eqn, ins)
+        flags.append(nonfinite)
         return outs
 
     outs = each(closed, args, one)
@@ -150,5 +150,5 @@ def _equation(eqn: JaxprEqn, ins: list[Any]) -> tuple[list[Any], Array]:
     if name in ways:
         return ways[name](eqn.params, ins)
     outs = plain(eqn, ins)
-    sick = [~jnp.isfinite(x).all() for x in outs if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return outs, jnp.any(jnp.stack([jnp.zeros((), bool), *sick]))
+    nonfinite = [~jnp.isfinite(x).all() for x in outs if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return outs, jnp.any(jnp.stack([jnp.zeros((), bool), *nonfinite]))

@@ -1,5 +1,5 @@
 """
-The backward pass, explained: run over pairs that remember what dropped them and what spoilt them.
+The backward pass, explained: run over pairs that remember what dropped them and what tainted them.
 
 Program and gradient are one graph, which is run here on concrete values, operation by operation:
 the program as it is, and watched; the gradient by the evaluator of masked autodiff. A cotangent
@@ -170,7 +170,7 @@ class Run:
         linear = [x for x in ins if isinstance(x, Pair) and x.value.dtype != tf.variant]
         self.evidence.uses(site, [mask_of(x) for x in linear])
         outs = rule(at.op, ins, at.frame)
-        dropped, spoilt = moved(at, ins, "dropped"), moved(at, ins, "spoilt")
+        dropped, tainted = moved(at, ins, "dropped"), moved(at, ins, "tainted")
         new, counts = self.met(at, ins)
         slope = self.slope(at, ins, counts)
         found = []
@@ -178,14 +178,14 @@ class Run:
             if not isinstance(out, Pair):
                 found.append(out)
             elif out.value.dtype == tf.variant:
-                found.append(Marked(out.value, out.active, dropped[i], spoilt[i]))
+                found.append(Marked(out.value, out.active, dropped[i], tainted[i]))
             else:
-                own, absent = united(spoilt[i], new), ~mask_of(out)
+                own, absent = united(tainted[i], new), ~mask_of(out)
                 if rule is pairs.unknown:
                     own[Cause("UNKNOWN", site)] = ~absent
                 self.evidence.overflow(own, site, at.key, values_of(out.value), ~absent)
-                lost = blamed(at.drops, absent, dropped[i])
-                found.append(Marked(out.value, out.active, lost, own, slope))
+                dropped_by = blamed(at.drops, absent, dropped[i])
+                found.append(Marked(out.value, out.active, dropped_by, own, slope))
         return found
 
     def met(self, at: At, ins: list[Any]) -> tuple[dict[Cause, np.ndarray], list[Count]]:
@@ -200,7 +200,7 @@ class Run:
             slope,
             mask_of(pair),
             marks_of(pair, "dropped"),
-            marks_of(pair, "spoilt"),
+            marks_of(pair, "tainted"),
             functools.partial(reached, at, ins),
             elementwise=rule_of(at) in ELEMENTWISE,
             used="UNKNOWN" if is_recomputed(at.op) else "GENUINE",

@@ -84,7 +84,7 @@ def _found(traced: _Traced) -> list[Finding]:
     # A gradient that is made of the constants of a custom gradient alone is used whole.
     outs = [x if isinstance(x, Marked) else Marked(x) for x in run.evaluate(gradients)]
     values = [values_of(x.value) for x in outs]
-    results = zip((x.spoilt for x in outs), values, strict=True)
+    results = zip((x.tainted for x in outs), values, strict=True)
     findings = list(evidence.findings(reaching(results), result, named))
     actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
     masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))

@@ -122,13 +122,13 @@ class RecordLines(TorchFunctionMode):
     def note_origin(self, record: Record, x: Array, given: Any) -> None:
         """Say what of a result is not finite although what it was made of is."""
         tensors = [y for y in tree_leaves(given) if isinstance(y, torch.Tensor) and y is not x]
-        sick = [y for y in tensors if seen_in(y) is not None]
-        record.nan_operand = any(bool(y.isnan().any()) for y in sick)
-        record.cause = next((self.constants[y] for y in sick if y in self.constants), None)
+        nonfinite = [y for y in tensors if seen_in(y) is not None]
+        record.nan_operand = any(bool(y.isnan().any()) for y in nonfinite)
+        record.cause = next((self.constants[y] for y in nonfinite if y in self.constants), None)
         if not x.requires_grad:
             self.constants[x] = record.cause or record
         # A constant is no result: what it brings in is first there.
-        derived = [y.detach() for y in sick if y.requires_grad]
+        derived = [y.detach() for y in nonfinite if y.requires_grad]
         by_entry = record.operation in OF_ENTRIES and all(fits(y, x) for y in derived)
         nan = x.detach().isnan()
         record.first = unlike(record.bad, [~y.isfinite() for y in derived], by_entry=by_entry)

@@ -20,7 +20,13 @@ from safeops.autodiff.torch._explain.causes import Causes
 from safeops.autodiff.torch._explain.lines import Record, not_finite, record_of, what_of
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.selection import Search, ones_like
-from safeops.autodiff.torch._explain.watch import Blocked, Graph, Passage, Sight, Watching
+from safeops.autodiff.torch._explain.watch import (
+    Blocked,
+    CotangentRecord,
+    Graph,
+    NodeRecord,
+    Watching,
+)
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom
 from safeops.autodiff.torch._opaque import is_script
@@ -54,12 +60,12 @@ def report_of(
             mode.tags.write(seed, active=True)
     with mode:
         masked = graph.watch(run, mode)
-    sides = Sides(graph, mode, Side(graph, leaves, *ordinary), Side(graph, leaves, *masked))
-    of_value = [*sides.forward(leaves)] if any(map(is_bad, outputs)) else []
-    findings = [*of_value, *sides.backward(value_is_bad=bool(of_value))]
-    findings += sides.missing(findings, outputs)
-    lost = any(f.where is None and f.operation != "input" for f in findings)
-    return make_report("torch", findings, checked, [NOT_SEEN] if lost else [])
+    passes = PassPair(graph, mode, Pass(graph, leaves, *ordinary), Pass(graph, leaves, *masked))
+    of_value = [*passes.forward(leaves)] if any(map(is_bad, outputs)) else []
+    findings = [*of_value, *passes.backward(value_is_bad=bool(of_value))]
+    findings += passes.missing(findings, outputs)
+    unplaced = any(f.where is None and f.operation != "input" for f in findings)
+    return make_report("torch", findings, checked, [NOT_SEEN] if unplaced else [])
 
 
 def is_bad(x: Any) -> bool:
@@ -67,16 +73,16 @@ def is_bad(x: Any) -> bool:
     return x is not None and not_finite(x) is not None
 
 
-class Side:
+class Pass:
     """One of the two backward passes."""
 
     def __init__(
-        self, graph: Graph, leaves: Sequence[Array], gradients: Any, seen: dict[Any, Passage]
+        self, graph: Graph, leaves: Sequence[Array], gradients: Any, seen: dict[Any, NodeRecord]
     ) -> None:
         self.gradients, self.seen = gradients, seen
-        sick = [x for x, g in zip(leaves, gradients, strict=True) if is_bad(g)]
+        nonfinite = [x for x, g in zip(leaves, gradients, strict=True) if is_bad(g)]
         # The nodes through which a gradient became what it is.
-        self.guilty = graph.guilty(seen, sick)
+        self.on_path = graph.on_path(seen, nonfinite)
 
     @property
     def bad(self) -> int:
@@ -86,13 +92,13 @@ class Side:
 
 
 @dataclass
-class Sides:
+class PassPair:
     """Both of them."""
 
     graph: Graph
     mode: Watching
-    ordinary: Side
-    masked: Side
+    ordinary: Pass
+    masked: Pass
 
     def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
         """Give what the value itself became NaN by."""
@@ -125,35 +131,37 @@ class Sides:
         nodes = [n for n in self.graph.nodes if leaf_of(n) is leaf]
         active = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
         for node, i in (edge for n in nodes for edge in self.graph.consumers[n]):
-            sight = self.masked.seen[node].out[i] if node in self.masked.seen else None
-            if sight is not None:
-                reached = spread(sight.active, active.new_empty(()).expand(sight.like.shape))
+            cotangent = self.masked.seen[node].out[i] if node in self.masked.seen else None
+            if cotangent is not None:
+                reached = spread(
+                    cotangent.active, active.new_empty(()).expand(cotangent.like.shape)
+                )
                 active = active | reached.sum_to_size(active.shape).bool()
         return active
 
     def used(self, node: Any, bad: Any) -> Array | None:
         """Return which of some entries of a result are used."""
-        for sight in self.masked.seen[node].into if node in self.masked.seen else ():
-            if sight is not None and sight.like.shape == bad.shape:
-                found = bad & spread(sight.active, bad)
+        for cotangent in self.masked.seen[node].into if node in self.masked.seen else ():
+            if cotangent is not None and cotangent.like.shape == bad.shape:
+                found = bad & spread(cotangent.active, bad)
                 return found if found.any() else None
         return None
 
     def backward(self, *, value_is_bad: bool) -> Iterator[Finding]:
         """Give the formulas in which a gradient stops being finite."""
-        births = ((n, self.birth(n, value_is_bad=value_is_bad)) for n in self.masked.guilty)
-        born = {n: new for n, new in births if new is not None}
+        origins = ((n, self.origin(n, value_is_bad=value_is_bad)) for n in self.masked.on_path)
+        begun = {n: new for n, new in origins if new is not None}
         # Below what nobody sees into, nobody knows whether an entry is used.
         reasons = {n: reason for n in self.graph.nodes if (reason := self.unseen(n)) is not None}
-        unclear = {n for n in born if not self.graph.above([n]).isdisjoint(reasons)}
+        unclear = {n for n in begun if not self.graph.above([n]).isdisjoint(reasons)}
         to_blame = self.graph.above(list(unclear))
         spared = ((n, self.met(n)) for n in self.graph.nodes if self.is_spared(n))
         causes = Causes({n: met for n, met in spared if met is not None})
         yield from (self.blocked(node, causes) for node in causes.heads(self.graph.nodes))
         for node in self.graph.nodes:
-            if node in born and node not in unclear:
-                what = slope(node, self.masked.seen[node], born[node])
-                yield finding("GENUINE", node, born[node], what=what)
+            if node in begun and node not in unclear:
+                what = slope(node, self.masked.seen[node], begun[node])
+                yield finding("GENUINE", node, begun[node], what=what)
             if node in reasons and node in to_blame and not self.follows(node, reasons):
                 yield finding("UNKNOWN", node, reason=reasons[node])
 
@@ -168,22 +176,22 @@ class Sides:
             return None
         if is_script(node):
             return "script"
-        lost = (x for x in self.masked.seen[node].out if x is not None)
+        out = (x for x in self.masked.seen[node].out if x is not None)
         # What is not finite comes from a kernel that no operation of PyTorch has run.
-        of_kernel = any(x.bad is not None and not x.known for x in lost)
+        of_kernel = any(x.bad is not None and not x.known for x in out)
         return self.mode.unseen.get(node, "kernel" if of_kernel else None)
 
     def is_spared(self, node: Any) -> bool:
         """Whether a NaN comes from a node that the masked pass has not."""
-        if node not in self.ordinary.guilty:
+        if node not in self.ordinary.on_path:
             return False
         pairs = zip(self.ordinary.seen[node].out, self.masked.seen[node].out, strict=True)
         return any(count_of(x) > count_of(y) for x, y in pairs)
 
-    def birth(self, node: Any, *, value_is_bad: bool) -> Array | None:
+    def origin(self, node: Any, *, value_is_bad: bool) -> Array | None:
         """Return the entries that became other than finite in the formula of a node."""
         by_entry = operation_of(node) in OF_ENTRIES
-        new = birth(self.masked.seen[node], by_entry=by_entry)
+        new = origin(self.masked.seen[node], by_entry=by_entry)
         record = record_of(node)
         bad = record.bad if record is not None and value_is_bad else None
         if new is None or bad is None:
@@ -197,7 +205,7 @@ class Sides:
         if node in self.mode.blocked:
             return self.mode.blocked[node]
         by_entry = operation_of(node) in OF_ENTRIES
-        new = birth(self.ordinary.seen[node], self.masked.seen[node].out, by_entry=by_entry)
+        new = origin(self.ordinary.seen[node], self.masked.seen[node].out, by_entry=by_entry)
         return None if new is None else Blocked(new, new)
 
     def blocked(self, node: Any, causes: Causes) -> Finding:
@@ -236,16 +244,18 @@ def was_given(node: Any, record: Record) -> bool:
     return any(r is not None and r is not record and r.bad is not None for r in before)
 
 
-def count_of(x: Sight | None) -> int:
+def count_of(x: CotangentRecord | None) -> int:
     """Return how many entries are not finite."""
     return 0 if x is None or x.bad is None else int(x.bad.count_nonzero())
 
 
-def birth(passage: Passage, spared: Sequence[Sight | None] = (), *, by_entry: bool) -> Array | None:
+def origin(
+    node_record: NodeRecord, spared: Sequence[CotangentRecord | None] = (), *, by_entry: bool
+) -> Array | None:
     """Return what became other than finite in a formula, where the other pass has spared it."""
-    before = [x.bad for x in passage.into if x is not None and x.bad is not None]
+    before = [x.bad for x in node_record.into if x is not None and x.bad is not None]
     found: list[Array] = []
-    for after, other in zip_longest(passage.out, spared):
+    for after, other in zip_longest(node_record.out, spared):
         if after is None or after.bad is None:
             continue
         bad = after.bad if other is None or other.bad is None else after.bad & ~other.bad
@@ -266,12 +276,12 @@ def value_at(record: Record | None, bad: Array) -> str:
     return "finite"
 
 
-def slope(node: Any, passage: Passage, bad: Array) -> str:
+def slope(node: Any, node_record: NodeRecord, bad: Array) -> str:
     """Return what the derivative of a node is at entries: its formula for a cotangent of ones."""
     if is_custom(node):  # it may do more than to return a derivative
         return ""
     with suppress(Exception), torch.no_grad():  # what was saved may be gone
-        found = node(*ones_like(passage))
+        found = node(*ones_like(node_record))
         for x in found if isinstance(found, tuple) else (found,):
             if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):
                 return what

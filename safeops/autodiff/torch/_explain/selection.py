@@ -11,7 +11,13 @@ from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.names import OF_ENTRIES
 from safeops.autodiff.torch._explain.names import operation_of
-from safeops.autodiff.torch._explain.watch import Graph, Passage, Sight, Watching, through_windows
+from safeops.autodiff.torch._explain.watch import (
+    CotangentRecord,
+    Graph,
+    NodeRecord,
+    Watching,
+    through_windows,
+)
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, words
 from safeops.autodiff.torch._tags import Tags
@@ -33,7 +39,7 @@ class Search:
     """The graph, and what the masked pass has seen of it."""
 
     graph: Graph
-    seen: dict[Any, Passage]
+    seen: dict[Any, NodeRecord]
 
     def selection_of(self, node: Any, entries: Array | None) -> Any:
         """Return the nearest node, towards the output, that dropped entries, all if one did."""
@@ -66,10 +72,10 @@ class Search:
     def drops(self, node: Any, i: int, entries: Array) -> bool:
         """Whether a node made entries absent that it was given as active ones."""
         before, after = first(self.seen[node].into), self.seen[node].out[i]
-        lost = entries if after is None else selected(before, after)
-        if lost is None:
+        absent = entries if after is None else selected(before, after)
+        if absent is None:
             return False
-        return bool((lost & entries if lost.shape == entries.shape else lost).any())
+        return bool((absent & entries if absent.shape == entries.shape else absent).any())
 
     def unread(self, node: Any, i: int, entries: Array) -> Array | None:
         """Return which entries a node does not read, by its formula for ones; None if unknown."""
@@ -119,7 +125,7 @@ def saved_options(node: Any) -> tuple[Any, ...]:
     return tuple(private.saved(node, name) for name in names)
 
 
-def absent_in(x: Sight) -> Array:
+def absent_in(x: CotangentRecord) -> Array:
     """Return which entries of a cotangent are absent."""
     return ~spread(x.active, torch.empty((), device=x.device).expand(x.like.shape))
 
@@ -138,24 +144,24 @@ def fitting(masks: Sequence[Array], like: Array) -> list[Array]:
     return [m for m, dims in pairs if m.dim() <= like.dim() and all(a in (1, b) for a, b in dims)]
 
 
-def selected(before: Sight, after: Sight) -> Array | None:
+def selected(before: CotangentRecord, after: CotangentRecord) -> Array | None:
     """Return which entries are absent after a formula, and were not before it."""
     if after.active is True:
         return None
-    lost = absent_in(after)
+    absent = absent_in(after)
     if before.active is True:
-        return lost
+        return absent
     if before.like.shape != after.like.shape:
         return None
     given = ~absent_in(before)
-    if given.count_nonzero() <= (~lost).count_nonzero():  # they are moved, and no more
+    if given.count_nonzero() <= (~absent).count_nonzero():  # they are moved, and no more
         return None
-    return lost & given
+    return absent & given
 
 
-def first(sights: Sequence[Sight | None]) -> Sight:
+def first(cotangents: Sequence[CotangentRecord | None]) -> CotangentRecord:
     """Return the first cotangent that there is."""
-    return next(x for x in sights if x is not None)
+    return next(x for x in cotangents if x is not None)
 
 
 def result(node: Any, cotangents: Sequence[Array | None], i: int) -> Any:
@@ -164,6 +170,8 @@ def result(node: Any, cotangents: Sequence[Array | None], i: int) -> Any:
     return (found if isinstance(found, tuple) else (found,))[i]
 
 
-def ones_like(passage: Passage) -> list[Array | None]:
+def ones_like(node_record: NodeRecord) -> list[Array | None]:
     """Return cotangents of ones for a node."""
-    return [None if x is None else torch.ones_like(x.like, device=x.device) for x in passage.into]
+    return [
+        None if x is None else torch.ones_like(x.like, device=x.device) for x in node_record.into
+    ]

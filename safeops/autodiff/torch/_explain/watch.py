@@ -23,7 +23,7 @@ from safeops.autodiff.torch._tags import Mask, Tags, leaf_of
 CONTRACTIONS = (matrix, contract, convolve_backward)
 
 
-class Sight(NamedTuple):
+class CotangentRecord(NamedTuple):
     """What was seen of a cotangent."""
 
     like: Array  # without data
@@ -33,16 +33,16 @@ class Sight(NamedTuple):
     known: bool = True  # whether it was seen how it was made
 
 
-class Passage(NamedTuple):
+class NodeRecord(NamedTuple):
     """What went into the formula of a node, and what came out."""
 
-    into: list[Sight | None]
-    out: list[Sight | None]
+    into: list[CotangentRecord | None]
+    out: list[CotangentRecord | None]
 
     def is_bad(self, i: int) -> bool:
         """Whether something not finite came out for one of the inputs."""
-        sight = self.out[i]
-        return sight is not None and sight.bad is not None
+        cotangent = self.out[i]
+        return cotangent is not None and cotangent.bad is not None
 
 
 class Blocked(NamedTuple):
@@ -188,11 +188,11 @@ class Graph:
 
     def watch(self, run: Callable[[], Any], mode: Watching | None = None) -> Any:
         """Run a backward pass; return its result and what each node did."""
-        seen: dict[Any, Passage] = {}
+        seen: dict[Any, NodeRecord] = {}
         with hooked(self.nodes, seen, mode):
             return run(), seen
 
-    def guilty(self, seen: dict[Any, Passage], leaves: Sequence[Array]) -> set[Any]:
+    def on_path(self, seen: dict[Any, NodeRecord], leaves: Sequence[Array]) -> set[Any]:
         """Return the nodes from which something not finite has come to one of the leaves."""
         found: set[Any] = set()
         stack = [n for n in self.nodes if any(leaf_of(n) is x for x in leaves)]
@@ -205,7 +205,7 @@ class Graph:
 
 
 @contextmanager
-def hooked(nodes: Sequence[Any], seen: dict[Any, Passage], mode: Any) -> Iterator[None]:
+def hooked(nodes: Sequence[Any], seen: dict[Any, NodeRecord], mode: Any) -> Iterator[None]:
     """Watch what goes through nodes."""
     handles = [n.register_hook(partial(note, n, seen, mode)) for n in nodes if n.next_functions]
     try:
@@ -215,13 +215,15 @@ def hooked(nodes: Sequence[Any], seen: dict[Any, Passage], mode: Any) -> Iterato
             handle.remove()
 
 
-def note(node: Any, seen: dict[Any, Passage], mode: Watching | None, out: Any, into: Any) -> None:
+def note(
+    node: Any, seen: dict[Any, NodeRecord], mode: Watching | None, out: Any, into: Any
+) -> None:
     """Note what went through a node."""
     with nullcontext() if mode is None else mode.pause():
-        seen[node] = Passage([sight(mode, g) for g in into], [sight(mode, g) for g in out])
+        seen[node] = NodeRecord([recorded(mode, g) for g in into], [recorded(mode, g) for g in out])
 
 
-def sight(mode: Watching | None, x: Any) -> Sight | None:
+def recorded(mode: Watching | None, x: Any) -> CotangentRecord | None:
     """Look at a cotangent."""
     if x is None:
         return None
@@ -230,4 +232,6 @@ def sight(mode: Watching | None, x: Any) -> Sight | None:
     if active is None or (isinstance(active, torch.Tensor) and active.all()):
         active = True
     active = active.clone() if isinstance(active, torch.Tensor) else active
-    return Sight(torch.empty_like(x, device="meta"), x.device, not_finite(x), active, known)
+    return CotangentRecord(
+        torch.empty_like(x, device="meta"), x.device, not_finite(x), active, known
+    )
