@@ -35,7 +35,6 @@ FIXED = {
     "softmax": Bounds(0.0, 1.0, above=True),
     "softplus": ABOVE_0,
     "sqrt": AT_LEAST_0,
-    "square": AT_LEAST_0,
     "std": AT_LEAST_0,
     "tanh": Bounds(-1.0, 1.0),
     "cos": Bounds(-1.0, 1.0),
@@ -73,11 +72,16 @@ def _add(x: Term, y: Term) -> Bounds:
 
 def _mul(x: Term, y: Term) -> Bounds:
     if x.key == y.key:
-        return AT_LEAST_0
+        return _square(x)
     a, b = bounds(x), bounds(y)
     if a.is_positive and b.is_positive:
         return ABOVE_0
     return AT_LEAST_0 if a.low >= 0 and b.low >= 0 else ALL
+
+
+def _square(x: Term) -> Bounds:
+    a = bounds(x)
+    return ABOVE_0 if a.is_positive or a.high < 0 else AT_LEAST_0
 
 
 def _div(x: Term, y: Term) -> Bounds:
@@ -90,7 +94,7 @@ def _div(x: Term, y: Term) -> Bounds:
 def _pow(x: Term, y: Term) -> Bounds:
     a = bounds(x)
     if y.value is not None and y.value % 2 == 0:
-        return AT_LEAST_0
+        return _square(x)
     if y.value is not None and a.low >= 0:
         return ABOVE_0 if a.is_positive else AT_LEAST_0
     return ABOVE_0 if a.is_positive else ALL
@@ -133,6 +137,7 @@ RULES: dict[str, Callable[..., Bounds]] = {
     "mul": _mul,
     "neg": lambda x: Bounds(-bounds(x).high, -bounds(x).low),
     "pow": _pow,
+    "square": _square,
     "sub": lambda x, y: Bounds(bounds(x).low - bounds(y).high, bounds(x).high - bounds(y).low),
     "where": _choice,
 }

@@ -17,7 +17,7 @@ EPILOG = """
 Nothing of what is read is imported or run, but for the expressions that --confirm executes, which
 have known operations of the framework alone. Exit code: 0 if nothing was found, or all of it
 repaired; 1 if something was found; 2 for a wrong command line or configuration. Configuration:
-select, ignore, exclude and numpy in [tool.safeops.lint] of pyproject.toml; "# safeops:
+select, ignore, exclude, numpy and everywhere in [tool.safeops.lint] of pyproject.toml; "# safeops:
 ignore[SO001]" on a line.
 """
 
@@ -38,6 +38,9 @@ def add_lint(commands: Any) -> None:
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     parser.add_argument(
         "--numpy", action="store_true", help="report NumPy too, which has no gradients itself"
+    )
+    parser.add_argument(
+        "--everywhere", action="store_true", help="report modules called metrics, optim, ... too"
     )
 
 
@@ -79,7 +82,8 @@ def settings_for(options: Namespace) -> Settings:
             raise SettingsError(msg)
     first = options.paths[0]
     start = first if first.is_dir() else first.parent
-    return settings_of(start, options.select, options.ignore, numpy=options.numpy)
+    given = {"numpy": options.numpy, "everywhere": options.everywhere}
+    return settings_of(start, options.select, options.ignore, **given)
 
 
 def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
@@ -87,7 +91,8 @@ def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source,
     for file in files:
         try:
             source = read(file)
-            yield source, lint(source.text, settings.select, numpy=settings.numpy)
+            select = settings.select_in(file)
+            yield source, lint(source.text, select, numpy=settings.numpy)
         except UnreadableError as error:
             print(f"{file}: skipped, {error}", file=sys.stderr)
         except (SyntaxError, ValueError, RecursionError) as error:

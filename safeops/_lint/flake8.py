@@ -2,9 +2,11 @@
 
 import ast
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from safeops import __version__
 from safeops._lint.linting import lint
+from safeops._lint.sources import is_apart
 
 Error = tuple[int, int, str, type]
 
@@ -15,11 +17,13 @@ class Plugin:
     name = "safeops"
     version = __version__
 
-    def __init__(self, tree: ast.Module, lines: Sequence[str]) -> None:
+    def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
         """Take a file as flake8 has read it."""
-        self.tree, self.text = tree, "".join(lines)
+        self.tree, self.text, self.path = tree, "".join(lines), Path(filename)
 
     def run(self) -> Iterator[Error]:
         """Give what is found."""
+        if is_apart(self.path):
+            return
         for found in lint(self.text, tree=self.tree).findings:
             yield found.line, found.column - 1, f"{found.rule} {found.message}", type(self)

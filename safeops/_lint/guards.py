@@ -5,22 +5,29 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
-from safeops._lint.names import Names
-from safeops._lint.scopes import BLOCKS, Function, Scopes
+from safeops._lint.names import DIFFERENTIATED, Names, framework_of
+from safeops._lint.scopes import BLOCKS, NO_GRADIENT, Function, Scopes, mentions
 from safeops._lint.terms import COMPARISONS, Term
 
-NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
 # Functions with a derivative rule of their own: what they compute is not differentiated.
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
 # Fills weights before training, or draws samples where `rsample` is what is differentiated.
-FIRST = re.compile(r"^_?(init(ialize)?_|reset_parameters|_init_weights|sample$)")
-# Classes that prepare data or measure, and functions of PyTorch with a backward pass of their own.
-DATA = re.compile(
-    r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metric|Function)$"
+FIRST = re.compile(
+    r"^_?(init(ialize)?_|reset_parameters|_init_weights|sample$|quantize|draw_|plot_|visuali[sz]e)"
+    r"|(_init|_initializer)_?$"
 )
+# Classes that prepare data, measure, step or draw, and functions of PyTorch with a backward pass of
+# their own.
+DATA = re.compile(
+    r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metrics?|Stats|Function"
+    r"|Initializer|Optimizer|Pipeline|Quantizer|Sampler|Scheduler(Mixin)?)$"
+)
+# What takes gradients is not differentiated itself.
+GRADIENTS = frozenset({"grad", "grads", "gradients", "updates", "opt_state", "optimizer_state"})
 OF_RULE = re.compile(r"_(fwd|bwd|jvp|vjp)$")
 STOPS = frozenset(
     {
+        "allclose",
         "argmax",
         "argmin",
         "argsort",
@@ -29,11 +36,15 @@ STOPS = frozenset(
         "detach",
         "stop_gradient",
         "item",
+        "isclose",
         "numpy",
         "tolist",
         "no_grad",
+        "nonzero",
     }
 )
+BUILTINS = frozenset({"bool", "float", "int", "len", "print", "str"})
+FIRST_OF_TWO = frozenset({"max", "min", "topk", "sort"})  # the second one is places
 EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 # What says nothing about the numbers of an array.
 SHAPES = frozenset({"shape", "ndim", "size", "dtype", "device", "dim", "is_cuda", "requires_grad"})
@@ -43,60 +54,107 @@ NOT_WORDS = frozenset({"self", "cls", "all", "any", "item", "abs", "max", "min",
 class Guards:
     """What stands around and before an expression of a file."""
 
-    def __init__(self, names: Names, scopes: Scopes, called: Mapping[int, set[str]]) -> None:
+    def __init__(
+        self,
+        names: Names,
+        scopes: Scopes,
+        called: Mapping[int, set[str]],
+        differentiated: frozenset[str] = DIFFERENTIATED,
+    ) -> None:
         """Look in one file, with the names that stand for terms."""
         self.names, self.scopes, self.called = names, scopes, called
+        self.differentiated = differentiated
 
     def has_gradient(self, node: ast.AST) -> bool:
         """Whether anything is differentiated where an expression stands."""
+        return self._reaches(node, set())
+
+    def _reaches(self, node: ast.AST, seen: set[ast.AST]) -> bool:
+        """Whether a gradient comes to an expression, perhaps by the names that stand for it."""
         if not self._goes_on(node):
             return False
         statement = self.scopes.statement_of(node)
-        if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-            return True
-        uses = self._uses(statement.targets[0])
-        return not uses or any(map(self._goes_on, uses))
+        targets = _names_of(statement)
+        if targets is None or statement in seen:
+            return statement not in seen
+        if not targets:
+            return False
+        seen.add(statement)
+        uses = [use for target in targets for use in self._uses(target, statement)]
+        return not uses or any(self._reaches(use, seen) for use in uses)
 
     def _goes_on(self, node: ast.AST) -> bool:
         """Whether a gradient comes to an expression through what stands around it."""
+        return self._stop(node) is None and not any(x in self.ruled for x in self._around(node))
+
+    def _around(self, node: ast.AST) -> Iterator[ast.AST]:
+        yield node
+        yield from self.scopes.around(node)
+
+    def _stop(self, node: ast.AST) -> ast.AST | None:
+        """Return what stands around an expression and lets no gradient through."""
         child = node
         for outer in self.scopes.around(node):
-            if _is_stopped(outer, child) or outer in self.ruled:
-                return False
+            if _is_stopped(outer, child) or self._is_foreign(outer):
+                return outer
             child = outer
-        return True
+        return None
 
-    def _uses(self, target: ast.Name) -> list[ast.Name]:
-        """Return where a name is read in its function."""
+    def _is_foreign(self, outer: ast.AST) -> bool:
+        """Whether a call is one of a framework without gradients."""
+        if not isinstance(outer, ast.Call):
+            return False
+        framework = framework_of(self.names.full(outer.func))
+        return bool(framework) and framework not in self.differentiated
+
+    def _uses(self, target: ast.Name, statement: ast.AST) -> list[ast.Name]:
+        """Return where a name is read behind a statement; in a loop, before it too."""
         nodes = ast.walk(self.scopes.scope_of(target))
         names = (x for x in nodes if isinstance(x, ast.Name) and x.id == target.id)
-        return [x for x in names if isinstance(x.ctx, ast.Load)]
+        read = [x for x in names if isinstance(x.ctx, ast.Load) and x in self.scopes.order]
+        loops = ast.For | ast.While
+        if any(isinstance(x, loops) for x in self.scopes.around(statement)):
+            return read
+        at = self.scopes.order[statement]
+        inside = set(ast.walk(statement))
+        return [x for x in read if self.scopes.order[x] > at and x not in inside]
 
     @cached_property
     def ruled(self) -> set[ast.AST]:
-        """Functions that only those with a derivative rule of their own call."""
-        functions = {x.name: x for x in self.scopes.tree.body if isinstance(x, ast.FunctionDef)}
-        calls = self._calls(functions)
-        ruled: set[ast.AST] = {
-            x for x in functions.values() if any(_mentions(d, RULES) for d in x.decorator_list)
-        }
-        ruled |= {x for name, x in functions.items() if ruled and OF_RULE.search(name)}
+        """Functions that are called only where nothing is differentiated."""
+        functions = self._functions()
+        sites = self._sites(functions)
+        rules = {x for x in functions.values() if any(mentions(d, RULES) for d in x.decorator_list)}
+        ruled: set[ast.AST] = set(rules)
+        ruled |= {x for name, x in functions.items() if rules and OF_RULE.search(name)}
         count = -1
         while len(ruled) > count:
             count = len(ruled)
             for name, function in functions.items():
-                others = calls[name] - {function}
-                if others and others <= ruled:
+                others = [x for x in sites[name] if function not in self.scopes.around(x)]
+                if others and all(self._is_silent(x, ruled) for x in others):
                     ruled.add(function)
         return ruled
 
-    def _calls(self, functions: Mapping[str, ast.FunctionDef]) -> dict[str, set[ast.AST]]:
-        """Return, for each function of a file, in which others its name stands."""
-        found: dict[str, set[ast.AST]] = {name: set() for name in functions}
-        for statement in self.scopes.tree.body:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and node.id in found:
-                    found[node.id].add(statement)
+    def _is_silent(self, site: ast.AST, ruled: set[ast.AST]) -> bool:
+        around = list(self.scopes.around(site))
+        return not ruled.isdisjoint(around) or self._stop(site) is not None
+
+    def _functions(self) -> dict[str, ast.FunctionDef]:
+        """Return the functions of a file, and the private methods, by names that occur once."""
+        found = {x.name: x for x in self.scopes.tree.body if isinstance(x, ast.FunctionDef)}
+        classes = (x for x in self.scopes.tree.body if isinstance(x, ast.ClassDef))
+        methods = [x for one in classes for x in one.body if isinstance(x, ast.FunctionDef)]
+        names = [x.name for x in methods]
+        private = (x for x in methods if x.name.startswith("_") and not x.name.endswith("__"))
+        return {x.name: x for x in private if names.count(x.name) == 1} | found
+
+    def _sites(self, functions: Mapping[str, ast.FunctionDef]) -> dict[str, list[ast.AST]]:
+        """Return, for each function, where its name is read."""
+        found: dict[str, list[ast.AST]] = {name: [] for name in functions}
+        for node in self.scopes.order:
+            if isinstance(node, ast.Name | ast.Attribute) and _word(node) in found:
+                found[_word(node)].append(node)
         return found
 
     def is_asked(self, node: ast.AST, words: set[str]) -> bool:
@@ -147,30 +205,46 @@ class Guards:
             yield asked & written
 
 
+def _names_of(statement: ast.AST) -> list[ast.Name] | None:
+    """Return the names that a statement assigns; None if a value goes somewhere else."""
+    if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+        target = statement.targets[0]
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        target = statement.target
+    else:
+        return None
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+    if len(parts) == 2 and _word(getattr(statement.value, "func", statement)) in FIRST_OF_TWO:  # noqa: PLR2004  (values and places)
+        parts = [] if _word(parts[0]) == "_" else parts[:1]
+    names = [x for x in parts if isinstance(x, ast.Name)]
+    return names if len(names) == len(parts) else None
+
+
 def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a row for each kind)
     """Whether no gradient goes through a node to one of its parts."""
     if isinstance(outer, ast.Call):
-        return _word(outer.func) in STOPS
+        is_builtin = isinstance(outer.func, ast.Name) and outer.func.id in BUILTINS
+        return is_builtin or _word(outer.func) in STOPS
     if isinstance(outer, ast.Attribute):
         return outer.attr in STOPS | SHAPES
     if isinstance(outer, ast.If | ast.While | ast.IfExp):
         return child is outer.test
     if isinstance(outer, ast.With):
-        return any(_mentions(x.context_expr, NO_GRADIENT) for x in outer.items)
+        return any(mentions(x.context_expr, NO_GRADIENT) for x in outer.items)
     if isinstance(outer, ast.ClassDef):
-        return any(DATA.search(_word(x)) for x in outer.bases)
+        bases = [_word(x) for x in outer.bases]
+        is_made = getattr(child, "name", "") == "__init__" and "Module" in bases
+        return is_made or any(DATA.search(name) for name in (outer.name, *bases))
     if isinstance(outer, ast.FunctionDef):
         return _is_without(outer)
-    return isinstance(outer, ast.Compare)
+    return isinstance(outer, ast.Compare | ast.JoinedStr)
 
 
 def _is_without(function: ast.FunctionDef) -> bool:
-    marked = any(_mentions(x, NO_GRADIENT + RULES) for x in function.decorator_list)
-    return marked or bool(FIRST.match(function.name))
-
-
-def _mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
-    return any(_word(x) in words for x in ast.walk(node))
+    marked = any(mentions(x, NO_GRADIENT + RULES) for x in function.decorator_list)
+    args = function.args
+    takes = {x.arg for x in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    return marked or bool(FIRST.search(function.name)) or not takes.isdisjoint(GRADIENTS)
 
 
 def _word(node: ast.AST) -> str:

@@ -74,7 +74,7 @@ class File:
     @cached_property
     def guards(self) -> Guards:
         """What the program asks."""
-        return Guards(self.names, self.scopes, self.reader.called)
+        return Guards(self.names, self.scopes, self.reader.called, self.differentiated)
 
     @cached_property
     def expressions(self) -> list[ast.expr]:
@@ -309,7 +309,15 @@ def is_of_constants(term: Term) -> bool:
     )
 
 
-CONSTANTS = re.compile(r"(^|_|\.)(sigma|noise|scale|std|var|radius|h|w)(_\w+)?$", re.IGNORECASE)
+CONSTANTS = re.compile(r"(^|_|\.)(sigma|noise|scale|std|var|radius|h|w)s?(_\w+)?$", re.IGNORECASE)
+
+
+def is_of_schedule(term: Term) -> bool:
+    """Whether all names say that they are numbers of a schedule: ``sigma_next**2 - sigma**2``."""
+    return all(SCHEDULE.search(name.split("@")[0].split()[0]) for name in term.atoms)
+
+
+SCHEDULE = re.compile(r"(^|_|\.)(alpha|beta|sigma)s?(_|$)", re.IGNORECASE)
 
 
 def is_pairwise(term: Term) -> bool:
@@ -332,6 +340,8 @@ def clipped(file: File) -> Iterator[Found]:
         is_angle = word == "acos" and is_dot(unclipped(inner))
         unbounded = is_angle and inner.operation not in {"clip", "maximum", "minimum"}
         if (end is None and not unbounded) or not file.is_live(term.node, term):
+            continue
+        if is_of_schedule(term):
             continue
         yield clip_found(file, term, framework, end, is_angle=is_angle)
 

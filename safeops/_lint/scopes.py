@@ -16,6 +16,8 @@ MAYBE = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.Excep
 SHAPE = re.compile(r"(size|shape)s?(\(\))?(\[.*\])?$")  # what is unpacked is numbers of entries
 PLAIN = frozenset({"int", "bool", "float", "str"})  # of Python: no gradient goes there
 
+NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
+
 
 @dataclass(eq=False)
 class Definition:
@@ -60,6 +62,11 @@ class Scopes:
         while not isinstance(node, ast.stmt) and node is not self.tree:
             node = self.parents[node]
         return node
+
+    def is_without_gradient(self, node: ast.AST) -> bool:
+        """Whether a statement stands in a block that takes down nothing to differentiate."""
+        blocks = (x for x in self.around(node) if isinstance(x, ast.With))
+        return any(mentions(x.context_expr, NO_GRADIENT) for one in blocks for x in one.items)
 
     def scope_of(self, node: ast.AST) -> ast.AST:
         """Return the function, or the like, that a node stands in."""
@@ -163,6 +170,12 @@ def parts_of(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
+    """Whether one of some names stands in an expression."""
+    names = (x for x in ast.walk(node) if isinstance(x, ast.Name | ast.Attribute))
+    return any((x.id if isinstance(x, ast.Name) else x.attr) in words for x in names)
+
+
 def definitions_in(node: ast.AST) -> Iterator[Definition]:
     """Give the names to which a node gives a value."""
     if isinstance(node, ast.Assign):
@@ -225,5 +238,12 @@ def _parameters(node: Function) -> Iterator[Definition]:
         if one is not None:
             hint = one.annotation
             plain = isinstance(hint, ast.Name) and hint.id in PLAIN
+            plain = plain or (hint is not None and _is_integer(hint))
             number = isinstance(hint, ast.Name) and hint.id == "float"
             yield Definition(one.arg, node, is_plain=plain, is_number=number)
+
+
+def _is_integer(hint: ast.expr) -> bool:
+    """Whether an annotation names integers, perhaps beside arrays, and no floats."""
+    words = {x.id for x in ast.walk(hint) if isinstance(x, ast.Name)}
+    return "int" in words and words.isdisjoint({"float", "Callable"})

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from safeops._lint.rules import TITLES
+from safeops._lint.sources import is_apart
 
-KEYS = {"select": list, "ignore": list, "exclude": list, "numpy": bool}
+KEYS = {"select": list, "ignore": list, "exclude": list, "numpy": bool, "everywhere": bool}
 
 
 class SettingsError(Exception):
@@ -17,22 +18,35 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """Which rules are on, which files are left out, whether NumPy counts."""
+    """Which rules are on, which files are left out, whether NumPy and metrics count."""
 
     select: frozenset[str] = frozenset(TITLES)
     exclude: tuple[str, ...] = ()
     numpy: bool = False
+    everywhere: bool = False
+
+    def select_in(self, file: Path) -> frozenset[str]:
+        """Return the rules for a file: none where nothing is differentiated."""
+        return frozenset() if is_apart(file) and not self.everywhere else self.select
 
 
 def settings_of(
-    start: Path, select: Iterable[str] | None, ignore: Iterable[str] | None, *, numpy: bool
+    start: Path,
+    select: Iterable[str] | None,
+    ignore: Iterable[str] | None,
+    *,
+    numpy: bool = False,
+    everywhere: bool = False,
 ) -> Settings:
     """Return the settings: options of the command line come before those of the file."""
     table = table_of(start)
     chosen = rules_of(table.get("select", ["SO"]) if select is None else select)
     left_out = rules_of(table.get("ignore", []) if ignore is None else ignore)
     return Settings(
-        chosen - left_out, tuple(table.get("exclude", ())), numpy or bool(table.get("numpy"))
+        chosen - left_out,
+        tuple(table.get("exclude", ())),
+        numpy or table.get("numpy", False),
+        everywhere or table.get("everywhere", False),
     )
 
 

@@ -16,6 +16,11 @@ CELL = "# safeops: cell "  # between two cells of a notebook
 MAGIC = "# safeops: magic "  # in front of what is IPython's, and no Python
 IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
 INDENTS = (1, 2, 4, None)
+# Modules and packages of this name measure, step or draw: nothing is differentiated there.
+APART = re.compile(
+    r"(^|_)(adaptation|diagnostics?|eval(uation)?|metrics?|optim(izers?)?|quantizers?|samplers?|"
+    r"schedulers?|visuali[sz]ation)$"
+)
 
 
 class UnreadableError(Exception):
@@ -62,6 +67,15 @@ class Source:
         return json.dumps(self.notebook, indent=indent, ensure_ascii=ascii_only) + self._end
 
     _end: str = ""
+
+
+def is_apart(path: Path) -> bool:
+    """Whether the name of a module, or of a package that it is in, says: no gradients here."""
+    names, folder = [path.stem], path.absolute().parent
+    while (folder / "__init__.py").is_file():
+        names.append(folder.name)
+        folder = folder.parent
+    return any(APART.search(name) for name in names)
 
 
 def lines_of(text: str) -> list[str]:

@@ -39,8 +39,8 @@ SAME = frozenset(
     """
     array asarray as_tensor astype broadcast_arrays broadcast_to cast clone constant contiguous
     convert_to_tensor copy cpu cuda double ensure_shape expand expand_as expand_dims flatten float
-    float32 float64 from_numpy half identity item moveaxis permute ravel repeat requires_grad_
-    reshape scalar_tensor squeeze swapaxes tensor tile to transpose type type_as unsqueeze
+    float32 float64 half identity item moveaxis permute ravel repeat reshape
+    scalar_tensor squeeze swapaxes tensor tile to transpose type type_as unsqueeze
     view view_as
     """.split()  # noqa: SIM905  (names read best in a row)
 )
@@ -50,12 +50,12 @@ FULL = {"fill": 1, "full": 1, "full_like": 1, "new_full": 2}
 # Its result has no gradient: numbers of entries, places, truth.
 PLAIN = frozenset(
     """
-    all any arange argmax argmin argsort bincount bool bucketize byte ceil count_nonzero degree
-    detach meshgrid digitize eye floor int int32 int64 isin len linspace long nonzero numel numpy
-    rowcount colcount
+    all any arange argmax argmin argsort argwhere bincount bool bucketize byte ceil colcount
+    count_nonzero degree detach meshgrid digitize eye floor from_numpy int int32 int64 isin len
+    linspace long nonzero numel numpy rowcount
     one_hot ones rand randint randn randn_like rand_like range rank rint round searchsorted
     shape sign size
-    sorted stop_gradient tolist tril triu unique zeros zero_stop_gradient
+    sorted stop_gradient tolist tril tril_indices triu triu_indices unique zeros zero_stop_gradient
     """.split()  # noqa: SIM905  (names read best in a row)
 )
 # Selections that are operations: the names of what they take, in the order of (cond, x, y).
@@ -64,7 +64,7 @@ SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", r
 # Numbers of entries, by their names.
 SIZES = re.compile(
     r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
-    r"steps?|bins|n|H|W|D|N)(_t)?$|^(num|n|max|len)_"
+    r"steps?|bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree)(_t)?$|^(num|n|max|len)_"
 )
 OPTION = 1.7  # what a parameter that is a float by its annotation stands for
 EPSILON = 1e-6  # what a name such as eps stands for
@@ -196,7 +196,7 @@ class Reader:
             return self._number(node, WORDS[word])
         if found is not None and found.is_number and self.names.home != "jax":
             return self._number(node, OPTION)
-        if found is not None and found.value is not None:
+        if found is not None and found.value is not None and not self._is_constant(found):
             term = self.term(found.value)
             if (term.operation != "atom" and len(term.every) <= LARGEST) or term.is_plain:
                 self.called.setdefault(id(term), set()).add(name)
@@ -205,9 +205,19 @@ class Reader:
             return self._number(node, EPSILON)
         return self._atom(node, is_plain=found is not None and self._is_plain(found))
 
+    def _is_constant(self, found: Definition) -> bool:
+        """Whether what gave a name its value has no gradient: no_grad, or a part of a constant."""
+        if isinstance(found.statement, ast.Assign):
+            return self.scopes.is_without_gradient(found.statement) or (
+                found.value is None
+                and isinstance(found.statement.targets[0], ast.Tuple)
+                and self.term(found.statement.value).is_plain
+            )
+        return False
+
     def _is_plain(self, found: Definition) -> bool:
         """Whether a name stands for what has no gradient, whichever assignment it is from."""
-        if found.is_plain or SIZES.search(found.name):
+        if found.is_plain or SIZES.search(found.name) or self._is_constant(found):
             return True
         values = [self.term(x) for x in found.perhaps]
         return bool(values) and all(x.is_plain for x in values)
@@ -290,9 +300,17 @@ class Reader:
         called = self.names.called(node)
         if called is None:
             return self._set_at(node) or self._other(node)
-        word, args = called.operation, called.args
+        if called.operation == "requires_grad_" or any(map(_is_option, node.keywords)):
+            return self._atom(node)
         if (number := self._made(node, called)) is not None:
             return number
+        if called.framework == "numpy" and "numpy" not in self.differentiated:
+            return self._known(node, called) or self._atom(node, is_plain=True)
+        return self._of_array(node, called)
+
+    def _of_array(self, node: ast.Call, called: Called) -> Term | None:
+        """Return what a call of a framework with gradients, or of a builtin function, computes."""
+        word, args = called.operation, called.args
         if word in PLAIN or _is_integer(called):
             return self._atom(node, is_plain=True)
         if word in SAME and args:
@@ -314,10 +332,21 @@ class Reader:
 
     def _other(self, node: ast.Call) -> Term:
         word = _last(node.func)
-        plain = word in PLAIN or word.endswith("meshgrid")
+        plain = word in PLAIN or word.endswith("meshgrid") or word.startswith("is_")
         if word.startswith(("scatter", "segment", "unsorted_segment")) and node.args:
             plain = self.term(node.args[0]).is_plain  # sums of constants
+        plain = plain or self._is_of_constants(node)
         return self._atom(node, is_plain=plain or _root(node.func) == "math")
+
+    def _is_of_constants(self, node: ast.Call) -> bool:
+        """Whether a call takes numbers that have no gradient, and nothing else."""
+        given = [*node.args, *(k.value for k in node.keywords)]
+        if isinstance(node.func, ast.Attribute) and not self.names.full(node.func):
+            given = [node.func.value, *given]
+        if _last(node.func)[:1].isupper() or any(map(_is_option, node.keywords)):
+            return False  # of a class, whose objects may have parameters
+        given = [x for x in given if not _is_text(x)]
+        return bool(given) and all(self.term(x).is_plain for x in given)
 
     def _known(self, node: ast.Call, called: Called) -> Term | None:
         word, args, options = called.operation, called.args, called.options
@@ -327,8 +356,8 @@ class Reader:
         if word == "where" and isinstance(node.func, ast.Attribute):
             args = _where_args(called, args, self.names.full(node.func))
         found = _in_order(order, args, options)
-        if found is None:
-            return None
+        if found is None:  # where(cond): the places
+            return self._atom(node, is_plain=True) if word == "where" else None
         parts, rest = found
         terms = tuple(self._number(node, math.nan) if x is None else self.term(x) for x in parts)
         more = {"framework": called.framework, "options": rest}
@@ -428,6 +457,16 @@ def _is_view(index: ast.expr) -> bool:
         or (isinstance(x, ast.Attribute) and x.attr == "newaxis")
         for x in parts
     )
+
+
+def _is_option(option: ast.keyword) -> bool:
+    """Whether an option asks for a gradient, or is not known."""
+    is_off = isinstance(option.value, ast.Constant) and not option.value.value
+    return option.arg is None or (option.arg == "requires_grad" and not is_off)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and not isinstance(node.value, int | float)
 
 
 def _last(node: ast.AST) -> str:

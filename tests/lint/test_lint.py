@@ -66,6 +66,53 @@ def test_the_table_is_large_enough():
     assert len({str(x) for x in (*risky, *lint_cases.SOUND)}) == len(risky) + len(lint_cases.SOUND)
 
 
+ROOT = "return x.clamp(min=0).sqrt()"
+
+
+@pytest.mark.parametrize(
+    ("program", "count"),
+    [
+        (f"class A(torch.nn.Module):\n    def forward(self, x):\n        {ROOT}", 1),
+        (f"class A(torch.nn.Module):\n    def __init__(self, x):\n        {ROOT}", 0),
+        (f"class Normal:\n    def __init__(self, x):\n        {ROOT}", 1),
+        (f"def _f(x):\n    {ROOT}\n\ndef g(x):\n    return _f(x)", 1),
+        (f"def _f(x):\n    {ROOT}\n\n@torch.no_grad()\ndef g(x):\n    return _f(x)", 0),
+        (f"def _f(x):\n    {ROOT}\n\ndef g(x):\n    return _f(x).detach()", 0),
+        (f"def _f(x):\n    {ROOT}\n\ndef g(x):\n    return _f(x), _f(x).detach()", 1),
+        (f"def f(x):\n    {ROOT}", 1),
+        (
+            "def f():\n    w = torch.ones(3, requires_grad=True)\n    return w.clamp(min=0).sqrt()",
+            1,
+        ),
+        ("def f():\n    w = torch.ones(3)\n    return w.clamp(min=0).sqrt()", 0),
+        (
+            "def f():\n    w = torch.nn.Parameter(torch.ones(3))\n    return w.clamp(0).sqrt()",
+            1,
+        ),
+        ("def f(x):\n    m, _ = torch.max(x.clamp(min=0).sqrt(), 0)\n    return m", 1),
+        ("def f(x):\n    _, m = torch.max(x.clamp(min=0).sqrt(), 0)\n    return m", 0),
+    ],
+)
+def test_what_is_differentiated(program, count):
+    """A root is found where a gradient may come to it, and nowhere else."""
+    assert len(rules_in(f"import torch\n\n\n{program}\n")) == count
+
+
+@pytest.mark.parametrize("name", ["metrics", "seq_metrics", "optim", "schedulers", "evaluation"])
+def test_a_module_apart_is_left_out(tmp_path, name):
+    """What measures, steps or draws is not differentiated; `--everywhere` reports there too."""
+    folder = tmp_path / "package" / name
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    for file in (folder / "a.py", tmp_path / f"{name}.py"):
+        file.write_text(RISKY)
+
+        assert main(["lint", str(file)]) == 0
+        assert main(["lint", str(file), "--everywhere"]) == 1
+    (tmp_path / "geometrics.py").write_text(RISKY)
+    assert main(["lint", str(tmp_path / "geometrics.py")]) == 1
+
+
 def test_numpy_is_found_if_asked_for():
     """NumPy has no gradients, and counts only if a user says so."""
     source = RISKY.replace("jax.numpy as jnp", "numpy as np").replace("jnp", "np")

@@ -6,7 +6,7 @@ from safeops import _recipes
 
 SPELLED = ("torch", "jax", "tensorflow")
 IMPORTS = {
-    "torch": "import math\n\nimport torch\nimport torch.nn.functional as F\n",
+    "torch": "import math\n\nimport numpy as np\nimport torch\nimport torch.nn.functional as F\n",
     "jax": "import math\n\nimport jax\nimport jax.numpy as jnp\n",
     "tensorflow": "import math\n\nimport tensorflow as tf\n",
     "keras": "from keras import ops\n",
@@ -124,6 +124,12 @@ RISKY_HERE = [
     ("torch", "SO007", "x = x.masked_fill(mask == 0, -math.inf)\nreturn F.softmax(x, dim=-1)"),
     ("torch", "SO007", "return torch.where(mask, x, -torch.inf).softmax(-1)"),
     ("torch", "SO010", "return torch.acos(torch.dot(x, y))"),
+    ("torch", "SO008", "d = torch.sqrt((x * x).sum(-1))\nm = 2 * d\nn = m + 1\nreturn n"),
+    (
+        "torch",
+        "SO008",
+        "m = 0.0\nfor _ in range(3):\n    m = m + torch.sqrt((x * x).sum())\nreturn m",
+    ),
     ("torch", "SO010", "return torch.acos(F.cosine_similarity(x, y, dim=-1))"),
     ("jax", "SO001", "return jnp.where(x > 0, jax.lax.rsqrt(x), 0.0)"),
     ("jax", "SO001", "return jax.lax.select(x > 0, jnp.log(x), jnp.zeros_like(x))"),
@@ -248,6 +254,30 @@ SOUND_HERE = [
     ("torch", "n = scatter(x.new_ones(3), y)\nn = 1 / n\nn[n == float('inf')] = 0\nreturn n"),
     ("torch", "z = y / x.clamp(min=torch.finfo(x.dtype).tiny)\nz[x == 0] = 1\nreturn z"),
     ("torch", "return torch.acos(x.clamp(-1 + 1e-4, 1 - 1e-4))"),
+    # What has no gradient: constants, whatever is made of them, and what NumPy gives.
+    ("torch", "i = torch.arange(3.0).repeat_interleave(2)\nreturn torch.sqrt(i * i + i * i)"),
+    ("torch", "h, w = x.shape[-2:]\ng = helper(h, w)\nreturn torch.sqrt((g * g).sum(-1))"),
+    ("torch", "i, j = torch.where(x > 0)\nreturn ((i - j) ** 2 + (j - i) ** 2) ** 0.5"),
+    ("torch", "k = np.array(x)\nreturn ((k[0] - k[1]) ** 2 + (k[2] - k[3]) ** 2) ** 0.5"),
+    ("torch", "z, i = torch.unique(x, return_inverse=True)\nreturn torch.sqrt((z * z).sum())"),
+    ("torch", "with torch.no_grad():\n    z = x / y\nreturn torch.nan_to_num(z * 1 / z)"),
+    # No gradient comes back: places, numbers of Python, functions that only no_grad calls.
+    ("torch", "z = x.clamp(min=0).rsqrt()\np = z * y\nreturn torch.argmin(p)"),
+    ("torch", "z = torch.sqrt((x * x).sum(-1))\n_, i = torch.max(z * 2, 0)\nreturn i"),
+    ("torch", "z = torch.sqrt((x * x).sum())\nreturn float(z)"),
+    ("torch", "z = torch.sqrt((x * x).sum())\nprint(f'{z}')"),
+    ("torch", "z = torch.sqrt((x * x).sum())\nreturn np.log(z)"),
+    ("torch", (
+        "class A(torch.optim.Optimizer):\n    def step(_, x):\n        return x.clamp(min=0).sqrt()"
+    )),
+    ("torch", (
+        "class A(torch.nn.Module):\n    def __init__(_, x):\n        _.y = x.clamp(min=0).sqrt()"
+    )),
+    ("torch", "def unitary_init(x):\n    return x / (torch.sqrt((x * x).sum()) + 1e-4)"),
+    ("torch", "def clip(grads):\n    return grads / (torch.sqrt((grads * grads).sum()) + 1e-4)"),
+    ("torch", "return (sigma_next**2 - sigma_down**2).clamp(min=0).sqrt()"),
+    ("torch", "def g(x, scale: float = 0.5):\n    return (x**2 + scale**2) ** 0.5"),
+    ("jax", "def g(x, k: int | jax.Array):\n    return jnp.nan_to_num(x + jnp.log(1 / k))"),
     ("jax", "return jnp.where(x > 0, jnp.log(jnp.maximum(x, 1e-6)), 0.0)"),
     ("jax", "x = jnp.maximum(x, 1e-6)\nreturn jnp.where(x > 0, 1 / x, 0.0)"),
     ("jax", "x = x.at[x <= 0].set(1.0)\nreturn jnp.where(x > 0, jnp.log(x), 0.0)"),
