@@ -13,14 +13,15 @@ from safeops._lint.terms import COMPARISONS, Term
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
 # Fills weights before training, or draws samples where `rsample` is what is differentiated.
 FIRST = re.compile(
-    r"^_?(init(ialize)?_|reset_parameters|_init_weights|sample$|quantize|draw_|plot_|visuali[sz]e)"
+    r"^_?(init(ialize)?_|reset_parameters|_init_weights|sample(_|$)|quantize|draw_|plot_|visuali[sz]e"
+    r"|diagnos)"
     r"|(_init|_initializer)_?$"
 )
 # Classes that prepare data, measure, step or draw, and functions of PyTorch with a backward pass of
 # their own.
 DATA = re.compile(
     r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metrics?|Stats|Function"
-    r"|Initializer|Optimizer|Pipeline|Quantizer|Sampler|Scheduler(Mixin)?)$"
+    r"|Constraint|Initializer|Miner|Optimizer|Pipeline|Quantizer|Sampler|Scheduler(Mixin)?)$"
 )
 # What takes gradients is not differentiated itself.
 GRADIENTS = frozenset({"grad", "grads", "gradients", "updates", "opt_state", "optimizer_state"})

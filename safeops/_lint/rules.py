@@ -414,6 +414,8 @@ def averaged(file: File) -> Iterator[Found]:
             continue
         if term.args[0].key == total.args[0].key:  # weights that are scaled to a sum of 1
             continue
+        if is_never_empty(file, total.args[0]) or is_of_nan(file, term.node):
+            continue
         framework = file.framework(term)
         if not framework or not file.guards.has_gradient(term.node) or term.args[0].is_plain:
             continue
@@ -423,6 +425,12 @@ def averaged(file: File) -> Iterator[Found]:
         text = file.text(total.node)
         why = f"`{text}` is 0 where the mask keeps nothing: 0 / 0 is NaN"
         yield Found("SO006", term.node, why, term.node, framework, term, zeros(total))
+
+
+def is_of_nan(file: File, node: ast.AST) -> bool:
+    """Whether a function such as `nanmean` has NaN for an empty slice, as NumPy's has."""
+    functions = (x for x in file.scopes.around(node) if isinstance(x, ast.FunctionDef))
+    return any(x.name.startswith("nan") for x in functions)
 
 
 def emptied(file: File) -> Iterator[Found]:
@@ -464,8 +472,9 @@ def mask_words(file: File, mask: Term) -> Iterator[str]:
     nodes = [node for part in mask.every for node in ast.walk(part.node)]
     for name in [node for node in nodes if isinstance(node, ast.Name)]:
         given = file.scopes.definition_of(name)
-        if given is not None and given.value is not None:
-            nodes += ast.walk(given.value)
+        value = given.value or getattr(given.statement, "value", None) if given else None
+        if value is not None:
+            nodes += ast.walk(value)
     yield from (last_word(node) for node in nodes if isinstance(node, ast.Call))
 
 

@@ -18,8 +18,8 @@ IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
 INDENTS = (1, 2, 4, None)
 # Modules and packages of this name measure, step or draw: nothing is differentiated there.
 APART = re.compile(
-    r"(^|_)(adaptation|diagnostics?|eval(uation)?|metrics?|optim(izers?)?|quantizers?|samplers?|"
-    r"schedulers?|visuali[sz]ation)$"
+    r"(^|_)(adaptation|constraints?|data|datasets?|diagnostics?|eval(uation)?|metrics?|miners?|"
+    r"optim(izers?)?|quantizers?|samplers?|schedulers?|visuali[sz]ation)$"
 )
 
 

@@ -61,10 +61,10 @@ PLAIN = frozenset(
 # Selections that are operations: the names of what they take, in the order of (cond, x, y).
 LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
 SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
-# Numbers of entries, by their names.
-SIZES = re.compile(
+# Numbers of entries, by their names; and advantages, which weigh a gradient and have none.
+PLAIN_NAMES = re.compile(
     r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
-    r"steps?|bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree)(_t)?$|^(num|n|max|len)_"
+    r"steps?|bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree|adv|advantage|advantages)(_t)?$|^(num|n|max|len)_"
 )
 OPTION = 1.7  # what a parameter that is a float by its annotation stands for
 EPSILON = 1e-6  # what a name such as eps stands for
@@ -153,6 +153,8 @@ class Reader:
             ast.BoolOp: self._both,
             ast.IfExp: self._if,
             ast.NamedExpr: self._named,
+            ast.Tuple: self._several,
+            ast.List: self._several,
         }
 
     def term(self, node: ast.expr) -> Term:
@@ -217,7 +219,7 @@ class Reader:
 
     def _is_plain(self, found: Definition) -> bool:
         """Whether a name stands for what has no gradient, whichever assignment it is from."""
-        if found.is_plain or SIZES.search(found.name) or self._is_constant(found):
+        if found.is_plain or PLAIN_NAMES.search(found.name) or self._is_constant(found):
             return True
         values = [self.term(x) for x in found.perhaps]
         return bool(values) and all(x.is_plain for x in values)
@@ -234,7 +236,7 @@ class Reader:
             return self._number(node, OPTION)
         if word in {"T", "mT", "real"}:
             return self.term(node.value)
-        is_plain = bool(SIZES.search(word)) or word in ASPECTS
+        is_plain = bool(PLAIN_NAMES.search(word)) or word in ASPECTS
         return self._atom(node, is_plain=True) if is_plain else None
 
     def _subscript(self, node: ast.Subscript) -> Term | None:
@@ -296,6 +298,10 @@ class Reader:
     def _named(self, node: ast.NamedExpr) -> Term | None:
         return self.term(node.value)
 
+    def _several(self, node: ast.Tuple | ast.List) -> Term:
+        """Return a row of arrays, which is a constant if all of them are."""
+        return self._atom(node, is_plain=all(self.term(x).is_plain for x in node.elts))
+
     def _call(self, node: ast.Call) -> Term | None:
         called = self.names.called(node)
         if called is None:
@@ -317,7 +323,7 @@ class Reader:
             return self.term(args[0])
         if called.framework == "python" and word not in {"abs", "pow"}:
             return self._other(node)
-        return self._known(node, called)
+        return self._known(node, called) or self._other(node)
 
     def _made(self, node: ast.Call, called: Called) -> Term | None:
         """Return the number of an array that is made of one."""
@@ -333,6 +339,7 @@ class Reader:
     def _other(self, node: ast.Call) -> Term:
         word = _last(node.func)
         plain = word in PLAIN or word.endswith("meshgrid") or word.startswith("is_")
+        plain = plain or ".random." in f".{self.names.full(node.func)}"
         if word.startswith(("scatter", "segment", "unsorted_segment")) and node.args:
             plain = self.term(node.args[0]).is_plain  # sums of constants
         plain = plain or self._is_of_constants(node)

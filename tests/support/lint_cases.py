@@ -275,6 +275,13 @@ SOUND_HERE = [
     )),
     ("torch", "def unitary_init(x):\n    return x / (torch.sqrt((x * x).sum()) + 1e-4)"),
     ("torch", "def clip(grads):\n    return grads / (torch.sqrt((grads * grads).sum()) + 1e-4)"),
+    ("torch", "k = torch.cat((torch.arange(3.0), torch.arange(3.0)))\nreturn (k**2 + k**2).sqrt()"),
+    ("torch", "def nanmean(x):\n    keep = ~x.isnan()\n    return x.nansum() / keep.sum()"),
+    ("torch", ("z, _ = torch.sort(x)\nsupport = z - torch.cumsum(z, 0) > 0\n"
+     "return (z * support).sum() / support.sum()")),
+    ("jax", "_, adv = gae(x)\nreturn (adv - adv.mean()) / (adv.std() + 1e-8)"),
+    ("jax", "v = jax.random.normal(key, (3,))\nreturn v / jnp.sqrt(jnp.sum(v**2))"),
+    ("torch", "class A(Constraint):\n    def __call__(_, x):\n        return (x * x).sum().sqrt()"),
     ("torch", "return (sigma_next**2 - sigma_down**2).clamp(min=0).sqrt()"),
     ("torch", "def g(x, scale: float = 0.5):\n    return (x**2 + scale**2) ** 0.5"),
     ("jax", "def g(x, k: int | jax.Array):\n    return jnp.nan_to_num(x + jnp.log(1 / k))"),
