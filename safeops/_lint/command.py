@@ -3,6 +3,7 @@
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,9 @@ def run(options: Namespace) -> int:
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what is read may have signs that it has not
+            stream.reconfigure(errors="backslashreplace")
     files = list(files_in(options.paths, settings.exclude))
     pairs = list(reports(files, settings))
     if options.fix:
@@ -95,9 +99,9 @@ def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source,
             yield source, lint(source.text, select, numpy=settings.numpy)
         except UnreadableError as error:
             print(f"{file}: skipped, {error}", file=sys.stderr)
-        except (SyntaxError, ValueError, RecursionError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None)
-            said = getattr(error, "msg", None) or error
+            said = getattr(error, "msg", None) or str(error) or "nested too deep"
             print(f"{file}{f':{line}' if line else ''}: skipped, {said}", file=sys.stderr)
 
 
@@ -108,9 +112,13 @@ def repaired(source: Source, report: Report, settings: Settings) -> tuple[Source
     if not source.is_writable:
         print(f"{source.path}: not edited, its JSON has a layout of its own", file=sys.stderr)
         return source, report
-    source.write(report.fixed)
+    try:
+        source.write(report.fixed)
+    except (OSError, UnicodeEncodeError) as error:
+        print(f"{source.path}: not edited, {error}", file=sys.stderr)
+        return source, report
     source.text = report.fixed
-    return source, lint(source.text, settings.select, numpy=settings.numpy)
+    return source, lint(source.text, settings.select_in(source.path), numpy=settings.numpy)
 
 
 def summary(rows: Sequence[Row], files: int) -> str:

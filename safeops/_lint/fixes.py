@@ -178,6 +178,8 @@ def place_of_import(page: Page) -> tuple[int, str]:
     last = 0
     for i, node in enumerate(page.tree.body):
         is_doc = i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if isinstance(node, ast.Pass):  # of a notebook: IPython's own lines
+            continue
         if not (is_doc or isinstance(node, ast.Import | ast.ImportFrom)):
             break
         last = node.end_lineno or node.lineno

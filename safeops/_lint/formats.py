@@ -1,9 +1,11 @@
 """What is printed: text for people, JSON and SARIF for machines, commands for GitHub."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from safeops import __version__
 from safeops._lint.linting import Finding
@@ -29,6 +31,15 @@ class Row(NamedTuple):
         return (path.relative_to(here) if inside else path).as_posix()
 
     @property
+    def message(self) -> str:
+        """Why, with the line of the cell where it names one of a notebook."""
+        return re.sub(r"^line (\d+)", self._line, self.finding.message)
+
+    def _line(self, said: re.Match[str]) -> str:
+        cell, line = self.source.place(int(said[1]))
+        return f"line {line} of {cell}" if cell else said[0]
+
+    @property
     def lines(self) -> list[str]:
         """The lines of the file."""
         return lines_of(self.source.text)
@@ -51,7 +62,7 @@ def block_of(row: Row) -> list[str]:
         f"{place}: {found.rule} {TITLES[found.rule]}",
         f"    {text}",
         f"    {blank}{'^' * max(1, end - found.column)}",
-        f"  {found.message}",
+        f"  {row.message}",
     ]
     if found.edit is not None:
         block += [f"  - {x.strip()}" for x in found.edit[1].splitlines()]
@@ -78,7 +89,7 @@ def record(row: Row) -> dict[str, Any]:
         "end_column": found.end_column,
         "rule": found.rule,
         "name": TITLES[found.rule],
-        "message": found.message,
+        "message": row.message,
         "fix": fix_record(row),
     }
     if cell:
@@ -116,7 +127,7 @@ def as_github(rows: Sequence[Row]) -> str:
         _, line = row.source.place(found.line)
         title = f"{found.rule} {TITLES[found.rule]}"
         where = f"file={escaped(row.path)},line={line},col={found.column},title={escaped(title)}"
-        text = found.message.replace("%", "%25").replace("\n", "%0A")
+        text = row.message.replace("%", "%25").replace("\n", "%0A")
         lines.append(f"::warning {where}::{text}")
     return "\n".join(lines)
 
@@ -145,7 +156,7 @@ def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
     """Return a finding as SARIF has it."""
     found = row.finding
     place = {
-        "artifactLocation": {"uri": row.path},
+        "artifactLocation": {"uri": quote(row.path.encode(errors="surrogateescape"))},
         "region": {
             "startLine": row.source.place(found.line)[1],
             "startColumn": found.column,
@@ -157,7 +168,7 @@ def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
         "ruleId": found.rule,
         "ruleIndex": used.index(found.rule),
         "level": "warning",
-        "message": {"text": found.message},
+        "message": {"text": row.message},
         "locations": [{"physicalLocation": place}],
     }
 

@@ -2,7 +2,9 @@
 
 import ast
 import re
+import tokenize
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -76,7 +78,8 @@ def lint(
     if not is_of_arrays(file, text):
         return report
     lines = lines_of(text)
-    every = [one for one in check(file) if one.rule in select and not is_ignored(one, lines)]
+    comments = comments_of(text)
+    every = [one for one in check(file) if one.rule in select and not is_ignored(one, comments)]
     if not every:
         return report
     page = page_of(text, tree)
@@ -95,11 +98,20 @@ def is_of_arrays(file: File, text: str) -> bool:
     return bool(known)
 
 
-def is_ignored(one: Found, lines: list[str]) -> bool:
+def comments_of(text: str) -> dict[int, str]:
+    """Return the comments that leave something out, by their lines."""
+    if not IGNORE.search(text):
+        return {}
+    lines = (line.rstrip("\r\n") + "\n" for line in lines_of(text))
+    tokens = tokenize.generate_tokens(lambda: next(lines, ""))
+    return {x.start[0]: x.string for x in tokens if x.type == tokenize.COMMENT}
+
+
+def is_ignored(one: Found, comments: Mapping[int, str]) -> bool:
     """Whether a comment on the lines of the finding says so."""
     rows = range(one.node.lineno, (one.node.end_lineno or one.node.lineno) + 1)
     for row in {*rows, one.whole.lineno, one.whole.end_lineno or one.whole.lineno}:
-        said = IGNORE.search(lines[row - 1])
+        said = IGNORE.search(comments.get(row, ""))
         if said and (said[1] is None or one.rule in re.split(r"[\s,]+", said[1].upper())):
             return True
     return False

@@ -1,9 +1,11 @@
 """The files that are read: Python and notebooks, with the lines that Python counts."""
 
+import ast
 import io
 import json
 import re
 import tokenize
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -13,7 +15,9 @@ from typing import Any
 SUFFIXES = (".py", ".pyi", ".ipynb")
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
 CELL = "# safeops: cell "  # between two cells of a notebook
-MAGIC = "# safeops: magic "  # in front of what is IPython's, and no Python
+MAGIC = "pass  # safeops: magic "  # in front of what is IPython's, and no Python
+UNREAD = "# safeops: unread "  # in front of the lines of a cell that is no Python
+OF_PYTHON = re.compile(r"%%(capture|prun|time|timeit)\b")  # their cells are Python
 IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
 INDENTS = (1, 2, 4, None)
 # Modules and packages of this name measure, step or draw: nothing is differentiated there.
@@ -61,7 +65,7 @@ class Source:
         _, *cells = re.split(rf"^{CELL}(\d+)\n", text, flags=re.MULTILINE)
         for number, code in zip(cells[::2], cells[1::2], strict=True):
             cell = self.notebook["cells"][int(number) - 1]
-            source = code.removesuffix("\n").replace(MAGIC, "")
+            source = code.removesuffix("\n").replace(MAGIC, "").replace(UNREAD, "")
             cell["source"] = lines_of(source) if isinstance(cell["source"], list) else source
         indent, ascii_only = self.layout or (1, False)
         return json.dumps(self.notebook, indent=indent, ensure_ascii=ascii_only) + self._end
@@ -102,7 +106,7 @@ def read_notebook(path: Path, text: str) -> Source:
         cells = [(i, x) for i, x in enumerate(notebook["cells"], 1) if x["cell_type"] == "code"]
         code = "".join(f"{CELL}{i}\n{as_python(''.join(x['source']))}\n" for i, x in cells)
     except (ValueError, KeyError, TypeError) as error:
-        msg = f"no notebook: {error}"
+        msg = f"no notebook of format 4: {type(error).__name__} {error}"
         raise UnreadableError(msg) from error
     end = text[len(text.rstrip()) :]
     layouts = [(indent, is_ascii) for indent in INDENTS for is_ascii in (False, True)]
@@ -113,26 +117,67 @@ def read_notebook(path: Path, text: str) -> Source:
 
 
 def as_python(code: str) -> str:
-    """Return the code of a cell with what is IPython's as comments."""
-    if code.startswith("%%"):
-        return "\n".join(MAGIC + line for line in code.split("\n"))
-    return "\n".join(MAGIC + line if IS_MAGIC.match(line) else line for line in code.split("\n"))
+    """Return the code of a cell, with what is IPython's behind `pass`; a comment if it is none."""
+    first, _, rest = code.partition("\n")
+    if first.startswith("%%"):
+        if not OF_PYTHON.match(first):
+            return commented(code)
+        return f"{commented(first)}\n{as_python(rest)}" if rest else commented(first)
+    passed = "\n".join(map(without_magic, code.split("\n")))
+    readable = (x for x in (code, passed) if is_python(x))
+    return next(readable, commented(code))
+
+
+def without_magic(line: str) -> str:
+    """Return a line of IPython as a `pass` at its place."""
+    if not IS_MAGIC.match(line):
+        return line
+    indent = line[: len(line) - len(line.lstrip())]
+    return f"{indent}{MAGIC}{line.lstrip()}"
+
+
+def commented(code: str) -> str:
+    """Return lines that are not read."""
+    return "\n".join(UNREAD + line for line in code.split("\n"))
+
+
+def is_python(code: str) -> bool:
+    """Whether a cell can be read as it is."""
+    if any(line.startswith(CELL) for line in code.split("\n")):
+        return False  # it would be taken for the beginning of another
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def files_in(paths: Sequence[Path], exclude: Sequence[str]) -> Iterator[Path]:
-    """Give the files to read: those named, and those in folders but what is excluded."""
+    """Give the files to read, each once: those named, and those in folders that people wrote."""
+    seen: set[Path] = set()
     for path in paths:
+        found = [path]
         if path.is_dir():
-            found = (x for x in sorted(path.rglob("*")) if x.suffix in SUFFIXES and x.is_file())
-            yield from (x for x in found if not is_left_out(x.relative_to(path), x, exclude))
-        else:
-            yield path
+            found = [x for x in sorted(path.rglob("*")) if x.suffix in SUFFIXES and x.is_file()]
+            found = [x for x in found if not is_of_others(x.relative_to(path))]
+        for file in found:
+            if file.resolve() not in seen and not is_excluded(file, exclude):
+                seen.add(file.resolve())
+                yield file
 
 
-def is_left_out(inside: Path, path: Path, exclude: Sequence[str]) -> bool:
-    """Whether a file lies in a folder that nobody wrote, or is excluded."""
-    folders = inside.parts[:-1]
-    if any(part in SKIPPED or part.startswith(".") for part in folders):
-        return True
-    names = (inside.as_posix(), path.as_posix(), *inside.parts)
-    return any(fnmatch(name, pattern) for pattern in exclude for name in names)
+def is_of_others(inside: Path) -> bool:
+    """Whether a file lies in a folder that nobody wrote."""
+    return any(part in SKIPPED or part.startswith(".") for part in inside.parts[:-1])
+
+
+def is_excluded(file: Path, exclude: Sequence[str]) -> bool:
+    """Whether a pattern fits a file, a folder that it is in, or their last names."""
+    full = file.absolute()
+    here = full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else file
+    patterns = [pattern.rstrip("/") for pattern in exclude]
+    names = {x.as_posix() for one in (file, full, here) for x in (one, *one.parents)}
+    names |= set(here.parts)
+    return any(fnmatch(name, pattern) for pattern in patterns for name in names)

@@ -10,6 +10,8 @@ import pytest
 
 import lint_cases
 import safeops
+from lint_cases import CELLS, EDITED, notebook, rules_in, write
+from lint_cases import PROGRAM as RISKY
 from safeops.__main__ import main
 from safeops._lint.flake8 import Plugin
 from safeops._lint.linting import lint
@@ -19,19 +21,6 @@ pytestmark = pytest.mark.only("numpy")  # nothing is executed: one session is en
 
 HOUSE = Path(safeops.__file__).parent
 FIXED = [x for x in lint_cases.RISKY if lint(x.source).fixes]
-RISKY = """import jax.numpy as jnp
-
-
-def f(x):
-    return jnp.where(x > 0, jnp.log(x), 0.0)
-"""
-
-
-def rules_in(source, **options):
-    """Return the rules of what is found in a program."""
-    return [found.rule for found in lint(source, **options).findings]
-
-
 # What is found.
 
 
@@ -229,13 +218,6 @@ def test_a_name_that_is_taken_is_not_imported():
 # The command.
 
 
-def write(folder, **texts):
-    """Write files of Python, and return their folder as text."""
-    for name, text in texts.items():
-        (folder / f"{name}.py").write_text(text)
-    return str(folder)
-
-
 def test_text_shows_line_caret_reason_and_edit(tmp_path, capsys, monkeypatch):
     """The text has the place, the line, a caret below the operation, why, and the edit."""
     monkeypatch.chdir(tmp_path)
@@ -395,23 +377,6 @@ def test_what_nobody_wrote_is_not_read(tmp_path):
     assert main(["lint", str(tmp_path / "build" / "a.py")]) == 1
 
 
-def notebook(*cells):
-    """Return a notebook as Jupyter writes it."""
-    made = [
-        {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)}
-        for kind, text in cells
-    ]
-    return json.dumps({"cells": made, "metadata": {}, "nbformat": 4}, indent=1) + "\n"
-
-
-CELLS = (
-    ("markdown", "# Text"),
-    ("code", "%matplotlib inline\nimport jax.numpy as jnp"),
-    ("code", "!ls\ny = jnp.where(x > 0, jnp.log(x), 0.0)\n?jnp"),
-    ("code", "%%bash\nls where log"),
-)
-
-
 def test_a_notebook_is_read_as_one_program(tmp_path, capsys):
     """A finding has its cell and the line in it; what is IPython's is passed over."""
     (tmp_path / "a.ipynb").write_text(notebook(*CELLS))
@@ -433,9 +398,6 @@ def test_a_notebook_is_edited(tmp_path):
     changed = notebook(*zip(kinds, (text, imports, cell, bash), strict=True))
     assert json.loads(file.read_text()) == json.loads(changed)
     assert file.read_text() == changed
-
-
-EDITED = "safe_where(x > 0, x, jnp.log, fill_value=0.0)"
 
 
 def test_flake8_finds_the_same():

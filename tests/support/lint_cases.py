@@ -1,8 +1,10 @@
 """Snippets for `safeops lint`: risky ones with their rule, and sound ones, for all frameworks."""
 
+import json
 from typing import NamedTuple
 
 from safeops import _recipes
+from safeops._lint.linting import lint
 
 SPELLED = ("torch", "jax", "tensorflow")
 IMPORTS = {
@@ -348,3 +350,40 @@ HELPERS = {
     "eps inside": ("tensorflow", "return tf.math.log(x + 1e-7)", ""),
     "two wheres": ("jax", "z = jnp.where(x > 0, x, 1)\nreturn jnp.where(x > 0, jnp.log(z), 0)", ""),
 }  # fmt: skip
+
+
+# A program, a notebook, and what the command needs to read them.
+PROGRAM = """import jax.numpy as jnp
+
+
+def f(x):
+    return jnp.where(x > 0, jnp.log(x), 0.0)
+"""
+EDITED = "safe_where(x > 0, x, jnp.log, fill_value=0.0)"
+CELLS = (
+    ("markdown", "# Text"),
+    ("code", "%matplotlib inline\nimport jax.numpy as jnp"),
+    ("code", "!ls\ny = jnp.where(x > 0, jnp.log(x), 0.0)\n?jnp"),
+    ("code", "%%bash\nls where log"),
+)
+
+
+def rules_in(source, **options):
+    """Return the rules of what is found in a program."""
+    return [found.rule for found in lint(source, **options).findings]
+
+
+def write(folder, **texts):
+    """Write files of Python, and return their folder as text."""
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
+    return str(folder)
+
+
+def notebook(*cells):
+    """Return a notebook as Jupyter writes it."""
+    made = [
+        {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True)}
+        for kind, text in cells
+    ]
+    return json.dumps({"cells": made, "metadata": {}, "nbformat": 4}, indent=1) + "\n"
