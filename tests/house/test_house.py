@@ -40,7 +40,12 @@ LAYERS = (
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
     ("_backends.array_api", "_backends.methods", "_backends.torch.private"),
+    ("_backends.tensorflow.dtypes",),
+    ("_backends.tensorflow.shapes", "_backends.tensorflow.derivatives"),
+    ("_backends.tensorflow.elementwise",),
     ("_backends.numpy.reductions", "_backends.torch.elementwise", "_backends.jax.rules"),
+    ("_backends.tensorflow.reductions",),
+    ("_backends.tensorflow.namespace",),
     ("_backends.numpy.elementwise", "_backends.torch.*", "_backends.jax.programs"),
     ("_backends.dask", "_backends.numpy", "_backends.torch"),
     ("_backends.jax", "_backends.tensorflow"),

@@ -1,0 +1,68 @@
+"""Derivatives by TensorFlow: tapes, accumulators, and what one tape makes of another."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._typing import Array, Function
+
+tapes_only: ContextVar[bool] = ContextVar("_tapes_only", default=False)
+
+
+def detects() -> bool:
+    with tf.init_scope():  # leaves the graph, if there is one
+        try:
+            tf.math.log(tf.constant(-1.0))
+        except tf.errors.InvalidArgumentError:
+            return True
+    return False
+
+
+def fresh(args: Sequence[Any]) -> tuple[Array, ...]:
+    # Tapes know a tensor by identity: a function inside f that closes over x, and is given x,
+    # would be differentiated with respect to both.
+    return tuple(tf.identity(x) for x in args)
+
+
+def pulled_back(tape: Any, value: Array, args: Sequence[Array], *seed: Array) -> tuple[Array, ...]:
+    found = tape.gradient(value, args, *seed, unconnected_gradients="zero")
+    return tuple(_dense(gradient, x) for gradient, x in zip(found, args, strict=True))
+
+
+def _dense(gradient: Array, x: Array) -> Array:
+    # That of tf.gather is IndexedSlices, whose conversion warns where shapes are unknown.
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    at = tf.expand_dims(gradient.indices, -1)
+    return tf.tensor_scatter_nd_add(tf.zeros_like(x), at, gradient.values)
+
+
+@contextmanager
+def by_tapes_only() -> Iterator[None]:
+    token = tapes_only.set(True)
+    try:
+        yield
+    finally:
+        tapes_only.reset(token)
+
+
+def accumulated(f: Function, primals: Sequence[Array], tangents: Sequence[Array]) -> Array:
+    with by_tapes_only(), tf.autodiff.ForwardAccumulator(primals, tangents) as accumulator:
+        value = f()
+    return accumulator.jvp(value, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+
+def transposed(f: Function, primals: Sequence[Array], tangents: Sequence[Array]) -> Array:
+    # A ForwardAccumulator in another raises IndexError in graph mode, for tf.where among others.
+    # So: the transposed Jacobian is linear in the seed, and its derivative is the Jacobian.
+    with tf.GradientTape() as outer:
+        with tf.GradientTape() as inner:
+            inner.watch(primals)
+            value = f()
+        seed = tf.ones_like(value)
+        outer.watch(seed)
+        gradients = pulled_back(inner, value, primals, seed)
+    return outer.gradient(gradients, seed, tangents, unconnected_gradients="zero")

@@ -1,0 +1,218 @@
+"""Elementwise functions of TensorFlow under names of the array API standard."""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._backends.tensorflow.dtypes import (
+    COMPLEX,
+    INEXACT,
+    REAL,
+    UNSIGNED,
+    finfo,
+    inexact,
+    pair,
+    tensor,
+)
+from safeops._backends.tensorflow.shapes import full_like
+from safeops._typing import Array, Function
+
+
+def _of_inexact(function: Function) -> Function:
+    return lambda x: function(inexact(x))
+
+
+def _of_pairs(function: Function) -> Function:
+    return lambda x, y: function(*pair(x, y))
+
+
+exp = _of_inexact(tf.math.exp)
+expm1 = _of_inexact(tf.math.expm1)
+log = _of_inexact(tf.math.log)
+log1p = _of_inexact(tf.math.log1p)
+sqrt = _of_inexact(tf.math.sqrt)
+sin = _of_inexact(tf.math.sin)
+cos = _of_inexact(tf.math.cos)
+asin = _of_inexact(tf.math.asin)
+acos = _of_inexact(tf.math.acos)
+acosh = _of_inexact(tf.math.acosh)
+atanh = _of_inexact(tf.math.atanh)
+multiply = _of_pairs(tf.math.multiply)
+logical_and = _of_pairs(tf.math.logical_and)
+logical_or = _of_pairs(tf.math.logical_or)
+
+
+def real(x: Array, /) -> Array:
+    """Real part."""
+    return tf.math.real(tensor(x))
+
+
+def imag(x: Array, /) -> Array:
+    """Imaginary part."""
+    return tf.math.imag(tensor(x))
+
+
+def atan2(x: Any, y: Any, /) -> Array:
+    """Angle of the point (y, x)."""
+    return tf.math.atan2(*map(inexact, pair(x, y)))
+
+
+# `tf.where`, `tf.truediv` and `tf.abs` convert once more, which takes as long as the operation.
+
+
+def where(cond: Array, x: Any, y: Any, /) -> Array:
+    """`x` where `cond`, else `y`; its gradient is the same selection, from zeros."""
+    x, y = pair(x, y)
+    return tf.raw_ops.SelectV2(condition=tensor(cond), t=x, e=y)
+
+
+def divide(x: Any, y: Any, /) -> Array:
+    """Quotient; integers divide in floating point."""
+    x, y = map(inexact, pair(x, y))
+    return tf.raw_ops.RealDiv(x=x, y=y)
+
+
+def quotient(x: Any, y: Any, /) -> Array:
+    """
+    Quotient by what is not 0.
+
+    XLA makes ``x / (y * y)`` of the slope of `tf.divide`, NaN at 0 / 1e-25; not of this one, which
+    has a select between the two divisions.
+    """
+    x, y = map(inexact, pair(x, y))
+    return tf.raw_ops.DivNoNan(x=x, y=y)
+
+
+def hypot(x: Any, y: Any, /) -> Array:
+    """
+    Length of the vector (x, y), whose slopes are right over the whole range; at the origin NaN.
+
+    For a constant unit vector (c, s) along the given one, ``along = c * x + s * y`` is the length
+    and ``across = c * y - s * x`` is 0, but for rounding. As functions of x and y they make the
+    length, ``along + across * t / (1 + sqrt(1 + t * t))`` with ``t = across / along``, of which
+    no part is multiplied with the size of the vector.
+    """
+    x, y = map(inexact, pair(x, y))
+    larger = tf.stop_gradient(where(abs_(x) > abs_(y), abs_(x), abs_(y)))
+    infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
+    inside = (where(infinite, 1.0, part) for part in (x, y, larger))
+    return where(infinite, abs_(x) + abs_(y), _finite_length(*inside))
+
+
+def _finite_length(x: Array, y: Array, larger: Array) -> Array:
+    # The product of the ends is a little below 4: the scale is as normal as the number it divides.
+    info = finfo(x)
+    scale = tf.stop_gradient(float(info.smallest_normal) * float(info.max) / larger)
+    u, v = scale * x, scale * y
+    unit = tf.stop_gradient(tf.math.rsqrt(u * u + v * v))
+    c, s = tf.stop_gradient(u) * unit, tf.stop_gradient(v) * unit
+    turn = (c * v - s * u) / (c * u + s * v)
+    return c * x + s * y + (c * y - s * x) * (turn / (1.0 + tf.sqrt(1.0 + turn * turn)))
+
+
+def with_slope_of(formula: Array, value: Array) -> Array:
+    """Return `value` with the derivatives of the formula."""
+    return tf.stop_gradient(value) + (formula - tf.stop_gradient(formula))
+
+
+def asinh(x: Array, /) -> Array:
+    """Inverse hyperbolic sine; TensorFlow's slope, ``1 / cosh`` of it, has its error times 60."""
+    x = inexact(x)
+    y = tf.where(tf.math.is_inf(x), tf.ones_like(x), x)  # inf - inf is NaN
+    return with_slope_of(tf.math.log(tf.abs(y) + tf.sqrt(y * y + 1)) * tf.sign(y), tf.asinh(x))
+
+
+def log_by_quotient(x: Array, /, value: Function = tf.math.log) -> Array:
+    """
+    Return the logarithm, with ``cotangent / x`` for a slope.
+
+    TensorFlow multiplies with ``1 / x``, which is flushed to 0 above 8.5e37 in float32, and with
+    its square, which is infinite below 1e-19.
+    """
+    size, least = abs_(x), tf.constant(float(finfo(x).smallest_normal), x.dtype)
+    edge = tf.logical_or(tf.equal(size, tf.constant(math.inf, x.dtype)), size < least)
+    finite = where(edge, 1.0, x)
+    given = tf.stop_gradient(finite)
+    return tf.stop_gradient(value(x)) + tf.math.log1p(quotient(finite - given, given))
+
+
+def log_product(x: Array, y: Array, /) -> Array:
+    """Product ``x * log(y)``."""
+    return x * log_by_quotient(y)
+
+
+def log1p_product(x: Array, y: Array, /) -> Array:
+    """Product ``x * log(1 + y)``."""
+    return x * log_by_quotient(1.0 + y, lambda _: tf.math.log1p(y))
+
+
+def entropy(p: Array, /) -> Array:
+    """``-p * log(p)``."""
+    return -p * log_by_quotient(p)
+
+
+def log_difference(p: Array, q: Array, /) -> Array:
+    """``log(p) - log(q)``."""
+    return log_by_quotient(p) - log_by_quotient(q)
+
+
+def log2(x: Array, /) -> Array:
+    """Logarithm to base 2."""
+    return log(x) / math.log(2.0)
+
+
+def log10(x: Array, /) -> Array:
+    """Logarithm to base 10."""
+    return log(x) / math.log(10.0)
+
+
+def pow_(x: Any, y: Any, /) -> Array:
+    """`x` to the power of `y`."""
+    x, y = pair(x, y)
+    if x.dtype in INEXACT:
+        return tf.pow(x, y)
+    # tf.pow has no unsigned integers; int64 agrees with them modulo 2**64.
+    return tf.cast(tf.pow(tf.cast(x, tf.int64), tf.cast(y, tf.int64)), x.dtype)
+
+
+def abs_(x: Array, /) -> Array:
+    """Absolute value."""
+    x = tensor(x)
+    if x.dtype in REAL:
+        return tf.raw_ops.Abs(x=x)
+    return x if x.dtype == tf.bool or x.dtype in UNSIGNED else tf.abs(x)
+
+
+def floor(x: Array, /) -> Array:
+    """Greatest integer not above `x`."""
+    x = tensor(x)
+    return tf.floor(x) if x.dtype in INEXACT else x
+
+
+def round_(x: Array, /) -> Array:
+    """Nearest integer, the even one of two."""
+    x = tensor(x)
+    return tf.round(x) if x.dtype in INEXACT else x
+
+
+def logical_not(x: Array, /) -> Array:
+    """Elementwise negation."""
+    # Grappler turns LogicalNot(x <= 0) into x > 0, which NaN fails too, in every tf.function.
+    return tf.equal(tensor(x), tf.constant(value=False))
+
+
+def _test(kernel: Function, *, of_integers: bool, of_parts: Function) -> Function:
+    # tf.math.is_nan, is_inf and is_finite refuse integers and complex numbers.
+    def test(x: Array, /) -> Array:
+        x = tensor(x)
+        if x.dtype in COMPLEX:
+            return of_parts(kernel(tf.math.real(x)), kernel(tf.math.imag(x)))
+        return kernel(x) if x.dtype in REAL else full_like(x, of_integers, dtype=tf.bool)
+
+    return test
+
+
+isnan = _test(tf.math.is_nan, of_integers=False, of_parts=tf.logical_or)
+isinf = _test(tf.math.is_inf, of_integers=False, of_parts=tf.logical_or)
+isfinite = _test(tf.math.is_finite, of_integers=True, of_parts=tf.logical_and)

@@ -1,0 +1,101 @@
+"""Public names: none is lost, and each stands where it stood."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import safeops
+
+HOUSE = Path(safeops.__file__).parent
+LONGEST = 600  # lines of a file
+
+# As they were before the house was rebuilt; a name that comes is added, and none is taken away.
+NAMES = {
+    "__init__": """
+        boxcox entr exprel inv_boxcox logarithmic_mean make_safe nanargmax nanargmin
+        nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod
+        nanquantile nanstd nansum nanvar rel_entr safe_acos safe_acosh safe_argmax
+        safe_argmin safe_asin safe_atan2 safe_atanh safe_cosine_similarity
+        safe_cross_entropy safe_distance safe_div safe_exp safe_expm1 safe_hypot
+        safe_log safe_log10 safe_log1p safe_log2 safe_log_softmax safe_logaddexp
+        safe_logit safe_logmeanexp safe_logsubexp safe_logsumexp safe_max safe_mean
+        safe_min safe_mul safe_norm safe_normalize safe_pow safe_prod safe_reciprocal
+        safe_rms safe_rsqrt safe_softmax safe_sqrt safe_std safe_sum safe_var safe_where
+        sinc sinhc squared_norm stop_gradient vectorized_cond xdivy xlog1py xlogy
+    """,
+    "nan_reductions": """
+        nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin
+        nanpercentile nanprod nanquantile nanstd nansum nanvar
+    """,
+    "rotations": """
+        matrix_to_quaternion matrix_to_rotvec matrix_to_twist quaternion_slerp
+        quaternion_to_matrix quaternion_to_rotvec rotvec_to_matrix rotvec_to_quaternion
+        safe_angle safe_dihedral squared_angle twist_to_matrix
+    """,
+    "testing": """
+        Finding Place Report check_gradients
+    """,
+    "autodiff/__init__": """
+        Finding Report explain grad
+    """,
+    "autodiff/jax/__init__": """
+        UnknownOperationWarning explain grad hessian jacfwd jacrev jvp value_and_grad
+        vjp
+    """,
+    "autodiff/torch/__init__": """
+        UnknownOperationWarning backward explain explain_backward grad gradient_mask
+        masked_backward record_lines value_and_grad watch_backward
+    """,
+    "autodiff/tensorflow/__init__": """
+        GradientTape UnknownOperationWarning explain grad value_and_grad
+    """,
+}
+
+
+def listed(source):
+    """Return the names in ``__all__`` of a source."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def defined(source):
+    """Return the names that a source defines or imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from map(ast.unparse, node.targets)
+
+
+def is_long(source):
+    """Whether a source has more lines than a file may have."""
+    return len(source.splitlines()) > LONGEST
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_no_public_name_is_lost(module):
+    """A module lists the names that it has always had, and has each of them."""
+    source = (HOUSE / f"{module}.py").read_text()
+
+    assert set(NAMES[module].split()) - listed(source) == set()
+    assert listed(source) - set(defined(source)) == set()
+
+
+def test_a_lost_name_is_seen():
+    """A name that is no longer listed, or listed and not there, is found."""
+    assert listed("__all__ = ['a']") == {"a"}
+    assert listed("a = 1") == set()
+    assert set(defined("import a as b\nc = 1\ndef d(): pass")) == {"b", "c", "d"}
+
+
+def test_no_file_is_long():
+    """A file of the package has at most 600 lines."""
+    long = [file.name for file in HOUSE.rglob("*.py") if is_long(file.read_text())]
+
+    assert long == []
+    assert is_long("\n" * (LONGEST + 1))
