@@ -500,7 +500,7 @@ SHARDED = Path(__file__).with_name("sharded_jax.py")
 
 def test_collectives_and_loops_on_two_devices():
     """In shard_map, with and without check_vma, gradients are those of jax.grad."""
-    path = str(Path(masked.__file__).parents[2])  # that of the package under test
+    path = str(Path(masked.__file__).parents[3])  # that of the package under test
     done = subprocess.run(
         [sys.executable, SHARDED],
         env=os.environ | {"PYTHONPATH": path},

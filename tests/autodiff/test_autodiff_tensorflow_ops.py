@@ -342,3 +342,136 @@ def test_a_rule_that_drops_what_is_no_cotangent_is_found(monkeypatch):
 
     with pytest.raises(AssertionError):
         test_custom_gradients_see_what_they_saw(is_complex=False, name="back into the box")
+
+
+# What has a custom gradient, in the formula of another.
+
+
+@tf.custom_gradient
+def straight_through(x):
+    """Round, with slope 1."""
+    return tf.round(x), lambda g: g
+
+
+def rounded(g):
+    """Return a cotangent in quarters."""
+    return straight_through(4 * g) / 4
+
+
+def repeated(g):
+    """Round twice, in a loop."""
+    return tf.while_loop(lambda i, _: i < 2, lambda i, g: (i + 1, rounded(g)), (0, g))[1]
+
+
+NESTED = {
+    "plain": lambda _, g: rounded(g),
+    "in a function": lambda _, g: tf.function(rounded, autograph=False)(g),
+    "in a loop": lambda _, g: repeated(g),
+    "in a branch": lambda x, g: tf.cond(x[0] > 0, lambda: rounded(g), lambda: tf.sin(g)),
+}
+
+
+def second(outer, inner, f, x):
+    """Return a second derivative, by two tapes."""
+
+    @tf.function(autograph=False)
+    def run(x):
+        with outer() as tape:
+            tape.watch(x)
+            with inner() as inside:
+                inside.watch(x)
+                value = f(x)
+            slope = total(inside.gradient(value, x))
+        return tape.gradient(slope, x)
+
+    return to_numpy(run(tf.constant(x)))
+
+
+@pytest.mark.parametrize("used", [3, 2])
+@pytest.mark.parametrize("outer", [tf.GradientTape, masked.GradientTape])
+@pytest.mark.parametrize("name", NESTED)
+def test_a_rule_within_a_rule_keeps_its_derivative(name, outer, used):
+    """The second derivative is that of two ordinary tapes, if all is used, or a part."""
+    rule = with_rule(NESTED[name])
+
+    def f(x):
+        return total((rule(x) ** 3)[:used])
+
+    x = [0.5, 1.5, 2.5]
+    found = second(outer, masked.GradientTape, f, x)
+
+    assert_close(found, second(tf.GradientTape, tf.GradientTape, f, x), rtol=1e-6)
+    assert np.any(found)
+
+
+def test_a_rule_within_a_rule_beside_nan():
+    """An entry that nothing reads is NaN: the second derivative is that without it."""
+    rule = with_rule(NESTED["plain"])
+
+    found = second(
+        masked.GradientTape,
+        masked.GradientTape,
+        lambda x: total((rule(x) ** 3)[:2]),
+        [0.5, 1.5, NAN],
+    )
+
+    assert_close(found, [3.0, 9.0, 0.0], rtol=1e-6)
+
+
+def test_a_recomputed_function_has_second_derivatives():
+    """TensorFlow refuses to take them; masked twice, they are those of the function."""
+    again = tf.recompute_grad(lambda x: tf.sin(x) * x)
+
+    def f(x):
+        return total(again(x)[:2])
+
+    found = second(masked.GradientTape, masked.GradientTape, f, [0.5, 1.5, NAN])
+
+    x = np.asarray([0.5, 1.5])
+    assert_close(found, [*(2 * np.cos(x) - x * np.sin(x)), 0.0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("last", [2.5, NAN])
+def test_branches_in_branches(last, compiled, persistent):
+    """The gradient of `tf.case` is the ordinary one, and one without the row that is not read."""
+
+    @tf.function(autograph=False, jit_compile=compiled)
+    def slope(w, x):
+        with masked.GradientTape(persistent=persistent) as tape:
+            tape.watch(w)
+            cases = [(x[0] > 1, lambda: w * x), (x[1] > 1, lambda: (w * x) ** 2)]
+            value = tf.case(cases, default=lambda: tf.sqrt(w * x))[:2]
+        return tape.gradient(value, w)
+
+    found = slope(tf.constant(2.0), tf.constant([0.5, 1.5, last]))
+
+    assert_close(found, 2 * 2.0 * (0.5**2 + 1.5**2), rtol=1e-6)
+
+
+LITERAL = {
+    "pad": lambda g: tf.pad(g[1:], [[1, 0]]),
+    "concat": lambda g: tf.concat([tf.zeros([1]), g[1:]], 0),
+    "stack": lambda g: tf.stack([0.0, g[1]]),
+    "update of zeros": lambda g: tf.tensor_scatter_nd_update(tf.zeros([2]), [[1]], g[1:]),
+    "scatter": lambda g: tf.scatter_nd([[1]], g[1:], [2]),
+}
+COMPUTED = {
+    "where": lambda g: tf.where([False, True], g, 0.0),
+    "product": lambda g: g * [0.0, 1.0],
+    "product with 0": lambda g: tf.concat([0.0 * g[:1], g[1:]], 0),
+}
+
+
+@pytest.mark.parametrize("name", [*LITERAL, *COMPUTED])
+def test_literal_zeros_of_a_rule_are_absent(name):
+    """A limit: beside zeros that a rule writes a pole is 0; beside those it computes, NaN."""
+    rule = with_rule(lambda _, g: (LITERAL | COMPUTED)[name](g))
+
+    def f(x):
+        return total(rule(tf.pow(x, 0.5)))
+
+    x = tf.constant([0.0, 4.0])
+    assert_close(masked.grad(f)(x), [0.0 if name in LITERAL else NAN, 0.25], rtol=1e-6)
+    assert_close(ordinary(f, x), [NAN, 0.25], rtol=1e-6)

@@ -86,6 +86,7 @@ LAYERS = (
     ("autodiff.torch._evaluator", "autodiff.*._choosers", "autodiff.tensorflow._choices"),
     ("autodiff.torch._ranks",),
     ("autodiff.*._callbacks", "autodiff.*._contractions", "autodiff.*._resampling"),
+    ("autodiff.tensorflow._derivatives",),
     ("autodiff.*._fused", "autodiff.*._functions", "autodiff.*._linalg", "autodiff.*._sparse"),
     ("autodiff.*._logarithms", "autodiff.*._control"),
     ("autodiff.*._rules",),

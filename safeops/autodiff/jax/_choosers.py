@@ -14,11 +14,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
 from safeops._typing import Array
-from safeops.autodiff.jax._pairs import bodies_in
+from safeops.autodiff.jax._pairs import bodies_in, is_inexact
 
 try:
     from jax.core import Trace
@@ -88,11 +89,17 @@ class Choosing(Trace):
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which stays."""
+        """Run a function that has a rule of its own, which stays; its arguments are data."""
         with self.below():
             return self.parent_trace.process_custom_vjp_call(
-                primitive, f, forward, backward, args, **how
+                primitive, f, forward, backward, list(map(_as_data, args)), **how
             )
+
+
+def _as_data(x: Any) -> Any:
+    """Return a number as an array: else it would look like a literal of the rule's own text."""
+    is_number = not isinstance(x, jax.Array) and np.ndim(x) == 0 and is_inexact(x)
+    return jnp.asarray(x) if is_number else x
 
 
 def _chosen(param: Any) -> Any:

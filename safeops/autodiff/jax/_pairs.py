@@ -427,15 +427,46 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     body = next(eqn.params[key] for key in CALL_BODIES if key in eqn.params)
     if eqn.primitive.name in ("checkpoint", "remat2"):
         # Else XLA shares the values that are meant to be computed again.
-        ins = [
-            Pair(lax.optimization_barrier(x.value), x.active)
-            if isinstance(x, Pair)
-            else lax.optimization_barrier(x)
-            for x in ins
-        ]
+        ins = [_behind_barrier(x) for x in ins]
     if isinstance(body, ClosedJaxpr):
         return evaluate(body.jaxpr, body.consts, ins, how)
     return evaluate(body, (), ins, how)
+
+
+def call_with_rule(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Run the body of a function with a derivative of its own; that stays its derivative."""
+    outs = call(eqn, ins, how)
+    ruled = plain(eqn, [value_of(x) for x in ins])
+    return [_ruled_by(x, y) for x, y in zip(outs, ruled, strict=True)]
+
+
+def _ruled_by(x: Any, ruled: Array) -> Any:
+    """Return what a body made, with the derivative of the function where something is active."""
+    if isinstance(x, Zero):
+        return Zero(ruled)
+    if not isinstance(x, Pair):
+        return ruled
+    return x if x.active is False else cleared(_with_derivative(x.value, ruled), x.active)
+
+
+@jax.custom_jvp
+def _with_derivative(value: Array, ruled: Array) -> Array:
+    """Return a value that is differentiated as another expression for it is."""
+    del ruled
+    return value
+
+
+@_with_derivative.defjvp
+def _derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    return primals[0], tangents[1]
+
+
+def _behind_barrier(x: Any) -> Any:
+    """Return the same value, of the same kind, for which XLA has to wait."""
+    value = lax.optimization_barrier(value_of(x))
+    if isinstance(x, Pair):
+        return Pair(value, x.active)
+    return Zero(value) if is_zero(x) else value
 
 
 CALL_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")

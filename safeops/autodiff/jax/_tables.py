@@ -36,8 +36,9 @@ CLASSES = {
     contractions.contract: "dot_general",
     contractions.convolve: "conv_general_dilated",
     pairs.call: """
-        jit pjit closed_call core_call custom_jvp_call custom_vjp_call checkpoint remat2 composite
+        jit pjit closed_call core_call checkpoint remat2 composite
     """,
+    pairs.call_with_rule: "custom_jvp_call custom_vjp_call",
     control.scan: "scan",
     control.while_loop: "while",
     control.cond: "cond",

@@ -2,6 +2,7 @@
 
 from safeops.autodiff.tensorflow import _choices as choices
 from safeops.autodiff.tensorflow import _control as control
+from safeops.autodiff.tensorflow import _derivatives as derivatives
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow import _rules as rules
 
@@ -10,7 +11,7 @@ CLASSES = {
     pairs.transport: """
         Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice StridedSliceGrad
         Gather GatherV2 GatherNd ConcatV2 Concat Pack Unpack Split SplitV Pad PadV2 Tile BroadcastTo
-        Reverse ReverseV2 ReverseSequence Roll Identity IdentityN Snapshot PreventGradient
+        Reverse ReverseV2 ReverseSequence Roll Identity Snapshot PreventGradient
         StopGradient EnsureShape CheckNumerics CheckNumericsV2 DepthToSpace SpaceToDepth
         SpaceToBatch SpaceToBatchND BatchToSpace BatchToSpaceND MatrixDiag MatrixDiagV2 MatrixDiagV3
         MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV2
@@ -19,8 +20,9 @@ CLASSES = {
         TensorListFromTensor TensorListStack TensorListGetItem TensorListSetItem
         TensorListPushBack TensorListPopBack TensorListGather TensorListScatter TensorListScatterV2
         TensorListScatterIntoExistingList TensorListConcat TensorListConcatV2 TensorListConcatLists
-        TensorListSplit TensorListResize
+        TensorListSplit TensorListResize OptionalFromValue OptionalGetValue
     """,
+    derivatives.kept(pairs.transport): "IdentityN",
     pairs.total: """
         Sum Mean Cumsum SegmentSum SegmentSumV2 UnsortedSegmentSum ScatterNd TensorScatterAdd
         MirrorPadGrad BiasAddGrad AvgPoolGrad AvgPool3DGrad FractionalAvgPoolGrad
@@ -70,9 +72,9 @@ CLASSES = {
         Sinh Softplus Softsign Sqrt Square SquaredDifference Tan Tanh TruncateDiv Xdivy
         Xlog1py Xlogy
     """,
-    control.call: "PartitionedCall StatefulPartitionedCall",
-    control.branch: "If StatelessIf Case StatelessCase",
-    control.while_loop: "While StatelessWhile",
+    derivatives.kept(control.call): "PartitionedCall StatefulPartitionedCall",
+    derivatives.kept(control.branch): "If StatelessIf Case StatelessCase",
+    derivatives.kept(control.while_loop): "While StatelessWhile",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
 # These ask for a shape, or make a 0 or a 1 of it.

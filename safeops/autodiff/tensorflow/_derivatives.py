@@ -1,0 +1,66 @@
+"""
+Derivatives of a cotangent's own functions: a custom gradient in the formula of another.
+
+A masked result is made of new operations, which have TensorFlow's derivatives. Where a custom
+gradient made the ordinary result, its second derivative is the user's, and the masked result's too.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow._choices import bodies
+from safeops.autodiff.tensorflow._pairs import BODIES, Frame, Rule, cleaned
+
+
+def kept(rule: Rule) -> Rule:
+    """Return a rule whose results have the derivatives that custom gradients give them."""
+
+    @functools.wraps(rule)
+    def run(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+        outs = rule(op, ins, frame)
+        # What is in a body counts where that is called; an explanation has no derivative.
+        if frame.inner or tf.executing_eagerly() or not _is_custom(op):
+            return outs
+        return [_ruled_by(x, y) for x, y in zip(outs, op.outputs, strict=True)]
+
+    return run
+
+
+def _is_custom(op: Any) -> bool:
+    """
+    Whether an operation is, or runs, what has a custom gradient.
+
+    `tf.recompute_grad` has one in its formula, to say that there is no second derivative: then
+    that is the derivative of what it runs.
+    """
+    if op.type in BODIES:
+        return any(map(_is_custom, _operations(op)))
+    if op.type != "IdentityN" or "_gradient_op_type" not in op.node_def.attr:
+        return False
+    return not any(
+        x.name == "grad_wrapper" and x.filename.endswith("ops/custom_gradient.py")
+        for x in op.traceback
+    )
+
+
+def _operations(op: Any) -> list[Any]:
+    return [inner for body in bodies(op) for inner in body.get_operations()]
+
+
+def _ruled_by(x: Any, ruled: Array) -> Any:
+    """Return a masked result, with the derivative of the ordinary one where it is active."""
+    if not isinstance(x, Pair) or x.active is False or x.value.dtype == tf.variant:
+        return x
+    value = tf.stop_gradient(x.value)
+
+    @tf.custom_gradient
+    def as_ordinary(ruled: Array) -> tuple[Array, Callable[[Array], Array]]:
+        del ruled
+        return tf.identity(value), lambda cotangent: cotangent
+
+    return Pair(cleaned(as_ordinary(ruled), x.active), x.active)
