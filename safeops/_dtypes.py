@@ -1,7 +1,7 @@
 """What a dtype is: its name, its limits, and which of them are real, complex or integers."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,12 @@ def dtype_name(dtype: DType) -> str:
     if name is None:
         name = _names[type(dtype), dtype] = dtype.name
     return name
+
+
+def is_positive_zero(x: Any) -> bool:
+    """Whether this is a Python number and 0.0, which bits of zero are; -0.0 has a sign."""
+    # Not by its spelling, which torch.compile does not trace of a dynamic number (2.13).
+    return type(x) in (int, float) and x == 0 and math.copysign(1, x) > 0
 
 
 def is_complex(x: Array) -> bool:

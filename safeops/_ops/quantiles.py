@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from safeops._backends.methods import METHODS, Rule
+from safeops._backends.shapes import axes_of
 from safeops._dtypes import SCALARS, limits
 from safeops._entry import backend_of, refuse_none
 from safeops._ops.engine import Kept, filled
@@ -53,8 +54,7 @@ def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) 
     if not keepdims:
         return value
     size = len(kept.x.shape)
-    axes = range(size) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    for one in sorted(a % size for a in axes):
+    for one in sorted(axes_of(axis, size)):
         value = xp.expand_dims(value, axis=one + many)
     return value
 

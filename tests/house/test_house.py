@@ -39,10 +39,11 @@ LAYERS = (
     ("_typing", "_speech"),
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
-    ("_backends.array_api", "_backends.methods", "_backends.torch.private"),
+    ("_backends.array_api", "_backends.methods", "_backends.shapes", "_backends.torch.private"),
     ("_backends.tensorflow.dtypes",),
     ("_backends.tensorflow.shapes", "_backends.tensorflow.derivatives"),
     ("_backends.tensorflow.elementwise",),
+    ("_backends.numpy.bits",),
     ("_backends.numpy.reductions", "_backends.torch.elementwise", "_backends.jax.rules"),
     ("_backends.tensorflow.reductions",),
     ("_backends.tensorflow.namespace",),

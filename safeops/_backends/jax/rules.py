@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from safeops._dtypes import limits
+from safeops._dtypes import is_positive_zero, limits
 from safeops._typing import Array, Axis, Backend, Function
 
 
@@ -204,8 +204,7 @@ def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array
 
 def _filled(x: Array, bad: Array, fill: Any) -> Array:
     """Return x, which is 0 where it is bad, with the fill there."""
-    zero = isinstance(fill, (int, float)) and fill == 0 and math.copysign(1, fill) > 0
-    return x if zero else jnp.where(bad, fill, x)
+    return x if is_positive_zero(fill) else jnp.where(bad, fill, x)
 
 
 def _is_no_root(x: Array) -> Array:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from safeops._backends.numpy.reductions import selected
-from safeops._dtypes import limits
+from safeops._backends.numpy.bits import BITS, selected
+from safeops._backends.shapes import dropped
+from safeops._dtypes import is_positive_zero, limits
 from safeops._typing import Array, Axis, Function
 
 _NUMBERS = (int, float)
@@ -29,10 +30,6 @@ _ABOVE_0 = {kind: bound.smallest_normal for kind, bound in _LIMITS.items()}
 _ABOVE_MINUS_1 = {kind: bound.eps / 2 - 1 for kind, bound in _LIMITS.items()}
 _TINY = {kind: bound.smallest_normal / bound.eps for kind, bound in _LIMITS.items()}
 _FEW = 2**12  # entries; below, ``where=`` of a ufunc is faster than any mask of bits
-_SIGN: dict[Any, tuple[Any, int]] = {
-    np.dtype(np.float32): (np.int32, 31),
-    np.dtype(np.float64): (np.int64, 63),
-}
 
 
 def _is_plain(x: Any) -> bool:
@@ -49,13 +46,9 @@ def _full(x: Array, y: Array, fill_value: float) -> Array:
     """Return an array of the shape that both broadcast to."""
     shape = x.shape if x.shape == y.shape else np.broadcast(x, y).shape
     out = np.zeros(shape, x.dtype)
-    if not _is_positive_zero(fill_value):
+    if not is_positive_zero(fill_value):
         out.fill(fill_value)
     return out
-
-
-def _is_positive_zero(number: float) -> bool:
-    return number == 0 and math.copysign(1, number) > 0
 
 
 def _unary(ufunc: Function, x: Array, bad: Array, fill_value: float, **modes: Any) -> Array:
@@ -90,16 +83,16 @@ def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
         out = _quotient(x, y)
     if flags:
         _warn_of(_quotient, (x, y), out, np.abs(y) < least)
-    if _is_positive_zero(fill_value):
+    if is_positive_zero(fill_value):
         return _zeroed(out, y)
     return selected(out, np.abs(y) < least, fill_value, out)
 
 
 def _zeroed(out: Array, y: Array) -> Array:
     """Write 0 into `out` where y counts as zero: the sign of ``least - 1 - abs(y)``, as bits."""
-    kind, last = _SIGN[y.dtype]
+    kind, last = BITS[y.dtype], 8 * y.itemsize - 1
     bits = np.abs(y).view(kind)
-    greatest = _LEAST[y.dtype].view(kind) - 1
+    greatest: Array = _LEAST[y.dtype].view(kind) - 1
     np.subtract(greatest, bits, out=bits)
     np.right_shift(bits, kind(last), out=bits)
     np.bitwise_and(out.view(kind), bits, out=out.view(kind))
@@ -169,7 +162,7 @@ def _power(x: Array, p: Array) -> Array | None:
     least = _LEAST[x.dtype]
     zero, below = np.abs(x) < least, x <= -least
     zeros = np.count_nonzero(zero)
-    if zeros + np.count_nonzero(x.view(_SIGN[x.dtype][0])) != x.size:
+    if zeros + np.count_nonzero(x.view(BITS[x.dtype])) != x.size:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.power(x, p)
@@ -217,7 +210,7 @@ def _norm(
     if np.isinf(total).any() or (small.any() and _has_entries(x, small, axis)):
         return None
     out = np.sqrt(total)
-    return out if keepdims else out.reshape(()) if axis is None else out.squeeze(axis)
+    return dropped(out, axis, keepdims=keepdims)
 
 
 def _has_entries(x: Array, small: Array, axis: Axis) -> bool:

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from safeops._backends.methods import METHODS, Rule
+from safeops._backends.numpy.bits import BITS, ONE, selected
+from safeops._backends.shapes import dropped
 from safeops._typing import Array, Axis, Function
 
-_BITS: dict[Any, type] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 # Above it a sum of squares has all its digits.
-_TINY = {kind: float(np.finfo(kind).smallest_normal / np.finfo(kind).eps) for kind in _BITS}
+_TINY = {kind: float(np.finfo(kind).smallest_normal / np.finfo(kind).eps) for kind in BITS}
 _NUMBERS = (int, float)
-_ONE = np.int8(1)
 _SMALL = 256  # entries; below, ``where=`` of a ufunc is faster than a copy
 _BLOCK = 2**19  # bytes: measured the same from 2**18 to 2**20; 2**16 and all at once are slower
 _FEW = 24  # entries of a slice that say where it lies
@@ -39,14 +39,14 @@ _product: Function = np.multiply.reduce
 
 def _entries(x: Array, where: Any = None) -> Array | None:
     """Return `x`, NaN where `where` is False; None for arrays that are not for a kernel."""
-    if type(x) is not np.ndarray or x.dtype not in _BITS or not x.ndim or not x.size:
+    if type(x) is not np.ndarray or x.dtype not in BITS or not x.ndim or not x.size:
         return None
     if where is None:
         return x
     if type(where) is not np.ndarray or where.dtype != np.bool_ or where.shape != x.shape:
         return None
-    hidden = np.subtract(where.view(np.int8), _ONE)  # all bits set, which is a NaN, or none
-    return np.bitwise_or(x.view(_BITS[x.dtype]), hidden).view(x.dtype)
+    hidden = np.subtract(where.view(np.int8), ONE)  # all bits set, which is a NaN, or none
+    return np.bitwise_or(x.view(BITS[x.dtype]), hidden).view(x.dtype)
 
 
 def _filled(x: Array, neutral: float) -> Array:
@@ -64,19 +64,6 @@ def _replaced(x: Array, absent: Array, gaps: Any, neutral: float) -> Array:
         np.copyto(filled, neutral, where=absent)
         return filled
     return selected(x, absent, neutral)
-
-
-def selected(x: Array, absent: Array, other: float, out: Array | None = None) -> Array:
-    """Return `x`, `other` where absent, by masking bits; `out` may be `x` itself."""
-    kind = _BITS[x.dtype]
-    kept = np.subtract(absent.view(np.int8), _ONE)  # all bits set, or none
-    bits = None if out is None else out.view(kind)
-    if other == 0 and not math.copysign(1, other) < 0:
-        return np.bitwise_and(x.view(kind), kept, out=bits).view(x.dtype)
-    other_bits: Array = np.asarray(other, x.dtype).view(kind)
-    bits = np.bitwise_xor(x.view(kind), other_bits, out=bits)
-    np.bitwise_and(bits, kept, out=bits)
-    return np.bitwise_xor(bits, other_bits, out=bits).view(x.dtype)
 
 
 class _Sums(NamedTuple):
@@ -136,11 +123,6 @@ def _axes(x: Array, axis: Axis) -> tuple[int, ...]:
     return tuple(range(x.ndim)) if axis is None else normalize_axis_tuple(axis, x.ndim)
 
 
-def _shaped(value: Array, axis: Axis, *, keepdims: bool) -> Array:
-    """Drop the axes that a kernel kept."""
-    return value if keepdims else value.reshape(()) if axis is None else value.squeeze(axis)
-
-
 def nansum(
     x: Array,
     *,
@@ -164,7 +146,7 @@ def nansum(
     value = np.concatenate(parts, axis=cut)
     if cut in _axes(y, axis):
         value = _sum(value, cut, np.float64, keepdims=True).astype(y.dtype)
-    return _shaped(value, axis, keepdims=keepdims)
+    return dropped(value, axis, keepdims=keepdims)
 
 
 def nanprod(
@@ -215,7 +197,7 @@ def nanmean(
         number = _sum(there, axis=axis, dtype=np.int64, keepdims=keepdims)
         return _quotient(total, number, fill_value, y.dtype)
     total, number, _ = _sums(y, axis)
-    return _shaped(_quotient(total, number, fill_value, y.dtype), axis, keepdims=keepdims)
+    return dropped(_quotient(total, number, fill_value, y.dtype), axis, keepdims=keepdims)
 
 
 def _squares_of_few(x: Array, axis: Axis) -> tuple[Array, Array]:
@@ -294,7 +276,7 @@ def nanvar(
         return None
     y, squares, number = found
     value = _quotient(squares, number - correction, fill_value, y.dtype)
-    return _shaped(value, axis, keepdims=keepdims)
+    return dropped(value, axis, keepdims=keepdims)
 
 
 def nanstd(
@@ -320,7 +302,7 @@ def nanstd(
             return None
     freedom = np.sqrt(np.maximum(number - correction, 0))  # apart, as the generic engine does
     value = _quotient(np.sqrt(squares), freedom, fill_value, y.dtype)
-    return _shaped(value, axis, keepdims=keepdims)
+    return dropped(value, axis, keepdims=keepdims)
 
 
 def _extreme(
@@ -365,7 +347,7 @@ def _place(
         nothing = np.isnan(top)
         if nothing.any():
             place[nothing] = -1
-    return _shaped(place, axis, keepdims=keepdims)
+    return dropped(place, axis, keepdims=keepdims)
 
 
 def _place_in_rows(ufunc: np.ufunc, x: Array) -> Array | None:
@@ -425,7 +407,7 @@ def _quantile(
     with np.errstate(invalid="ignore"):  # -inf + inf
         value = _between(ordered, number, *rule(np, number.astype(y.dtype), q))
     value[number == 0] = fill_value
-    return _shaped(value.reshape(kept), axis, keepdims=keepdims)
+    return dropped(value.reshape(kept), axis, keepdims=keepdims)
 
 
 def _quantile_of_all(x: Array, q: float, rule: Rule, fill_value: float) -> Any:

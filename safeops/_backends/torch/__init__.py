@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from safeops._backends.array_api import ArrayAPI
+from safeops._backends.shapes import axes_of
 from safeops._backends.torch import elementwise, reductions, slopes
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
@@ -76,9 +77,8 @@ class Torch(ArrayAPI):
 
     def product(self, x: Array, axis: Axis) -> Array:
         """Return the product of each slice, axes kept."""
-        rank = x.ndim
-        axes = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        kept = [1 if a in {b % rank for b in axes} else n for a, n in enumerate(x.shape)]
+        axes = axes_of(axis, x.ndim)
+        kept = [1 if a in axes else n for a, n in enumerate(x.shape)]
         return product(self.flatten_axes(x, axis)).reshape(kept)
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from safeops._backends.shapes import dropped
 from safeops._backends.torch import private
-from safeops._dtypes import Limits, limits
+from safeops._dtypes import Limits, is_positive_zero, limits
 from safeops._typing import Array, Axis, Function
 
 _FEW = 2**11  # entries, of which comparisons and `where` cost less than what replaces them
@@ -198,7 +199,7 @@ def _quotient_in_steps(x: Array, y: Array) -> Array:
 
 
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
-    if type(y) not in _PLAIN or not _is_zero(fill_value) or not _are_plain(x, y):
+    if type(y) not in _PLAIN or not is_positive_zero(fill_value) or not _are_plain(x, y):
         return None
     if x.shape != y.shape:
         x, y = torch.broadcast_tensors(x, y)
@@ -206,14 +207,9 @@ def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
 
 
 def _reciprocal(x: Array, *, fill_value: Any = 0.0) -> Array | None:
-    if not _is_zero(fill_value) or not _are_plain(x):
+    if not is_positive_zero(fill_value) or not _are_plain(x):
         return None
     return _Quotient.of(x.new_ones(()).expand(x.shape), x)
-
-
-def _is_zero(fill_value: Any) -> bool:
-    # Not by its spelling, which torch.compile does not trace of a dynamic number (2.13).
-    return type(fill_value) in (int, float) and fill_value == 0 and math.copysign(1, fill_value) > 0
 
 
 class _Root(FillingFunction):
@@ -237,7 +233,7 @@ class _Root(FillingFunction):
 
 
 def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
-    return _Root.of(x) if _is_zero(fill_value) and _are_plain(x) else None
+    return _Root.of(x) if is_positive_zero(fill_value) and _are_plain(x) else None
 
 
 class _Kind(NamedTuple):
@@ -291,7 +287,7 @@ class _Logarithm(FillingFunction):
 
 
 def _logarithm(kind: _Kind, x: Array, *, fill_value: Any = None) -> Array | None:
-    if not (fill_value is None or _is_zero(fill_value)) or not _are_plain(x):
+    if not (fill_value is None or is_positive_zero(fill_value)) or not _are_plain(x):
         return None
     return _Logarithm.of(x, kind, fill_value is not None)
 
@@ -495,7 +491,7 @@ def _norm(
     out = _Norm.of(x, axis) if x.numel() else None
     if out is None or not _is_in_range(x, out.detach(), axis):
         return None
-    return _dropped(out, axis, keepdims=keepdims)
+    return dropped(out, axis, keepdims=keepdims)
 
 
 @_unseen
@@ -511,11 +507,6 @@ def _is_in_range(x: Array, norm: Array, axis: Axis) -> bool:
         return not x.detach().movedim(axis, -1)[norm.squeeze(axis) < least].any()
     peak = x.detach().abs().amax(() if axis is None else axis, keepdim=True)
     return _zero_where_at_most(peak, -norm, -least).amax().item() == 0
-
-
-def _dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
-    """Remove the axes that were kept."""
-    return x if keepdims else x.reshape(()) if axis is None else x.squeeze(axis)
 
 
 class _Softmax(FillingFunction):

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from safeops._backends.shapes import dropped
 from safeops._backends.torch import private
 from safeops._backends.torch.elementwise import (
     FillingFunction,
     _are_finite,
     _are_plain,
-    _dropped,
     _has_memory,
     _is_watched,
     _least,
@@ -202,7 +202,7 @@ def nansum(
     """Sum by `torch.nansum`."""
     if not _is_reduced(x, axis, where, initial, fill_value):
         return None
-    return _dropped(_Nansum.of(x, axis), axis, keepdims=keepdims)
+    return dropped(_Nansum.of(x, axis), axis, keepdims=keepdims)
 
 
 def nanmean(
@@ -220,7 +220,7 @@ def nanmean(
     number = _present(x).sum(axis, keepdim=True)
     if not number.all():
         return None
-    return _dropped(_Nansum.of(x, axis) / number, axis, keepdims=keepdims)
+    return dropped(_Nansum.of(x, axis) / number, axis, keepdims=keepdims)
 
 
 def _spread(
@@ -242,7 +242,7 @@ def _spread(
     if not _least(number) > max(correction, 0) or not _are_finite(x.detach().nansum()):
         return None
     out = of(_Centred.of(x, axis, number), axis, number - correction)
-    return None if out is None else _dropped(out, axis, keepdims=keepdims)
+    return None if out is None else dropped(out, axis, keepdims=keepdims)
 
 
 def _variance(away: Array, axis: Axis, freedom: Array) -> Array:
@@ -293,7 +293,7 @@ def _extreme(
     out = _Extreme.of(x, axis, sign, skips)
     if _is_infinite(out.detach(), sign) if skips else _has_nan(out.detach()):
         return None
-    return _dropped(out, axis, keepdims=keepdims)
+    return dropped(out, axis, keepdims=keepdims)
 
 
 KERNELS: dict[str, Function] = {

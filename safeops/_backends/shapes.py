@@ -1,0 +1,14 @@
+"""Axes, as frameworks do not name them alike, and arrays whose methods drop them."""
+
+from safeops._typing import Array, Axis
+
+
+def axes_of(axis: Axis, rank: int) -> tuple[int, ...]:
+    """Return axes as numbers from 0; all of them for None."""
+    given = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tuple(a % rank for a in given)
+
+
+def dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
+    """Return `x`, an array with methods, without the axes that a kernel kept."""
+    return x if keepdims else x.reshape(()) if axis is None else x.squeeze(axis)
