@@ -347,10 +347,10 @@ def _quantile(
 ) -> Array:
     kept = enter_entries(x, where, skip_nan=True, divides=True, of=())
     q, many = enter_quantile(kept, q)
-    value, nothing = quantile(kept, q, axis, rule_of(method))
+    value, empty = quantile(kept, q, axis, rule_of(method))
     if not isinstance(q, SCALARS):
         inside = kept.xp.logical_and(q >= 0, q <= 1)
         value = kept.xp.where(inside, value, math.nan)
-        nothing = kept.xp.logical_and(inside, nothing)
-    value, nothing = (shaped(kept, y, axis, many=many, keepdims=keepdims) for y in (value, nothing))
-    return kept.xp.astype(fill_empty(kept, value, nothing, fill_value), kept.dtype)
+        empty = kept.xp.logical_and(inside, empty)
+    value, empty = (shaped(kept, y, axis, many=many, keepdims=keepdims) for y in (value, empty))
+    return kept.xp.astype(fill_empty(kept, value, empty, fill_value), kept.dtype)

@@ -370,6 +370,6 @@ def _angle(xp: Namespace, y: Array, x: Array) -> Array:
 
 def _length(xp: Namespace, x: Array, y: Array) -> Array:
     """Return the length of a vector; beside NaN `xp.hypot` of inf is inf, as in C, and not here."""
-    lost = xp.logical_or(xp.isnan(x), xp.isnan(y))
+    undefined = xp.logical_or(xp.isnan(x), xp.isnan(y))
     nan = 0.5 * x + 0.5 * y
-    return xp.hypot(xp.where(lost, nan, x), xp.where(lost, nan, y))
+    return xp.hypot(xp.where(undefined, nan, x), xp.where(undefined, nan, y))

@@ -50,9 +50,9 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     array([0.25, 0.  ])
     """
     xp, x, y, fill = promote(x, y, also=(fill_value,), complex_too=True)
-    bad = xp.abs(y) < limits(xp, y).smallest_normal
+    filled = xp.abs(y) < limits(xp, y).smallest_normal
     divide = getattr(xp, "quotient", xp.divide)
-    return double_where(xp, bad, (x, y), fill, in_float32(xp, divide))
+    return double_where(xp, filled, (x, y), fill, in_float32(xp, divide))
 
 
 @fast_path
@@ -134,8 +134,8 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     """
     xp, x, y = promote(x, y, complex_too=True)
     zero = xp.abs(y) < limits(xp, y).smallest_nonzero
-    bad = xp.logical_and(zero, xp.logical_not(xp.isfinite(x)))
-    return double_where(xp, bad, (x, y), 0.0, xp.multiply)
+    filled = xp.logical_and(zero, xp.logical_not(xp.isfinite(x)))
+    return double_where(xp, filled, (x, y), 0.0, xp.multiply)
 
 
 @fast_path
@@ -177,8 +177,8 @@ def xdivy(x: Array, y: Array, /) -> Array:
     xp, x, y = promote(x, y, complex_too=True)
     bound = limits(xp, x)
     x_zero = xp.abs(x) < bound.smallest_nonzero
-    bad = xp.logical_and(x_zero, xp.abs(y) < bound.smallest_normal)
-    return double_where(xp, bad, (x, y), 0.0, in_float32(xp, partial(_divide, xp)))
+    filled = xp.logical_and(x_zero, xp.abs(y) < bound.smallest_normal)
+    return double_where(xp, filled, (x, y), 0.0, in_float32(xp, partial(_divide, xp)))
 
 
 def _divide(xp: Namespace, x: Array, y: Array) -> Array:

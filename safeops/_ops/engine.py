@@ -75,18 +75,18 @@ def enter_entries(
 
 def reduce(kept: Kept, rule: Rule, axis: Axis, *, keepdims: bool, fill_value: Any = None) -> Array:
     """Return the value of a rule for each slice, `fill_value` for those made of nothing."""
-    value, nothing = rule(kept, axis)
+    value, empty = rule(kept, axis)
     value = drop_axes(kept.xp, value, axis, keepdims=keepdims)
-    if nothing is not None:
-        nothing = drop_axes(kept.xp, nothing, axis, keepdims=keepdims)
-    return fill_empty(kept, value, nothing, fill_value)
+    if empty is not None:
+        empty = drop_axes(kept.xp, empty, axis, keepdims=keepdims)
+    return fill_empty(kept, value, empty, fill_value)
 
 
-def fill_empty(kept: Kept, value: Array, nothing: Array | None, fill_value: Any) -> Array:
+def fill_empty(kept: Kept, value: Array, empty: Array | None, fill_value: Any) -> Array:
     """Return the values, with `fill_value` where there was nothing, in the dtype of the result."""
     xp, fill_value = kept.xp, enter_option(kept.backend, fill_value, value)
-    if fill_value is not None and nothing is not None:
-        value = xp.where(nothing, fill_value, value)
+    if fill_value is not None and empty is not None:
+        value = xp.where(empty, fill_value, value)
     return xp.astype(value, kept.dtype) if dtype_name(kept.dtype) in NARROW else value
 
 
@@ -118,7 +118,7 @@ def filled(kept: Kept, neutral: Any) -> Array:
     return kept.xp.where(kept.keep, kept.x, kept.backend.cast(neutral, kept.x.dtype, kept.x))
 
 
-def nothing_in(kept: Kept, axis: Axis) -> Array | None:
+def empty_slices(kept: Kept, axis: Axis) -> Array | None:
     """Whether a slice has no entry kept; None where each has."""
     if kept.keep is not None:
         return kept.xp.logical_not(kept.xp.any(kept.keep, axis=axis, keepdims=True))
@@ -134,24 +134,24 @@ def total(
     """Sum, which starts at `initial`; where there was nothing only if something `fills` that."""
     value = kept.xp.sum(filled(kept, 0), axis=axis, keepdims=True)
     initial = enter_initial(kept, initial, value)
-    nothing = nothing_in(kept, axis) if fills else None
-    return value if initial is None else value + initial, nothing
+    empty = empty_slices(kept, axis) if fills else None
+    return value if initial is None else value + initial, empty
 
 
 def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Array | None]:
     """Product, which starts at `initial`."""
     value = kept.backend.product(filled(kept, 1), axis)
     initial = enter_initial(kept, initial, value)
-    return value if initial is None else value * initial, nothing_in(kept, axis)
+    return value if initial is None else value * initial, empty_slices(kept, axis)
 
 
 def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
     """Sum over the number of entries kept."""
     xp = kept.xp
     number = _number(kept, axis)
-    nothing = number == 0
+    empty = number == 0
     value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
-    return value / xp.astype(xp.where(nothing, 1.0, number), value.dtype), nothing
+    return value / xp.astype(xp.where(empty, 1.0, number), value.dtype), empty
 
 
 def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: Any = None) -> Array:
@@ -163,20 +163,20 @@ def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: A
     value = drop_axes(xp, value, axis, keepdims=keepdims)
     number = enter_option(kept.backend, count, value)
     number = kept.backend.cast(number, value.dtype, value)
-    nothing = number == 0
-    return fill_empty(kept, value / xp.where(nothing, 1.0, number), nothing, fill_value)
+    empty = number == 0
+    return fill_empty(kept, value / xp.where(empty, 1.0, number), empty, fill_value)
 
 
 def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Sum of the squares of the deviations, over the number of entries kept less `correction`."""
-    away, freedom, nothing = _deviations(kept, axis, correction)
-    return squared_norm(away, axis=axis, keepdims=True) / freedom, nothing
+    away, freedom, empty = _deviations(kept, axis, correction)
+    return squared_norm(away, axis=axis, keepdims=True) / freedom, empty
 
 
 def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Root of the variance, which does not overflow on the way and has slope 0 at 0."""
-    away, freedom, nothing = _deviations(kept, axis, correction)
-    return _root_mean_square(away, freedom, axis=axis), nothing
+    away, freedom, empty = _deviations(kept, axis, correction)
+    return _root_mean_square(away, freedom, axis=axis), empty
 
 
 def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
@@ -189,8 +189,8 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     """
     xp, number = kept.xp, _number(kept, axis)
     correction = _enter_correction(correction)
-    nothing = number <= correction
-    kept = kept if _is_free(kept, axis, correction) else _left_out(kept, nothing)
+    empty = number <= correction
+    kept = kept if _is_free(kept, axis, correction) else _without_slices(kept, empty)
     parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
     origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
     if imaginary:
@@ -200,7 +200,7 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     away = (kept.x if kept.keep is None else xp.where(kept.keep, kept.x, origin)) - origin
     number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
     away = away - xp.sum(away, axis=axis, keepdims=True) / number_
-    return filled(kept._replace(x=away), 0), xp.where(nothing, 1.0, number - correction), nothing
+    return filled(kept._replace(x=away), 0), xp.where(empty, 1.0, number - correction), empty
 
 
 def _enter_correction(correction: Any) -> float:
@@ -218,7 +218,7 @@ def _is_free(kept: Kept, axis: Axis, correction: float) -> bool:
     return kept.keep is None and (length(kept.x, axis) or 0) > correction
 
 
-def _left_out(kept: Kept, slices: Array) -> Kept:
+def _without_slices(kept: Kept, slices: Array) -> Kept:
     """Return the entries without those of these slices."""
     others = kept.xp.logical_not(slices)
     if kept.keep is None:
@@ -235,17 +235,17 @@ def extreme(
         # Where all that is kept is infinite, the filler is the extreme.
         end = -sign * math.inf
         most = _most(kept, kept.x != end, axis, sign)
-        nothing = most == 0
+        empty = most == 0
         value = xp.where(most == 1, end, value)
     else:
-        nothing = nothing_in(kept, axis)
+        empty = empty_slices(kept, axis)
     initial = enter_initial(kept, initial, value)
     if initial is not None:
         beyond = value < initial if sign == 1 else value > initial  # NaN stays
-        if nothing is not None:
-            beyond = xp.logical_or(beyond, nothing)
+        if empty is not None:
+            beyond = xp.logical_or(beyond, empty)
         value = xp.where(beyond, initial, value)
-    return value, nothing
+    return value, empty
 
 
 def _most(kept: Kept, cond: Array, axis: Axis, sign: int) -> Array:
@@ -303,7 +303,7 @@ def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool)
     if isinstance(axis, tuple):
         msg = f"expected an int or None as axis, got {axis}: an index is along one axis"
         raise TypeError(msg)
-    value, nothing = extreme(kept, axis, sign)
+    value, empty = extreme(kept, axis, sign)
     if is_empty(kept.x):
         return drop_axes(xp, kept.backend.as_index(value) * 0 - 1, axis, keepdims=keepdims)
     there = kept.x == value
@@ -312,8 +312,8 @@ def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool)
     if kept.keep is not None:
         there = xp.logical_and(there, kept.keep)
     place = xp.argmax(xp.astype(there, xp.int8), axis=axis, keepdims=True)
-    if nothing is not None:
-        place = xp.where(nothing, -1, place)
+    if empty is not None:
+        place = xp.where(empty, -1, place)
     return drop_axes(xp, place, axis, keepdims=keepdims)
 
 

@@ -224,7 +224,7 @@ def safe_logit(x: Array, /) -> Array:
     bound = limits(xp, x)
     low, high = math.log(bound.smallest_normal), -math.log(bound.eps / 2)
     ends = xp.where(x > 0.5, high, xp.full_like(x, low))  # noqa: PLR2004  (the middle)
-    bad = xp.logical_or(x < bound.smallest_normal, x >= 1)
+    filled = xp.logical_or(x < bound.smallest_normal, x >= 1)
 
     def logit(x: Array) -> Array:
         return double_where(
@@ -236,7 +236,7 @@ def safe_logit(x: Array, /) -> Array:
             placeholder=0.5,
         )
 
-    return double_where(xp, bad, (x,), ends, in_float32(xp, logit), placeholder=0.5)
+    return double_where(xp, filled, (x,), ends, in_float32(xp, logit), placeholder=0.5)
 
 
 @fast_path
@@ -327,9 +327,9 @@ def _times_log(
     """Return ``x * log(y)``, 0 where x is 0 and the logarithm not finite."""
     log = getattr(xp, name)
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
-    bad = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
+    filled = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
     formula = _formula(xp, f"{name}_product", lambda x, y: x * log(y))
-    return double_where(xp, bad, (x, y), 0.0, formula, placeholder=(1.0, placeholder))
+    return double_where(xp, filled, (x, y), 0.0, formula, placeholder=(1.0, placeholder))
 
 
 @fast_path
@@ -417,13 +417,13 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     """
     xp, p, q = promote(p, q)
     least = limits(xp, p).smallest_normal
-    nothing = xp.logical_and(xp.abs(p) < least, q > -least)
-    bad = xp.logical_or(p < least, q < least)
-    lost = xp.logical_or(xp.isnan(p), xp.isnan(q))
-    bad = xp.logical_and(bad, xp.logical_not(lost))
+    both_zero = xp.logical_and(xp.abs(p) < least, q > -least)
+    filled = xp.logical_or(p < least, q < least)
+    undefined = xp.logical_or(xp.isnan(p), xp.isnan(q))
+    filled = xp.logical_and(filled, xp.logical_not(undefined))
     formula = _formula(xp, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
-    out = double_where(xp, bad, (p, q), 0.0, formula)
-    return xp.where(xp.logical_and(bad, xp.logical_not(nothing)), math.inf, out)
+    out = double_where(xp, filled, (p, q), 0.0, formula)
+    return xp.where(xp.logical_and(filled, xp.logical_not(both_zero)), math.inf, out)
 
 
 @fast_path
@@ -462,7 +462,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
     array([0.69314718,       -inf])
     """
     xp, x, y = promote(x, y)
-    bad = xp.logical_and(xp.isinf(x), x == y)
+    filled = xp.logical_and(xp.isinf(x), x == y)
 
     def logaddexp(x: Array, y: Array) -> Array:
         # One comparison for both, so that a tie has one larger and one smaller argument.
@@ -471,7 +471,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
         return larger + xp.log1p(xp.exp(smaller - larger))
 
     return double_where(
-        xp, bad, (x, y), stop_gradient(x), in_float32(xp, logaddexp), placeholder=0.0
+        xp, filled, (x, y), stop_gradient(x), in_float32(xp, logaddexp), placeholder=0.0
     )
 
 
@@ -523,12 +523,12 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
             placeholder=-1.0,
         )
 
-    bad = x <= y
-    distance = xp.where(bad, 1.0, x) - xp.where(bad, 0.0, y)
+    filled = x <= y
+    distance = xp.where(filled, 1.0, x) - xp.where(filled, 0.0, y)
     # A difference that counts as 0 has no logarithm.
-    bad = xp.logical_or(bad, distance < limits(xp, x).smallest_nonzero)
+    filled = xp.logical_or(filled, distance < limits(xp, x).smallest_nonzero)
     formula = in_float32(xp, logsubexp)
-    return double_where(xp, bad, (x, y), -math.inf, formula, placeholder=(1.0, 0.0))
+    return double_where(xp, filled, (x, y), -math.inf, formula, placeholder=(1.0, 0.0))
 
 
 def _formula(xp: Namespace, name: str, formula: Function) -> Function:

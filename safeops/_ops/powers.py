@@ -91,9 +91,9 @@ def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     array([0.5, 0. ])
     """
     xp, x, fill = promote(x, also=(fill_value,))
-    bad = x < limits(xp, x).smallest_nonzero
+    filled = x < limits(xp, x).smallest_nonzero
     formula = getattr(xp, "reciprocal_root", lambda x: 1.0 / xp.sqrt(x))
-    return double_where(xp, bad, (x,), fill, in_float32(xp, formula))
+    return double_where(xp, filled, (x,), fill, in_float32(xp, formula))
 
 
 @fast_path
@@ -155,8 +155,8 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
     p = xp.where(negative, stop_gradient(p), p)
     size = xp.where(negative, -x, x)  # abs(NaN) has slope 0 in PyTorch 2.13, NaN in TensorFlow
     size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(size, p)
-    lost = xp.logical_and(negative, xp.isnan(p))
-    size = size + xp.where(lost, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
+    undefined = xp.logical_and(negative, xp.isnan(p))
+    size = size + xp.where(undefined, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
     odd = xp.floor(p / 2) < p / 2
     return xp.where(xp.logical_and(negative, odd), -size, size)
 

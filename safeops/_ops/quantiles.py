@@ -68,10 +68,10 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
     x, above = (kept.backend.flatten_axes(y, axis) for y in (x, above))
     keep = None if keep is None else kept.backend.flatten_axes(keep, axis)
     number = count(xp, x, keep, -1)
-    nothing = number == 0
+    empty = number == 0
     if is_empty(x):  # TensorFlow does not differentiate the sort of nothing
-        return number * q + xp.sum(x, axis=-1, keepdims=True), nothing  # for the graph of PyTorch
-    finite = xp.where(nothing, 1.0, number - count(xp, x, above, -1))
+        return number * q + xp.sum(x, axis=-1, keepdims=True), empty  # for the graph of PyTorch
+    finite = xp.where(empty, 1.0, number - count(xp, x, above, -1))
     ordered, last = xp.sort(x, axis=-1), number - 1.0
     low, part = rule(xp, number, q)
 
@@ -82,7 +82,7 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
         return xp.where(index < finite, found, math.inf)
 
     sloped = not isinstance(q, SCALARS)
-    return _between(xp, entry(low), entry(low + 1.0), part, sloped=sloped), nothing
+    return _between(xp, entry(low), entry(low + 1.0), part, sloped=sloped), empty
 
 
 def _between(xp: Namespace, low: Array, high: Array, part: Any, *, sloped: bool) -> Array:

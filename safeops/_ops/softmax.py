@@ -288,10 +288,10 @@ def safe_cross_entropy(
         msg = f"expected an int as axis of the classes, got {axis}"
         raise TypeError(msg)
     if _are_classes(labels):
-        classes, left_out = _enter_classes(backend, logits, labels, axis)
-        rows, _ = _rows(logits, axis, _without(backend, logits, where, left_out))
+        classes, absent_slices = _enter_classes(backend, logits, labels, axis)
+        rows, _ = _rows(logits, axis, _without(backend, logits, where, absent_slices))
         weights, known = _one_hot(backend, rows, classes, axis)
-        known = known if left_out is None else rows.xp.logical_or(known, left_out)
+        known = known if absent_slices is None else rows.xp.logical_or(known, absent_slices)
     else:
         rows, weights = _rows(logits, axis, where, labels=labels)
         known = None
@@ -320,13 +320,13 @@ def _rows(
     else:
         absent = xp.logical_or(zero, xp.logical_not(keep))
         zero = xp.logical_and(zero, keep)
-    mute = absent if factors is None else xp.logical_or(absent, others[0] == 0)
+    weightless = absent if factors is None else xp.logical_or(absent, others[0] == 0)
     least = -limits(xp, x).max  # not -inf, which NaN detectors report
-    heard = xp.where(mute, least, x)
-    peak = scale_of(xp, heard, axis, of_none=least, of_sum=factors is None)
+    inside = xp.where(weightless, least, x)
+    peak = scale_of(xp, inside, axis, of_none=least, of_sum=factors is None)
     empty = None
     if factors is not None:  # an entry may hold inf or NaN beside its factor of 0
-        empty = xp.all(mute, axis=axis, keepdims=True)
+        empty = xp.all(weightless, axis=axis, keepdims=True)
         absent = xp.logical_or(absent, empty)
         peak = xp.where(empty, 0.0, peak)
     rows = _Rows(xp, dtype, x, keep, zero, absent, peak, empty)
@@ -404,11 +404,11 @@ def _require_classes(logits: Array, labels: Array) -> None:
         raise ValueError(msg)
 
 
-def _without(backend: Backend, logits: Array, where: Any, left_out: Array | None) -> Any:
+def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array | None) -> Any:
     """Return `where`, False in the slices left out."""
-    if left_out is None:
+    if absent_slices is None:
         return where
-    kept, keep = backend.xp.logical_not(left_out), promote_mask(where, logits)
+    kept, keep = backend.xp.logical_not(absent_slices), promote_mask(where, logits)
     return kept if keep is None else backend.xp.logical_and(keep, kept)
 
 

@@ -55,9 +55,11 @@ def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  
 def _extreme_jvp(*given: Any) -> tuple[Array, Array]:
     choose, axis, keepdims, (x,), (x_dot,) = given
     value, peak = (_extreme(choose, x, axis, kept) for kept in (keepdims, True))
-    lost = jnp.isnan(peak)
-    chosen = jnp.logical_or(x == peak, lost)
-    share = jnp.where(lost, jnp.nan, 1 / jnp.sum(chosen, axis=axis, keepdims=True, dtype=x.dtype))
+    has_nan = jnp.isnan(peak)
+    chosen = jnp.logical_or(x == peak, has_nan)
+    share = jnp.where(
+        has_nan, jnp.nan, 1 / jnp.sum(chosen, axis=axis, keepdims=True, dtype=x.dtype)
+    )
     slope = share * jnp.sum(jnp.where(chosen, x_dot, 0), axis=axis, keepdims=True)
     return value, jnp.reshape(slope, value.shape)
 

@@ -185,14 +185,14 @@ def _is_small(x: Array) -> Array:
 
 def _over(_: Function, total: Array, x: Array, y: Array) -> Array:
     del x
-    bad = _is_small(y)
-    return jnp.where(bad, 0, divide(total, jnp.where(bad, 1, y)))
+    filled = _is_small(y)
+    return jnp.where(filled, 0, divide(total, jnp.where(filled, 1, y)))
 
 
 @_with_rule(_numerator, _denominator, then=_over)
 def _quotient(x: Array, y: Array) -> Array:
-    bad = _is_small(y)
-    return jnp.where(bad, 0, x) / jnp.where(bad, 1, y)
+    filled = _is_small(y)
+    return jnp.where(filled, 0, x) / jnp.where(filled, 1, y)
 
 
 def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -202,9 +202,9 @@ def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array
     return _filled(_quotient(x, y), _is_small(y), fill)
 
 
-def _filled(x: Array, bad: Array, fill: Any) -> Array:
-    """Return x, which is 0 where it is bad, with the fill there."""
-    return x if is_positive_zero(fill) else jnp.where(bad, fill, x)
+def _filled(x: Array, filled: Array, fill: Any) -> Array:
+    """Return x, which is 0 where it is to be filled, with the fill there."""
+    return x if is_positive_zero(fill) else jnp.where(filled, fill, x)
 
 
 def _is_no_root(x: Array) -> Array:
@@ -212,8 +212,8 @@ def _is_no_root(x: Array) -> Array:
 
 
 def _of_root(f: Function, x: Array, dot: Array) -> Array:
-    bad = _is_no_root(x)
-    return jnp.where(bad, 0, divide(dot, 2 * jnp.where(bad, 1, f(x))))
+    filled = _is_no_root(x)
+    return jnp.where(filled, 0, divide(dot, 2 * jnp.where(filled, 1, f(x))))
 
 
 @_with_rule(_of_root)
@@ -273,7 +273,7 @@ def _power(asker: Asker, x: Array, p: Array) -> Array:
     return _real_power(*asker.backend.promoted((x, p)))
 
 
-def _is_lost(x: Array, y: Array) -> Array:
+def _is_product_filled(x: Array, y: Array) -> Array:
     """Whether x is 0 and the logarithm of y not finite."""
     bound = limits(jnp, x)
     zero = jnp.abs(x) < bound.smallest_nonzero
@@ -281,19 +281,19 @@ def _is_lost(x: Array, y: Array) -> Array:
 
 
 def _along_factor(_: Function, x: Array, y: Array, dot: Array) -> Array:
-    bad = _is_lost(x, y)
-    return jnp.where(bad, 0, dot) * log(jnp.where(bad, 1, y))
+    filled = _is_product_filled(x, y)
+    return jnp.where(filled, 0, dot) * log(jnp.where(filled, 1, y))
 
 
 def _along_logarithm(_: Function, x: Array, y: Array, dot: Array) -> Array:
-    bad = _is_lost(x, y)
-    return divide(jnp.where(bad, 0, x), jnp.where(bad, 1, y)) * jnp.where(bad, 0, dot)
+    filled = _is_product_filled(x, y)
+    return divide(jnp.where(filled, 0, x), jnp.where(filled, 1, y)) * jnp.where(filled, 0, dot)
 
 
 @_with_rule(_along_factor, _along_logarithm)
 def _log_product(x: Array, y: Array) -> Array:
-    bad = _is_lost(x, y)
-    return jnp.where(bad, 0, x) * jnp.log(jnp.where(bad, 1, y))
+    filled = _is_product_filled(x, y)
+    return jnp.where(filled, 0, x) * jnp.log(jnp.where(filled, 1, y))
 
 
 def _times_log(asker: Asker, x: Array, y: Array) -> Array:

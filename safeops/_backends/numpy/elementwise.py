@@ -51,20 +51,20 @@ def _full(x: Array, y: Array, fill_value: float) -> Array:
     return out
 
 
-def _unary(ufunc: Function, x: Array, bad: Array, fill_value: float, **modes: Any) -> Array:
-    """Apply a function that warns, in these modes, of bad entries only."""
+def _unary(ufunc: Function, x: Array, filled: Array, fill_value: float, **modes: Any) -> Array:
+    """Apply a function that warns, in these modes, only of entries that are filled."""
     if x.size <= _FEW:
-        return ufunc(x, out=_full(x, x, fill_value), where=~bad)
+        return ufunc(x, out=_full(x, x, fill_value), where=~filled)
     with np.errstate(**modes):
         out = ufunc(x)
-    return selected(out, bad, fill_value, out)
+    return selected(out, filled, fill_value, out)
 
 
-def _warn_of(formula: Function, args: tuple[Array, ...], out: Array, bad: Array) -> None:
-    """Warn as `formula` does on the entries that are not bad: all that it warns of is infinite."""
-    lost = ~(np.isfinite(out) | bad)
-    if lost.any():
-        formula(*(np.broadcast_to(x, out.shape)[lost] for x in args))
+def _warn_of(formula: Function, args: tuple[Array, ...], out: Array, filled: Array) -> None:
+    """Warn as `formula` does on entries that are not filled: all that it warns of is infinite."""
+    infinite = ~(np.isfinite(out) | filled)
+    if infinite.any():
+        formula(*(np.broadcast_to(x, out.shape)[infinite] for x in args))
 
 
 def _recorded(flags: list[Any], **modes: Any) -> Any:
@@ -107,8 +107,8 @@ def _at_least(x: Array, low: Array) -> Array:
 def _reciprocal(x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if not _is_plain(x) or type(fill_value) not in _NUMBERS:
         return None
-    bad = np.abs(x) < _LEAST[x.dtype]
-    return _unary(partial(np.divide, 1.0), x, bad, fill_value, divide="ignore", over="ignore")
+    filled = np.abs(x) < _LEAST[x.dtype]
+    return _unary(partial(np.divide, 1.0), x, filled, fill_value, divide="ignore", over="ignore")
 
 
 def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
@@ -166,21 +166,21 @@ def _power(x: Array, p: Array) -> Array | None:
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
         out = np.power(x, p)
-    bad = zero & (p < 0) if zeros else None
+    filled = zero & (p < 0) if zeros else None
     if below.any():
         unreal = below & (np.floor(p) < p)
-        bad = unreal if bad is None else bad | unreal
-    return out if bad is None else selected(out, bad, 0.0, out)
+        filled = unreal if filled is None else filled | unreal
+    return out if filled is None else selected(out, filled, 0.0, out)
 
 
 def _times_log(log: Function, least: dict[Any, float], x: Array, y: Array) -> Array | None:
     """Product with a logarithm, 0 where that is not finite and x is 0."""
     if not _are_plain(x, y):
         return None
-    bad = np.abs(x) < _LEAST[x.dtype]
-    bad = bad & ((y < least[y.dtype]) | (y == math.inf))
-    if bad.size <= _FEW:
-        ok, out = ~bad, _full(x, y, 0.0)
+    filled = np.abs(x) < _LEAST[x.dtype]
+    filled = filled & ((y < least[y.dtype]) | (y == math.inf))
+    if filled.size <= _FEW:
+        ok, out = ~filled, _full(x, y, 0.0)
         log(y, out=out, where=ok)
         return np.asarray(np.multiply(x, out, out=out, where=ok))
     flags: list[Any] = []
@@ -188,8 +188,8 @@ def _times_log(log: Function, least: dict[Any, float], x: Array, y: Array) -> Ar
         out = log(y)
         out = np.multiply(x, out, out=out if out.shape == x.shape else None)
     if flags:
-        _warn_of(lambda x, y: x * log(y), (x, y), out, bad)
-    return selected(out, bad, 0.0, out)
+        _warn_of(lambda x, y: x * log(y), (x, y), out, filled)
+    return selected(out, filled, 0.0, out)
 
 
 def _norm(

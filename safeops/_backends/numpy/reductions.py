@@ -45,8 +45,8 @@ def _entries(x: Array, where: Any = None) -> Array | None:
         return x
     if type(where) is not np.ndarray or where.dtype != np.bool_ or where.shape != x.shape:
         return None
-    hidden = np.subtract(where.view(np.int8), ONE)  # all bits set, which is a NaN, or none
-    return np.bitwise_or(x.view(BITS[x.dtype]), hidden).view(x.dtype)
+    absent = np.subtract(where.view(np.int8), ONE)  # all bits set, which is a NaN, or none
+    return np.bitwise_or(x.view(BITS[x.dtype]), absent).view(x.dtype)
 
 
 def _filled(x: Array, neutral: float) -> Array:
@@ -170,11 +170,11 @@ def nanprod(
 
 def _quotient(total: Array, number: Array, fill_value: Any, dtype: Any) -> Array:
     """Return ``total / number``, `fill_value` where the number is not positive."""
-    nothing = number <= 0
-    if not nothing.any():
+    empty = number <= 0
+    if not empty.any():
         return np.asarray(np.divide(total, number, dtype=dtype))
-    value = np.asarray(np.divide(total, np.where(nothing, 1, number), dtype=dtype))
-    value[nothing] = fill_value
+    value = np.asarray(np.divide(total, np.where(empty, 1, number), dtype=dtype))
+    value[empty] = fill_value
     return value
 
 
@@ -344,9 +344,9 @@ def _place(
     if place is None:
         top = ufunc.reduce(y, axis=axis, keepdims=True)
         place = (y == top).argmax(axis=axis, keepdims=True)
-        nothing = np.isnan(top)
-        if nothing.any():
-            place[nothing] = -1
+        empty = np.isnan(top)
+        if empty.any():
+            place[empty] = -1
     return dropped(place, axis, keepdims=keepdims)
 
 

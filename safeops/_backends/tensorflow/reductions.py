@@ -93,8 +93,8 @@ def _extreme(function: Function, x: Array, *axes: Any) -> Array:
     if x.dtype not in REAL or (tf.executing_eagerly() and "CPU" in x.device):
         return found
     nan, one = tf.constant(math.nan, x.dtype), tf.constant(1.0, x.dtype)
-    lost = tf.reduce_any(tf.math.is_nan(x), *axes)
-    return tf.where(lost, tf.where(lost, found, one) * tf.where(lost, nan, one), found)
+    has_nan = tf.reduce_any(tf.math.is_nan(x), *axes)
+    return tf.where(has_nan, tf.where(has_nan, found, one) * tf.where(has_nan, nan, one), found)
 
 
 def maximum(x: Any, y: Any, /) -> Array:

@@ -146,6 +146,11 @@ class FillingFunction(torch.autograd.Function):
         """Return the value, recorded where a gradient may be asked for."""
         if not _records(*args):
             return cls.value(*args)
+        return cls.recorded(*args)
+
+    @classmethod
+    def recorded(cls, *args: Any) -> Array:
+        """Return the value, as that of a node of autograd."""
         return cls.apply(*args)
 
     @staticmethod
@@ -156,11 +161,11 @@ class FillingFunction(torch.autograd.Function):
 
 class _Quotient(FillingFunction):
     @classmethod
-    def of(cls, *args: Any) -> Array:
+    def recorded(cls, *args: Any) -> Array:
         """Return the value: of a batch, or within a transform, by a double where."""
-        if _records(*args) and (_is_watched() or not all(map(_has_memory, args))):
+        if _is_watched() or not all(map(_has_memory, args)):
             return _quotient_in_steps(*args)  # `backward` takes quotients too, and its derivatives
-        return super().of(*args)
+        return super().recorded(*args)
 
     @staticmethod
     def value(x: Array, y: Array) -> Array:
@@ -193,9 +198,9 @@ class _Quotient(FillingFunction):
 
 
 def _quotient_in_steps(x: Array, y: Array) -> Array:
-    bad = y.abs() < _LIMITS[y.dtype].smallest_normal
-    x, y = (torch.where(bad, 1.0, z) for z in (x, y))
-    return torch.where(bad, 0.0, x / y)
+    filled = y.abs() < _LIMITS[y.dtype].smallest_normal
+    x, y = (torch.where(filled, 1.0, z) for z in (x, y))
+    return torch.where(filled, 0.0, x / y)
 
 
 def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
