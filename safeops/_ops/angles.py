@@ -319,12 +319,24 @@ def _sinc_series(x: Array) -> Array:
 
 
 def _arc_sine(xp: Namespace, x: Array) -> Array:
-    """Return the arc sine; the frameworks' slope has ``1 - x**2``, which cancels near the ends."""
-    return with_slope_of(xp.atan2(x, xp.sqrt((1.0 - x) * (1.0 + x))), xp.asin(x))
+    return with_slope_of(_arc(xp, x), xp.asin(x))
 
 
 def _arc_cosine(xp: Namespace, x: Array) -> Array:
-    return with_slope_of(xp.atan2(xp.sqrt((1.0 - x) * (1.0 + x)), x), xp.acos(x))
+    return with_slope_of(-_arc(xp, x), xp.acos(x))
+
+
+def _arc(xp: Namespace, x: Array) -> Array:
+    """
+    Return the arc sine, but for a constant, by that of the chord from the nearer end.
+
+    The frameworks' slope has ``1 - x**2``, which cancels near the ends. This one is a product, so
+    that an infinite cotangent makes it infinite: a sum of two terms would be ``inf - inf``.
+    """
+    left = x < 0
+    size = xp.where(left, -x, x)
+    chord = -2.0 * xp.asin(xp.sqrt(0.5 - 0.5 * size))
+    return xp.where(left, -chord, chord)
 
 
 def _area_tangent(xp: Namespace, x: Array) -> Array:

@@ -544,12 +544,12 @@ def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
     difference cancels, and the quotient rounds to 1: the value is that of ``1 + (p - q) / q``.
     """
     subtract = getattr(xp, "log_difference", lambda p, q: xp.log(p) - xp.log(q))
-    difference = subtract(p, q)
+    # Of inf the logarithm is a constant, so that the slope has no inf * 0.
+    difference = subtract(xp.where(p == math.inf, stop_gradient(p), p), q)
     infinite = xp.isinf(difference)
-    return with_slope_of(
-        xp.where(infinite, 0.0, difference),
-        xp.where(infinite, difference, _log_ratio_value(xp, stop_gradient(p), stop_gradient(q))),
-    )
+    value = _log_ratio_value(xp, stop_gradient(p), stop_gradient(q))
+    formula, value = (xp.where(infinite, 0.0, x) for x in (difference, value))
+    return xp.where(infinite, difference, with_slope_of(formula, value))
 
 
 def _log_ratio_value(xp: Namespace, p: Array, q: Array) -> Array:

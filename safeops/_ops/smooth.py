@@ -254,6 +254,9 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     rest = xp.logical_or(xp.logical_or(near, grows), zero)
     order = xp.where(rest, 1.0, lmbda)
     small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order
+    lost = xp.logical_and(x < 0, xp.logical_not(zero))  # NaN ** 0 is 1, with slope 0 in PyTorch
+    given = xp.where(lost, x, 0.0) + xp.where(lost, lmbda, 0.0)
+    small = small + xp.where(lost, math.nan, xp.zeros_like(x)) * given
     order = xp.where(xp.logical_and(zero, xp.logical_not(lmbda <= 0)), lmbda, 1.0)
     ground = (safe_pow(xp.where(zero, x, 1.0), order) - 1.0) / order
     ground = xp.where(xp.logical_and(zero, lmbda <= 0), -math.inf, ground)

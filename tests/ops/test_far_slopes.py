@@ -18,6 +18,24 @@ POWERS = [  # base, exponent, value, slopes
     ((2.0, nan), nan, (nan, nan)),
     ((-2.0, nan), nan, (nan, 0.0)),
 ]
+FAR = {  # arguments, and the slopes that the formula has there
+    "rel_entr": [((inf, 1.0), (inf, -inf)), ((inf, inf), (nan, nan)), ((1.0, inf), (-inf, 0.0))],
+    "xlogy": [
+        ((1.0, 0.0), (-inf, inf)),
+        ((1.0, inf), (inf, 0.0)),
+        ((inf, inf), (inf, nan)),
+        ((inf, 1.0), (0.0, inf)),
+    ],
+    "xlog1py": [
+        ((1.0, -1.0), (-inf, inf)),
+        ((1.0, inf), (inf, 0.0)),
+        ((inf, inf), (inf, nan)),
+        ((inf, 0.0), (0.0, inf)),
+    ],
+    "safe_hypot": [((inf, 1.0), (nan, 0.0)), ((inf, inf), (nan, nan))],
+    "safe_acosh": [((inf,), (0.0,))],
+    "boxcox": [((-1.0, 0.0), (nan, nan)), ((-1.0, 2.0), (nan, nan))],  # of what is NaN
+}
 
 
 def pytest_generate_tests(metafunc):
@@ -29,12 +47,12 @@ def pytest_generate_tests(metafunc):
         )
 
 
-def slopes(op, way, *args):
-    """Return the slopes of an elementwise operation."""
+def slopes(op, way, *args, cotangent=1.0):
+    """Return the slopes of an elementwise operation, times a cotangent."""
     framework, mode = way
     around, within, grad, _ = tools(framework, mode)
     xp, f = load(framework).xp, within(op)
-    both = around(grad(lambda *args: xp.sum(f(*args))))
+    both = around(grad(lambda *args: xp.sum(cotangent * f(*args))))
     return [to_numpy(x) for x in both(*(asarray(framework, a, "float32") for a in args))]
 
 
@@ -46,6 +64,35 @@ def test_powers_of_nan_have_one_slope(way):
 
     expected = zip(*(exact for _, _, exact in POWERS), strict=True)
     np.testing.assert_array_equal(found, list(expected))
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_slopes_at_infinity_are_those_of_the_formula(way, name):
+    """No rule of a framework makes a number of a slope that is infinite or undefined."""
+    args, exact = (list(zip(*rows, strict=True)) for rows in zip(*FAR[name], strict=True))
+
+    np.testing.assert_array_equal(slopes(getattr(so, name), way, *args), exact)
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_a_cotangent_that_is_nan_stays_at_infinity(way, name):
+    """Where nothing is filled a NaN from above goes on to every argument."""
+    args = zip(*(args for args, _ in FAR[name]), strict=True)
+
+    assert np.isnan(slopes(getattr(so, name), way, *args, cotangent=nan)).all()
+
+
+@pytest.mark.parametrize("cotangent", [inf, -inf])
+@pytest.mark.parametrize(("name", "sign"), [("safe_asin", 1), ("safe_acos", -1), ("safe_atanh", 1)])
+def test_an_infinite_cotangent_stays_infinite(way, name, sign, cotangent):
+    """The slope of an inverse function is a product: no term of it is taken from another."""
+    x = [-1.0, -0.99, -0.5, -1e-30, 0.0, 0.3, 0.99, 1.0, 2.0]
+
+    (found,) = slopes(getattr(so, name), way, x, cotangent=cotangent)
+
+    inside = np.abs(x) < 1
+    assert (found[inside] == sign * cotangent).all()
+    assert not found[~inside].any()
 
 
 def test_powers_of_nan_have_their_values(framework):

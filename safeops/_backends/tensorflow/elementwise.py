@@ -97,7 +97,9 @@ def hypot(x: Any, y: Any, /) -> Array:
     larger = tf.stop_gradient(where(abs_(x) > abs_(y), abs_(x), abs_(y)))
     infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
     inside = (where(infinite, 1.0, part) for part in (x, y, larger))
-    return where(infinite, abs_(x) + abs_(y), _finite_length(*inside))
+    # Of inf the slope is NaN, as inf / inf is, and that of a number beside it 0.
+    u, v = (where(infinite, part, 1.0) for part in (x, y))
+    return where(infinite, tf.sqrt(u * u + v * v), _finite_length(*inside))
 
 
 def _finite_length(x: Array, y: Array, larger: Array) -> Array:
@@ -111,30 +113,34 @@ def _finite_length(x: Array, y: Array, larger: Array) -> Array:
     return c * x + s * y + (c * y - s * x) * (turn / (1.0 + tf.sqrt(1.0 + turn * turn)))
 
 
-def with_slope_of(formula: Array, value: Array) -> Array:
-    """Return `value` with the derivatives of the formula."""
-    return tf.stop_gradient(value) + (formula - tf.stop_gradient(formula))
-
-
 def asinh(x: Array, /) -> Array:
     """Inverse hyperbolic sine; TensorFlow's slope, ``1 / cosh`` of it, has its error times 60."""
     x = inexact(x)
-    y = tf.where(tf.math.is_inf(x), tf.ones_like(x), x)  # inf - inf is NaN
-    return with_slope_of(tf.math.log(tf.abs(y) + tf.sqrt(y * y + 1)) * tf.sign(y), tf.asinh(x))
+    infinite = tf.math.is_inf(x)
+    y = tf.where(infinite, tf.ones_like(x), x)  # inf - inf is NaN
+    formula = tf.math.log(tf.abs(y) + tf.sqrt(y * y + 1)) * tf.sign(y)
+    value = tf.asinh(tf.where(infinite, x, tf.stop_gradient(x)))
+    return value + (formula - tf.stop_gradient(formula))
 
 
-def log_by_quotient(x: Array, /, value: Function = tf.math.log) -> Array:
+def log_by_quotient(x: Array, /) -> Array:
     """
     Return the logarithm, with ``cotangent / x`` for a slope.
 
     TensorFlow multiplies with ``1 / x``, which is flushed to 0 above 8.5e37 in float32, and with
-    its square, which is infinite below 1e-19.
+    its square, which is infinite below 1e-19. At 0 and at inf its own slope stands.
     """
-    size, least = abs_(x), tf.constant(float(finfo(x).smallest_normal), x.dtype)
+    return _by_quotient(tf.math.log, x, x)
+
+
+def _by_quotient(log: Function, x: Array, divisor: Array) -> Array:
+    """Return a logarithm of x, which has ``cotangent / divisor`` for a slope."""
+    size, least = abs_(divisor), tf.constant(float(finfo(x).smallest_normal), x.dtype)
     edge = tf.logical_or(tf.equal(size, tf.constant(math.inf, x.dtype)), size < least)
-    finite = where(edge, 1.0, x)
+    value = log(where(edge, x, tf.stop_gradient(x)))
+    finite = where(edge, 1.0, divisor)
     given = tf.stop_gradient(finite)
-    return tf.stop_gradient(value(x)) + tf.math.log1p(quotient(finite - given, given))
+    return value + tf.math.log1p(quotient(finite - given, given))
 
 
 def log_product(x: Array, y: Array, /) -> Array:
@@ -144,12 +150,13 @@ def log_product(x: Array, y: Array, /) -> Array:
 
 def log1p_product(x: Array, y: Array, /) -> Array:
     """Product ``x * log(1 + y)``."""
-    return x * log_by_quotient(1.0 + y, lambda _: tf.math.log1p(y))
+    return x * _by_quotient(tf.math.log1p, y, 1.0 + y)
 
 
 def entropy(p: Array, /) -> Array:
-    """``-p * log(p)``."""
-    return -p * log_by_quotient(p)
+    """``-p * log(p)``; of inf the logarithm is a constant, so that the slope has no inf * 0."""
+    infinite = tf.equal(p, tf.constant(math.inf, p.dtype))
+    return -p * log_by_quotient(where(infinite, tf.stop_gradient(p), p))
 
 
 def log_difference(p: Array, q: Array, /) -> Array:
