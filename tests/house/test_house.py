@@ -381,6 +381,30 @@ def test_a_framework_is_a_file_and_a_group():
     assert sorted(MAKERS) == list(FRAMEWORKS)
 
 
+def test_the_readme_has_the_oldest_versions():
+    """The oldest versions are said once to pip, once to the tests of them, once to readers."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    options, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
+    names = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
+    declared = [
+        *project["project"]["dependencies"],
+        *(options[name][0] for name in names if name in options),
+    ]
+    floors = dict(line.split(">=") for line in declared)
+    *first, last = (f"{said} {floors[name]}" for name, said in names.items())
+    newest = groups["newest-torch"][0].removeprefix("torch==").rpartition(".")[0]
+
+    text = (ROOT / "README.md").read_text()
+
+    assert f"The oldest versions are {', '.join(first)} and {last};" in text
+    assert f"all with PyTorch {newest}." in text
+    for name in names:
+        pins = dict(line.split("==") for line in groups[f"oldest-{name}"])
+        pins["tensorflow"] = pins.pop("tensorflow-cpu", None)  # without the code for GPUs
+        for package in {name, "numpy", "array-api-compat"}:
+            assert pins[package].startswith(f"{floors[package]}."), (name, package)
+
+
 @pytest.mark.xdist_group("house")
 def test_a_group_of_tests_has_one_process(request):
     """The marks of pytest-xdist have an effect: a sweep that many tests read runs once."""
