@@ -328,19 +328,32 @@ def _arc_cosine(xp: Namespace, x: Array) -> Array:
 
 def _arc(xp: Namespace, x: Array) -> Array:
     """
-    Return the arc sine, but for a constant, by that of the chord from the nearer end.
+    Return the arc sine, beyond one half by that of the chord to the end, which is less by pi / 2.
 
     The frameworks' slope has ``1 - x**2``, which cancels near the ends. This one is a product, so
     that an infinite cotangent makes it infinite: a sum of two terms would be ``inf - inf``.
     """
+    return double_where(xp, _is_small(xp, x), (x,), xp.asin, partial(_chord, xp), placeholder=0.5)
+
+
+def _chord(xp: Namespace, x: Array) -> Array:
     left = x < 0
-    size = xp.where(left, -x, x)
-    chord = -2.0 * xp.asin(xp.sqrt(0.5 - 0.5 * size))
-    return xp.where(left, -chord, chord)
+    arc = -2.0 * xp.asin(xp.sqrt(0.5 - 0.5 * xp.where(left, -x, x)))
+    return xp.where(left, -arc, arc)
 
 
 def _area_tangent(xp: Namespace, x: Array) -> Array:
-    return 0.5 * (xp.log1p(x) - xp.log1p(-x))
+    """By logarithms, which cancel in the second derivative near 0 and in no slope at the ends."""
+
+    def by_logarithms(x: Array) -> Array:
+        return 0.5 * (xp.log1p(x) - xp.log1p(-x))
+
+    return double_where(xp, _is_small(xp, x), (x,), xp.atanh, by_logarithms, placeholder=0.5)
+
+
+def _is_small(xp: Namespace, x: Array) -> Array:
+    """Whether ``1 - x**2`` keeps its digits."""
+    return xp.abs(x) < 0.5  # noqa: PLR2004  (it is above 3 / 4)
 
 
 def _area_cosine(xp: Namespace, x: Array) -> Array:

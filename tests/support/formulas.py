@@ -285,12 +285,19 @@ def log_difference(form, x, y):
     return exact.filled((x <= y) | (x - y < nonzero(form)), -np.inf)
 
 
+def where_cancelled(x, second, terms):
+    """Return the sizes of second derivatives: those of their terms beyond one half, which cancel."""
+    return np.where(np.abs(x) < 0.5, np.abs(second), terms)
+
+
 def arc_sine(form, x):
     """`safe_asin`."""
     square = (1 - x) * (1 + x)
     slope = 1 / np.sqrt(square)
     ends = np.where(x > 0, PI / 2, -PI / 2)
-    derivatives = one(np.arcsin(x), slope, x * slope / square, hessian_size=slope / square)
+    second = x * slope / square
+    size = where_cancelled(x, second, slope / square)
+    derivatives = one(np.arcsin(x), slope, second, hessian_size=size)
     return derivatives.filled(np.abs(x) >= 1, ends)
 
 
@@ -299,8 +306,9 @@ def arc_cosine(form, x):
     square = (1 - x) * (1 + x)
     slope = -1 / np.sqrt(square)
     ends = np.where(x > 0, 0, PI)
-    size = np.abs(slope / square)
-    derivatives = one(np.arccos(x), slope, x * slope / square, hessian_size=size)
+    second = x * slope / square
+    size = where_cancelled(x, second, np.abs(slope / square))
+    derivatives = one(np.arccos(x), slope, second, hessian_size=size)
     return derivatives.filled(np.abs(x) >= 1, ends)
 
 
@@ -317,7 +325,8 @@ def area_tangent(form, x):
     largest = wide(1) - form.eps / 2
     ends = np.sign(x) * np.arctanh(largest)
     second = 2 * x * slope * slope
-    derivatives = one(np.arctanh(x), slope, second, hessian_size=2 * slope * slope)
+    size = where_cancelled(x, second, 2 * slope * slope)
+    derivatives = one(np.arctanh(x), slope, second, hessian_size=size)
     return derivatives.filled(np.abs(x) >= 1, ends)
 
 

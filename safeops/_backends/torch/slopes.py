@@ -18,6 +18,7 @@ from safeops._backends.torch.elementwise import (
     _are_plain,
     _Exponential,
     _out_option,
+    _records,
     _zero_where_at_most,
 )
 from safeops._typing import Array, Function
@@ -66,6 +67,9 @@ class _Clipped(FillingFunction):
         inside = _zero_where_at_most(x, size, -1.0)  # 0 at and beyond the ends
         divisor = 1.0 + inside
         divisor = torch.mul(divisor, 1.0 - inside, **_out_option(divisor, x))
+        if _records(inside):  # the product has slope ``(1 - x) - (1 + x)``, which cancels near 0
+            square = inside * inside
+            divisor = divisor.detach() + (square.detach() - square)
         if kind.of_root:
             divisor = torch.sqrt(divisor, **_out_option(divisor))
         slope = torch.div(cotangent, divisor, **_out_option(divisor, cotangent))
