@@ -286,7 +286,7 @@ def log_difference(form, x, y):
 
 
 def where_cancelled(x, second, terms):
-    """Return the sizes of second derivatives: those of their terms beyond one half, which cancel."""
+    """Return the sizes of second derivatives; beyond one half those of terms, which cancel."""
     return np.where(np.abs(x) < 0.5, np.abs(second), terms)
 
 
