@@ -470,18 +470,29 @@ def is_never_empty(file: File, mask: Term) -> bool:
 def mask_words(file: File, mask: Term) -> Iterator[str]:
     """Give the names of all functions of which a mask is made."""
     nodes = [node for part in mask.every for node in ast.walk(part.node)]
-    for name in [node for node in nodes if isinstance(node, ast.Name)]:
-        given = file.scopes.definition_of(name)
-        value = given.value or getattr(given.statement, "value", None) if given else None
-        if value is not None:
-            nodes += ast.walk(value)
+    for name in [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]:
+        nodes += [part for value in values_of(file, name) for part in ast.walk(value)]
     yield from (last_word(node) for node in nodes if isinstance(node, ast.Call))
 
 
+def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.AST]:
+    """Give what a name, or an attribute such as ``self.mask``, may have been assigned before."""
+    if isinstance(name, ast.Name):
+        given = file.scopes.definition_of(name)
+        value = given.value or getattr(given.statement, "value", None) if given else None
+        if value is not None:
+            yield value
+        return
+    text = ast.unparse(name)
+    for node in ast.walk(file.scopes.scope_of(name)):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text:
+            yield node.value
+
+
 NEVER_EMPTY = (
-    "arange", "causal", "diag", "eye", "filter", "future", "kth", "lookahead", "look_ahead",
-    "remove", "sort", "subsequent", "suppress", "threshold", "topk", "top_k", "top_p", "tril",
-    "triu", "window",
+    "arange", "causal", "diag", "eye", "filter", "future", "kth", "len2", "length", "lens",
+    "lookahead", "look_ahead", "pad_mask", "remove", "sequence_mask", "sort", "subsequent",
+    "suppress", "threshold", "topk", "top_k", "top_p", "tril", "triu", "window",
 )  # fmt: skip
 
 

@@ -317,7 +317,7 @@ class Reader:
     def _of_array(self, node: ast.Call, called: Called) -> Term | None:
         """Return what a call of a framework with gradients, or of a builtin function, computes."""
         word, args = called.operation, called.args
-        if word in PLAIN or _is_integer(called):
+        if word in PLAIN or _is_integer(called) or "rounding_mode" in called.options:
             return self._atom(node, is_plain=True)
         if word in SAME and args:
             return self.term(args[0])

@@ -284,6 +284,10 @@ SOUND_HERE = [
     ("jax", "_, adv = gae(x)\nreturn (adv - adv.mean()) / (adv.std() + 1e-8)"),
     ("jax", "v = jax.random.normal(key, (3,))\nreturn v / jnp.sqrt(jnp.sum(v**2))"),
     ("torch", "class A(Constraint):\n    def __call__(_, x):\n        return (x * x).sum().sqrt()"),
+    ("torch", "n = torch.div(x, y, rounding_mode='floor')\nreturn (y > 0) * n"),
+    ("torch", "mask = sequence_mask(y).float()\nreturn (x * mask).sum() / mask.sum()"),
+    ("torch", ("a.mask = make_pad_mask(y)\nx = x.masked_fill(a.mask, -math.inf)\n"
+     "return torch.softmax(x, 0)")),
     ("torch", "return (sigma_next**2 - sigma_down**2).clamp(min=0).sqrt()"),
     ("torch", "def g(x, scale: float = 0.5):\n    return (x**2 + scale**2) ** 0.5"),
     ("jax", "def g(x, k: int | jax.Array):\n    return jnp.nan_to_num(x + jnp.log(1 / k))"),
