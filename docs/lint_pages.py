@@ -8,6 +8,7 @@ from safeops._lint import texts
 from safeops._lint.rules import TITLES
 
 CORPUS = Path(__file__).parent / "lint_corpus.json"
+VERDICTS = ("yes", "idle", "no")
 SPELLED = ("torch", "jax", "tensorflow")
 INDEX = Path(__file__).parent / "lint/index.in"
 
@@ -47,42 +48,62 @@ def index() -> str:
     """Return the page of the command."""
     rules = "\n".join(f"- [{r}]({r}.md) `{TITLES[r]}`: {texts.read(r).summary}" for r in TITLES)
     corpus = json.loads(CORPUS.read_text())
-    packages, drawn = corpus["packages"], corpus["sample"]
-    right = sum(row["right"] for row in drawn)
+    known, unseen = corpus["repaired_on"], corpus["unseen"]
     return INDEX.read_text().format(
         rules=rules,
         toctree="\n".join(TITLES),
-        table=table(packages),
-        sample=sample(drawn),
-        count=len(packages),
-        files=sum(row["files"] for row in packages),
-        drawn=len(drawn),
-        seed=corpus["seed"],
-        true=right,
-        share=round(100 * right / len(drawn)),
-        total=sum(sum(row["findings"].values()) for row in packages),
+        known=table(known),
+        unseen=table([row for row in unseen if row["findings"]]),
+        silent=", ".join(row["package"] for row in unseen if not row["findings"]),
+        looks=looks(corpus["first_looks"], unseen, known),
+        judged=judged(corpus["judged"]),
+        total=counted(known)["findings"],
         executed=corpus["executed"],
         confirmed=corpus["confirmed"],
         itself=corpus["itself"],
     )
 
 
-def table(packages: list[dict]) -> str:
-    """Return how often each rule found something in each package."""
-    rules = list(TITLES)
-    lines = [f"| package | files | {' | '.join(rules)} |", f"|{' --- |' * (len(rules) + 2)}"]
-    for row in packages:
-        cells = [row["package"], row["files"], *(row["findings"].get(rule, 0) for rule in rules)]
+def counted(packages: list[dict]) -> dict[str, int]:
+    """Return the verdicts of packages together."""
+    sums = {name: sum(row["verdicts"][name] for row in packages) for name in VERDICTS}
+    return {"packages": len(packages), "findings": sum(sums.values()), **sums}
+
+
+def looks(first: list[dict], unseen: list[dict], known: list[dict]) -> str:
+    """Return how the findings were judged, at first sight and with the rules of today."""
+    names = [f"first sight of set {letter}" for letter in "ABC"]
+    names += ["A, B and C with the rules of today", "the nine packages"]
+    lines = [
+        "| what | packages | findings | yes | idle | no | yes | yes or idle |",
+        f"|{' --- |' * 8}",
+    ]
+    for name, row in zip(names, [*first, counted(unseen), counted(known)], strict=True):
+        shares = (row["yes"], row["yes"] + row["idle"])
+        cells = [name, row["packages"], row["findings"], *(row[x] for x in VERDICTS)]
+        cells += [f"{round(100 * share / row['findings'])} %" for share in shares]
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    totals = [sum(row["findings"].get(rule, 0) for row in packages) for rule in rules]
+    return "\n".join(lines)
+
+
+def table(packages: list[dict]) -> str:
+    """Return how often each rule found something in each package, and how that was judged."""
+    columns = ["package", "files", *TITLES, *VERDICTS]
+    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
+    for row in packages:
+        cells = [row["package"], row["files"], *(row["findings"].get(rule, 0) for rule in TITLES)]
+        cells += [row["verdicts"][name] for name in VERDICTS]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    totals = [sum(row["findings"].get(rule, 0) for row in packages) for rule in TITLES]
+    totals += [counted(packages)[name] for name in VERDICTS]
     cells = ["all", sum(row["files"] for row in packages), *totals]
     return "\n".join([*lines, f"| {' | '.join(map(str, cells))} |"])
 
 
-def sample(rows: list[dict]) -> str:
+def judged(rows: list[dict]) -> str:
     """Return the findings that were judged, each with its reason."""
-    lines = ["| finding | rule | right | why |", "| --- | --- | --- | --- |"]
+    lines = ["| finding | rule | verdict | why |", "| --- | --- | --- | --- |"]
     for row in rows:
-        said = "yes" if row["right"] else "no"
-        lines.append(f"| `{row['place']}` | {row['rule']} | {said} | {row['reason']} |")
+        cells = (f"`{row['place']}`", row["rule"], row["verdict"], row["reason"])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -20,6 +20,10 @@ RUN = [
 ]
 
 
+# Points x and y at which no snippet is singular.
+DRAWN = np.random.default_rng(23).uniform(0.05, 0.95, (3, 2, 3)).astype("float32")
+
+
 def function_of(source):
     """Return the function of a program."""
     names = {}
@@ -43,7 +47,11 @@ def test_an_edit_keeps_the_value(snippet, pytestconfig):
         pytest.skip(f"{snippet.framework} is not selected")
     old, new = (function_of(source) for source in (snippet.source, lint(snippet.source).fixed))
     drops = snippet.rule not in ("SO004", "SO005")
-    points = [([0.2, 0.5, 0.9], [0.8, 0.4, 0.3])] + [([0.2, -0.5, 0.9], [0.8, 0.4, 0.3])] * drops
+    points = (
+        DRAWN.tolist()
+        + [([0.2, 0.5, 0.9], [0.8, 0.4, 0.3])]
+        + [([0.2, -0.5, 0.9], [0.8, 0.4, 0.3])] * drops
+    )
 
     for x, y in points:
         args = of_framework(snippet, x, y)

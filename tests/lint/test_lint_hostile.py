@@ -158,6 +158,39 @@ def test_paths_are_escaped(tmp_path, capsys, monkeypatch):
     assert "a%20b%2Cc%3Ad%25.py" in log
 
 
+def test_sarif_has_what_its_schema_asks_for(tmp_path, capsys):
+    """
+    Fields, types and bounds are those of SARIF 2.1.0, also for a notebook and for nothing found.
+
+    By hand, as the schema is in no package; the OASIS schema itself took the output on 2026-11-22.
+    """
+    write(tmp_path, a=PROGRAM)
+    (tmp_path / "b.ipynb").write_text(notebook(*CELLS))
+    (tmp_path / "empty").mkdir()
+
+    for path, count in ((tmp_path, 2), (tmp_path / "empty", 0)):
+        main(["lint", str(path), "--format", "sarif"])
+        log = json.loads(capsys.readouterr().out)
+        (run,) = log["runs"]
+        rules = run["tool"]["driver"]["rules"]
+        assert (log["version"], run["tool"]["driver"]["name"]) == ("2.1.0", "safeops")
+        assert run["columnKind"] in {"utf16CodeUnits", "unicodeCodePoints"}
+        assert len({rule["id"] for rule in rules}) == len(rules)
+        assert len(run["results"]) == count
+        for result in run["results"]:
+            (place,) = (x["physicalLocation"] for x in result["locations"])
+            region = place["region"]
+            assert result["level"] in {"none", "note", "warning", "error"}
+            assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+            assert result["message"]["text"]
+            assert " " not in place["artifactLocation"]["uri"]
+            assert all(type(x) is int and x >= 1 for x in region.values())
+            assert (region["startLine"], region["startColumn"]) < (
+                region["endLine"],
+                region["endColumn"],
+            )
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [
