@@ -642,6 +642,20 @@ def test_zeros_that_a_hook_writes_are_numbers(masked, x):
     assert active.all()
 
 
+def test_a_hook_may_scatter_a_number(masked, x):
+    """A 0 that a hook scatters into a cotangent is a number, given as such or as a tensor."""
+    place, zero = torch.tensor([0]), x.new_zeros(1)
+    roots = [x.sqrt(), x.sqrt()]
+    roots[0].register_hook(lambda g: g.scatter(0, place, 0.0))
+    roots[1].register_hook(lambda g: g.scatter(0, place, zero))
+
+    for root in roots:
+        (found,), (active,) = masked.grad(root[1], x, return_mask=True)
+
+        assert not found[0].isfinite()
+        assert active.all()
+
+
 def test_clamp_in_a_checkpoint(masked, x):
     """A clamp finds NaN without unpacking what a checkpoint saved a second time."""
     from torch.utils.checkpoint import checkpoint

@@ -181,7 +181,10 @@ def transport(call: Call) -> Any:
 
 def filled(call: Call, masks: list[Any], places: tuple[int, ...]) -> Array:
     """Return where an operation writes zeros around the entries: in a custom function, numbers."""
-    args = [torch.ones_like(x) if i in places else x for i, x in enumerate(masks)]
+    args = list(masks)
+    for i in places:
+        if isinstance(args[i], torch.Tensor):  # and not a number that is filled in
+            args[i] = torch.ones_like(args[i])
     return call.func(*args, **call.kwargs) == 0
 
 
