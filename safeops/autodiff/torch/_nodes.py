@@ -63,6 +63,10 @@ def in_a_hook(node: Any) -> bool:
     Whether an operation is called by Python code, and not by PyTorch's formula.
 
     A hook runs while the node is current whose input it sees; what it does with zeros is a product.
+
+    The Python stack tells. A `TorchFunctionMode` that counts calls does not: `torch.autograd.grad`
+    asks the modes by itself, and runs with the mode off, so that no hook reaches it (PyTorch 2.13).
+    Nor could it tell a hook from the backward method of our own functions.
     """
     if is_custom(node):
         return is_ours(node) and not in_its_method()

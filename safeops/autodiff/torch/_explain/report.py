@@ -19,7 +19,7 @@ from safeops.autodiff._explain.report import Finding, Kind, Report, counted, mak
 from safeops.autodiff.torch._explain.causes import Causes
 from safeops.autodiff.torch._explain.lines import Record, not_finite, record_of, what_of
 from safeops.autodiff.torch._explain.names import operation_of
-from safeops.autodiff.torch._explain.selection import Search, ones_like
+from safeops.autodiff.torch._explain.selection import REFUSED, Search, ones_like
 from safeops.autodiff.torch._explain.watch import (
     Blocked,
     CotangentRecord,
@@ -280,7 +280,7 @@ def slope(node: Any, node_record: NodeRecord, bad: Array) -> str:
     """Return what the derivative of a node is at entries: its formula for a cotangent of ones."""
     if is_custom(node):  # it may do more than to return a derivative
         return ""
-    with suppress(Exception), torch.no_grad():  # what was saved may be gone
+    with suppress(*REFUSED), torch.no_grad():
         found = node(*ones_like(node_record))
         for x in found if isinstance(found, tuple) else (found,):
             if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):

@@ -25,6 +25,9 @@ from safeops.autodiff.torch._tags import Tags
 # A node, the number of a result of its, and entries of that.
 Place: TypeAlias = tuple[Any, int, Array]
 
+# What PyTorch raises where a formula does not run for ones: what it saved is gone (RuntimeError, as
+# is NotImplementedError), it has no derivative, or it takes no such cotangent.
+REFUSED = (RuntimeError, IndexError, ValueError)
 # Nodes that read a part of what they are given.
 READERS = words(
     """
@@ -87,8 +90,9 @@ class Search:
         for x in ones:
             if x is not None:
                 mode.tags.write(x, active=True)
-        with suppress(Exception), torch.no_grad(), mode:  # what was saved may be gone
-            active = mode.tags.read(result(node, ones, i))
+        with suppress(*REFUSED), torch.no_grad(), mode:
+            made = result(node, ones, i)
+            active = None if made is None else mode.tags.read(made)
             return None if active is None else ~spread(active, entries)
         return None
 
@@ -102,14 +106,16 @@ class Search:
             return None
         ones = [None if x is None else x.requires_grad_() for x in ones_like(self.seen[node])]
         given = [x for x in ones if x is not None]
-        with suppress(Exception):  # a formula may have no derivative
+        with suppress(*REFUSED):
             with torch.enable_grad():
                 made = result(node, ones, i)
+            if made is None:
+                return None
             cotangent, mode = torch.ones_like(made), Watching(Tags())
             mode.tags.write(cotangent, entries.clone())
             with mode:
                 (found, *_) = torch.autograd.grad(made, given, cotangent, allow_unused=True)
-            active = mode.tags.read(found)
+            active = None if found is None else mode.tags.read(found)
             return None if mode.unseen or active is None else spread(active, found)
         return None
 
