@@ -193,9 +193,11 @@ LITERAL = {
     "pad": lambda _, g: lax.pad(g[1:], np.zeros((), g.dtype), [(1, 0, 0)]),
     "concatenate": lambda _, g: jnp.concatenate([jnp.zeros(1), g[1:]]),
     "set in zeros": lambda _, g: jnp.zeros(2).at[1].set(g[1]),
-    "number of the text": lambda x, g: jnp.where(x > 1, g, np.zeros(())),
+    "number of NumPy from around": lambda x, g: jnp.where(x > 1, g, np.zeros(())),
 }
+ZERO_OF_JAX = jnp.zeros(())
 COMPUTED = {
+    "array of JAX from around": lambda x, g: jnp.where(x > 1, g, ZERO_OF_JAX),
     "product": lambda _, g: g * jnp.asarray([0.0, 1.0]),
     "product with 0": lambda _, g: jnp.concatenate([0.0 * g[:1], g[1:]]),
     "data": lambda x, g: jnp.where(x > 1, g, 0.0 * x),

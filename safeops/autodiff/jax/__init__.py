@@ -12,7 +12,8 @@ any program, and in solvers:
   program makes it 0 (``jnp.where(cond, g, 0.0)`` selects, and so do ``g.at[0].set(0.0)`` and zeros
   that a cotangent is written into; ``g + 0.0 * x`` is a number). JAX's own transposes write the
   same. So where a backward pass says by a literal 0 that an entry does not count, a NaN behind that
-  is 0 too: write ``g * mask`` for a number;
+  is 0 too: write ``g * mask`` for a number. A 0 of Python or NumPy that a backward pass takes from
+  around it is a literal too; one that is an argument of the function, or an array of JAX, is not;
 - functions that are not linear: absent entries enter as 0, and a result is absent if the function
   is 0 at 0 (abs, tanh, clipping that leaves 0 as it is), else a number; truths are coefficients;
 - products and quotients of two cotangents: absent times anything is absent;
