@@ -11,7 +11,6 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from array_api_compat import array_namespace
 
 from safeops._backends import FRAMEWORKS, load
 from safeops._backends.array_api import ArrayAPI
@@ -150,6 +149,8 @@ def _recognise(x: Any) -> Backend | None:
     for name in FRAMEWORKS:
         if name in sys.modules and load(name).owns(x):
             return _remember(x, load(name))
+    from array_api_compat import array_namespace  # noqa: PLC0415  (slow)
+
     try:
         xp = array_namespace(x)
     except TypeError:

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from array_api_compat import device
 from numpy.exceptions import AxisError
 
 from safeops._dtypes import COMPLEX, INTEGER, REAL, SCALARS, require
@@ -63,6 +62,8 @@ class ArrayAPI:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
         if isinstance(x, SCALARS):
             # dask arrays have no attribute `device`
+            from array_api_compat import device  # noqa: PLC0415  (as in `_entry`)
+
             return self.xp.asarray(x, dtype=dtype, device=device(like))
         return x if x.dtype == dtype else self.xp.astype(x, dtype)
 
