@@ -86,7 +86,7 @@ def test_the_slope_of_as_strided_scatter_is_of_what_is_written_over():
 @pytest.mark.only("torch")
 def test_a_bag_scaled_by_frequency_divides_by_a_wrong_count():
     """
-    On a CPU `embedding_bag` with ``scale_grad_by_freq`` divides by a wrong count (2.13).
+    On a CPU `embedding_bag` with ``scale_grad_by_freq`` divides by a wrong count (2.13, not 2.14).
 
     The slope of a sum is the count of a row, divided by that count: 1, as `embedding` has it.
     """
@@ -99,7 +99,8 @@ def test_a_bag_scaled_by_frequency_divides_by_a_wrong_count():
     bag = embedding_bag(indices, table, one_bag, mode="sum", scale_grad_by_freq=True)
 
     assert torch.autograd.grad(rows.sum(), table)[0].flatten().tolist() == [1.0, 1.0, 1.0]
-    assert torch.autograd.grad(bag.sum(), table)[0].flatten().tolist() == [1.0, 1.0, 1.5]
+    last = 1.0 if torch.__version__ >= (2, 14) else 1.5
+    assert torch.autograd.grad(bag.sum(), table)[0].flatten().tolist() == [1.0, 1.0, last]
 
 
 @pytest.mark.only("torch")
@@ -126,7 +127,7 @@ def test_a_dispatch_mode_forgets_conjugates():
 
 @pytest.mark.only("torch")
 def test_torch_compile_traces_no_jvp_of_a_jvp_of_a_product_with_a_constant():
-    """It fails in its fake tensors, whatever makes the constant (2.13)."""
+    """It fails in its fake tensors, whatever makes the constant (2.13, 2.14)."""
     import torch
 
     def second(x):
@@ -136,7 +137,8 @@ def test_torch_compile_traces_no_jvp_of_a_jvp_of_a_product_with_a_constant():
         return torch.func.jvp(slope, (x,), (x,))[1]
 
     assert (second(torch.ones(3)) == 1).all()
-    with pytest.raises(torch._dynamo.exc.TorchRuntimeError, match="fake tensor"):
+    error = torch._dynamo.exc.TorchDynamoException  # of which each version has another kind
+    with pytest.raises(error, match="fake tensor"):
         torch.compile(second, fullgraph=True, backend="aot_eager")(torch.ones(3))
 
 
