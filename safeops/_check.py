@@ -52,7 +52,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Finding:
+class GradientFinding:
     """What is wrong, and where: at no place in particular, at one, or between two (Hessian)."""
 
     check: str
@@ -63,7 +63,7 @@ class Finding:
 
 
 @dataclass
-class Report:
+class GradientReport:
     """
     What `check_gradients` found.
 
@@ -71,7 +71,7 @@ class Report:
     differences took for smooth, kink and singular. `detector` is the answer of the NaN detector.
     """
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[GradientFinding] = field(default_factory=list)
     derivatives: dict[Places, dict[str, float]] = field(default_factory=dict)
     kinds: dict[int, Counter[str]] = field(default_factory=dict)
     detector: str = "not run"
@@ -111,7 +111,7 @@ class Check:
     """A function at its points, which are one flat vector of numbers here."""
 
     def __init__(self, f: Any, points: tuple[Any, ...]) -> None:
-        self.f, self.report = f, Report()
+        self.f, self.report = f, GradientReport()
         self.backend = _backend_for(f, points)
         self.shapes, self.flat = [tuple(x.shape) for x in points], _flat(points)
         self.points = points  # of which come the shapes, dtypes and devices of these copies:
@@ -384,7 +384,7 @@ class Check:
 
     def find(self, check: str, places: Places, got: float, wanted: float, why: str) -> None:
         """Add a finding."""
-        self.report.findings.append(Finding(check, places, float(got), float(wanted), why))
+        self.report.findings.append(GradientFinding(check, places, float(got), float(wanted), why))
 
     def record(self, check: str, keys: Any, numbers: Numbers, reference: Numbers) -> None:
         """Keep what a way gave, and what is wrong with it."""

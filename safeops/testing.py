@@ -2,12 +2,15 @@
 
 from typing import Any
 
-from safeops._check import COARSE, Check, Finding, Place, Report
+from safeops._check import COARSE, Check, GradientFinding, GradientReport, Place
 from safeops._typing import Array, Function
 
-__all__ = ["Finding", "Place", "Report", "check_gradients"]
+__all__ = ["Finding", "GradientFinding", "GradientReport", "Place", "Report", "check_gradients"]
 
-for _kind in (Finding, Place, Report):
+# The earlier names stay. `safeops.autodiff` has other classes of these names, for `explain`.
+Finding = GradientFinding
+Report = GradientReport
+for _kind in (GradientFinding, GradientReport, Place):
     _kind.__module__ = __name__  # where they are public, and are found when they are unpickled
 
 
@@ -25,7 +28,7 @@ def check_gradients(
     rtol: float | None = None,
     atol: float | None = None,
     raises: bool = True,
-) -> Report:
+) -> GradientReport:
     """
     Differentiate `f` in every way at `points`; an AssertionError says which disagree, and where.
 
@@ -60,7 +63,7 @@ def check_gradients(
 
     Returns
     -------
-    Report
+    GradientReport
         Findings and all derivatives as data; ``str(report)`` is the table to read.
 
     Raises

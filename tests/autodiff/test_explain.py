@@ -4,6 +4,7 @@ import doctest
 import inspect
 import linecache
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._backends import load
 from safeops._cli import demo
+from safeops._cli import explain as command
 from safeops.autodiff import Finding, explain, grad
-from safeops.autodiff._explain.locations import is_library, location
+from safeops.autodiff._explain.locations import PROGRAMS_OF_OURS, is_library, location
 from safeops.autodiff._explain.names import OPERATIONS
 from safeops.autodiff._explain.report import make_report
 
@@ -404,3 +406,12 @@ def test_an_operation_has_one_row():
 
     assert len(names) == len(set(names))
     assert [row.safe for row in OPERATIONS if row.safe and not hasattr(safeops, row.safe)] == []
+
+
+def test_files_of_ours_that_are_named_are_there():
+    """A file that is told from a library by its name has that name."""
+    house = Path(safeops.__file__).parent
+
+    assert PROGRAMS_OF_OURS
+    assert [name for name in PROGRAMS_OF_OURS if not (house / name).is_file()] == []
+    assert [folder for folder in command.HOUSE if not folder.is_dir()] == []

@@ -34,7 +34,7 @@ NAMES = {
         safe_angle safe_dihedral squared_angle twist_to_matrix
     """,
     "testing": """
-        Finding Place Report check_gradients
+        Finding GradientFinding GradientReport Place Report check_gradients
     """,
     "autodiff/__init__": """
         Finding Report explain grad
