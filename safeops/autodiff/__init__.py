@@ -147,7 +147,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
 
 
 def framework_of(args: Sequence[Any]) -> str:
-    """Return the framework of the arrays in arguments; those of NumPy are constants of any."""
+    """Return the framework of the arrays in arguments; arrays of NumPy are constants in all."""
     names = {name for x in leaves_of(args) if (name := name_of(x))}
     found = sorted(names - {"numpy"} or names)
     if not found:

@@ -70,7 +70,7 @@ class Made(Count):
     makers: set[Site] = field(default_factory=set)  # of operands that are not finite
     nan: bool = False  # whether an operand was NaN
     nonfinite: bool = False  # whether a result was not finite, whoever made it so
-    written: bool = False  # whether it is an infinity that was given, such as that of a mask
+    written: bool = False  # whether it is an infinity that was given, such as -inf in a mask
 
 
 class Forward:
@@ -133,7 +133,7 @@ class Forward:
             operands = [(x, y) for x, y in operands if np.isnan(y).any()]
         makers = self.all_makers(operands)
         record.makers |= makers
-        # A NaN made of infinity counts by itself if that was given, such as that of a mask.
+        # A NaN counts by itself if an infinity made it that was given, such as -inf in a mask.
         tainted = np.isnan(out[new]).any() and all(self.sites[maker].written for maker in makers)
         if makers and not tainted:
             return makers

@@ -136,7 +136,7 @@ def operation_target(
     return Target(page, node, *found, caveat)
 
 
-# At a tiny denominator or a huge base the slope overflows, and that of these does too.
+# At a tiny denominator or a huge base the slope overflows, and the slope of these does too.
 OVERFLOWING = ("safe_div", "safe_pow", "safe_reciprocal")
 BESIDE = "; the edit is for a singular point, not for a slope that overflows beside it"
 UNSURE = "; the edit is for a selection that does not look at this value"

@@ -120,7 +120,7 @@ def names_for(operation: str) -> list[str]:
 
 
 def enclosing_wheres(page: Page, node: ast.expr) -> Iterator[ast.Call]:
-    """Give each ``where(cond, x, y)`` of which an expression is in x or y, inner ones first."""
+    """Give each ``where(cond, x, y)`` whose x or y holds an expression, inner ones first."""
     part: ast.AST = node
     for outer in page.around(node):
         if isinstance(outer, ast.Call) and _is_where(outer) and part in outer.args[1:]:

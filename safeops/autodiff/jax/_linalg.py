@@ -58,7 +58,7 @@ def _any_of(x: Any, axes: Any) -> Mask:
 
 
 def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
-    """Return results that are active where a mask is, which repeats along axes of length 1."""
+    """Return results that are active where a mask is; the mask repeats along axes of length 1."""
     values = plain(eqn, [value_of(x) for x in ins])
     if isinstance(some, bool):
         return made(values, mask=True) if some else [_kept(x, jnp.zeros((), bool)) for x in values]
@@ -118,7 +118,7 @@ def _but(axis: int, ndim: int) -> tuple[int, ...]:
 
 
 def _kept(value: Array, some: Array) -> Any:
-    """Return a result of which some is active; a finite number that is not 0 is, in any case."""
+    """Return a result with a mask; a finite number that is not 0 is active in any case."""
     if not is_inexact(value):
         return value
     number = jnp.isfinite(value) & (value != 0)

@@ -131,7 +131,7 @@ def is_inexact(x: Any) -> bool:
 
 
 def made(values: Sequence[Any], mask: Mask) -> list[Any]:
-    """Return results of which the same is active; what is no number is a coefficient."""
+    """Return results with the same mask; a result that is no number is a coefficient."""
     return [Pair(x, mask) if is_inexact(x) else x for x in values]
 
 
@@ -191,7 +191,7 @@ def axes_of(x: Any) -> frozenset[Any]:
 
 
 def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
-    """Return a function of masks; that of known ones is known."""
+    """Apply a function to masks; its result is known if they are."""
     if all(is_known(m) for m in masks):
         with jax.ensure_compile_time_eval():
             found = f(*(jnp.asarray(m) for m in masks))
@@ -230,7 +230,7 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     return [Pair(values[0], move(*arrays))]
 
 
-# Operations whose result has no entry but those of the argument.
+# Operations that only move entries of their arguments.
 FILLS_NOTHING = """
     reshape transpose broadcast_in_dim squeeze slice rev copy copy_p dynamic_slice concatenate split
     dynamic_update_slice stack unstack tile
@@ -366,7 +366,7 @@ def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 
 def absent(eqn: JaxprEqn) -> list[Pair]:
-    """Return a result of which nothing is active."""
+    """Return a result without active entries."""
     out = eqn.outvars[0].aval
     return [Pair(varying_as(jnp.zeros(out.shape, out.dtype), out), active=False)]
 

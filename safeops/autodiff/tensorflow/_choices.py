@@ -178,7 +178,7 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
-    """Return what is active of two cases, of which a condition selects."""
+    """Return what is active where a condition selects from two cases."""
     if all(m is True for m in masks):
         return True
     if not all(isinstance(m, bool) for m in masks):
@@ -188,7 +188,7 @@ def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:
-    """Return a condition in the shape of a value; that of `Select` may be one for each row."""
+    """Return a condition in the shape of a value; `Select` may have one for each row."""
     if op.type == "Select" and cond.shape.rank != value.shape.rank:
         cond = tf.reshape(
             cond, tf.concat([tf.shape(cond), tf.ones(tf.rank(value) - tf.rank(cond), tf.int32)], 0)
@@ -244,7 +244,7 @@ def _is_formula(op: Any) -> bool:
 
 
 def _is_larger(test: Any, frame: Frame, asked_by: Any) -> bool:
-    """Whether a comparison is that of a maximum or minimum of the program."""
+    """Whether a maximum or minimum of the program makes a comparison."""
     x, y = test.inputs
     for a, b, place in ((x, y, 0), (y, x, 1)):
         other = {name_of(user) for user, i in uses(b, frame, asked_by) if i == 1 - place}
@@ -293,7 +293,7 @@ def _beside_nan(op: Any, frame: Frame) -> Array:
 
 
 def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Multiply by a coefficient; by that of a largest entry it is a selection."""
+    """Multiply by a coefficient; the coefficient of a largest entry selects."""
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     if len(at) > 1:
         return of_two(op, ins, intersection)
@@ -343,7 +343,7 @@ def intersection(a: Mask, b: Mask) -> Mask:
 
 
 def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:
-    """Whether a coefficient is that of a largest entry: ``cast(largest == x)``, or its quotient."""
+    """Whether a coefficient marks a largest entry: ``cast(largest == x)``, or its quotient."""
     test = _compared(share)
     if test is None or not _is_formula(asked_by) or not is_linear(test.inputs[0]):
         return False

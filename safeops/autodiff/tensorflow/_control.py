@@ -55,7 +55,7 @@ def unpack(tensors: Sequence[Array], linear: Sequence[bool]) -> list[Any]:
 
 
 def linear_results(graph: Any, ins: Sequence[bool], frame: Frame) -> list[bool]:
-    """Return which results of a body are linear in those of its inputs that are."""
+    """Return which results of a body are linear, given which of its inputs are."""
     seeds = [x for x, yes in zip(graph.inputs, ins, strict=True) if yes]
     _, reached = dependents(seeds, graph.get_operations(), frame.how)
     return [x.ref() in reached for x in graph.outputs]

@@ -331,7 +331,7 @@ def transport(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     return [met(v, m) if is_linear(v) else v for v, m in pairs]
 
 
-# Operations whose result has no entry but those of the arguments. A sum over none is 0, active.
+# Operations that only move entries of their arguments. A sum of no entries is 0, and active.
 _FILLS_NOTHING = frozenset(
     """
     Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice Gather GatherV2

@@ -35,14 +35,14 @@ def only_pair(ins: Sequence[Any]) -> int | None:
 
 
 def any_along(pair: Pair, axes: Any) -> Mask:
-    """Return where anything is active along axes, which stay, of length 1."""
+    """Return where anything is active along axes; they stay, with length 1."""
     if isinstance(pair.active, bool):
         return pair.active
     return tf.reduce_any(spread(pair.active, pair.value), axes, keepdims=True)
 
 
 def of_parts(op: Any, ins: list[Any], parts: Mask) -> list[Any]:
-    """Run an operation that leaves parts apart, of which some are not active."""
+    """Run an operation on separate parts, some of them not active."""
     values = run(op, ins)
     masks = [widened(parts, x) for x in values]
     return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]

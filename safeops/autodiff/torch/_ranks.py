@@ -78,7 +78,7 @@ def require_gradients(leaves: Sequence[Array]) -> None:
 
 
 def require_kept_gradients(leaves: Iterable[Array]) -> None:
-    """Raise RuntimeError where a leaf had a gradient, of which nobody knows the mask any more."""
+    """Raise RuntimeError where a leaf had a gradient whose mask is no longer known."""
     if any(leaf.grad is None and leaf in HERE and HERE[leaf] is not None for leaf in leaves):
         msg = (
             "expected gradients that stay on their leaves, got some that were moved away, as FSDP2 "
@@ -117,7 +117,7 @@ def note(leaf: Array, tags: Tags, cotangents: Sequence[Any]) -> None:
 
 
 def mask_here(leaf: Array) -> Array | None:
-    """Return where this rank has reached a leaf, of which there is a gradient; None if unknown."""
+    """Return where this rank has reached a leaf with a gradient; None if unknown."""
     known = HERE.get(leaf)
     return None if known is None else known.clone()
 
@@ -163,7 +163,7 @@ def tell_once(call: Call) -> None:
 
 
 def in_a_stage() -> bool:
-    """Whether a schedule of a pipeline calls, which sends zeros to the stage before as numbers."""
+    """Whether a pipeline schedule calls; it sends zeros to the stage before as numbers."""
     if not in_group():
         return False
     frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)

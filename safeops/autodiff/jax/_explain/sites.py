@@ -207,7 +207,7 @@ def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
 def each(
     closed: ClosedJaxpr, args: Sequence[Any], run: Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Return the results of a program, of which a function runs each equation."""
+    """Return the results of a program; a function runs each of its equations."""
     jaxpr = closed.jaxpr
     given = zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True)
     known: dict[Any, Any] = dict(given)

@@ -219,7 +219,7 @@ class Run:
 
 
 def absent(x: Array, dropped: Site) -> Any:
-    """Return a zero as a pair of which nothing is active."""
+    """Return a zero as a pair without active entries."""
     if x.dtype == tf.variant or not pairs.is_linear(x):
         return x
     return Marked(x, pairs.active_of(x), {dropped: np.ones(x.shape, bool)})
@@ -253,7 +253,7 @@ def moved(at: At, ins: list[Any], name: str) -> list[dict[Any, Any]]:
 
 
 def _shown(x: Pair, mask: Any) -> Pair:
-    """Return a pair of which a mark is what is active."""
+    """Return a pair that is active where a mark is."""
     if mask is None:
         mask = tf.zeros_like(x.value) if x.value.dtype == tf.variant else False
     return Pair(x.value, mask if isinstance(mask, bool) else tf.convert_to_tensor(mask))
@@ -269,7 +269,7 @@ def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
         masks = [pairs.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
         return [Pair(value, tf.where(choices.in_shape(cond, at.op, value), *masks))]
     if isinstance(key, Cause) and rule is choices.product:
-        rule = pairs.scale  # that of a largest entry multiplies, in ordinary autodiff
+        rule = pairs.scale  # ordinary autodiff multiplies at a largest entry
     return rule(at.op, shown, at.frame)
 
 

@@ -44,12 +44,12 @@ class Causes:
         return not (by_entry and (bad & ~record.bad).any())
 
     def heads(self, nodes: Sequence[Any]) -> Iterator[Any]:
-        """Give the nodes of which there is a finding."""
+        """Give the nodes that get a finding."""
         followers = {id(node) for group in self.later.values() for node in group}
         yield from (node for node in nodes if node in self.met and id(node) not in followers)
 
     def entered_at(self, node: Any) -> Location | None:
-        """Return the line that made the NaN, if it is another one than that of the node."""
+        """Return the line that made the NaN, unless it is the line of the node."""
         origin, record = self.entries.get(node), record_of(node)
         if origin is None or record is None:
             return None

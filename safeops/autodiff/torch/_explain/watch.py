@@ -65,7 +65,7 @@ def met_entries(bad: Array, factors: Sequence[Any], i: int, active: Any) -> Arra
         return None
     met = bad.any(-1)[..., None, :] if i == 1 else bad.any(-2)[..., :, None]
     entries = ~spread(active, x) & met
-    # The cotangent itself, of which the formula takes the transpose.
+    # The formula has transposed the cotangent.
     turned = not x.is_contiguous() and x.mT.is_contiguous()
     return entries.mT if turned else entries
 
