@@ -57,7 +57,6 @@ def index() -> str:
         silent=", ".join(row["package"] for row in unseen if not row["findings"]),
         looks=looks(corpus["first_looks"], unseen, known),
         judged=judged(corpus["judged"]),
-        total=counted(known)["findings"],
         executed=corpus["executed"],
         confirmed=corpus["confirmed"],
         itself=corpus["itself"],
@@ -75,7 +74,7 @@ def looks(first: list[dict], unseen: list[dict], known: list[dict]) -> str:
     names = [f"first sight of set {letter}" for letter in "ABC"]
     names += ["A, B and C with the rules of today", "the nine packages"]
     lines = [
-        "| what | packages | findings | yes | idle | no | yes | yes or idle |",
+        "| what | packages | findings | yes | idle | no | share of yes | of yes or idle |",
         f"|{' --- |' * 8}",
     ]
     for name, row in zip(names, [*first, counted(unseen), counted(known)], strict=True):

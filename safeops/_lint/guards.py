@@ -13,9 +13,8 @@ from safeops._lint.terms import COMPARISONS, Term
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
 # Fills weights before training, or draws samples where `rsample` is what is differentiated.
 FIRST = re.compile(
-    r"^_?(init(ialize)?_|reset_parameters|_init_weights|sample(_|$)|quantize|draw_|plot_|visuali[sz]e"
-    r"|diagnos)"
-    r"|(_init|_initializer)_?$"
+    r"^_?(init(ialize)?_(weight|param|bias|buffer|kernel)\w*|reset_parameters|sample$|quantize|"
+    r"draw_|plot_|visuali[sz]e|diagnos)|(_init|_initializer)_?$"
 )
 # Classes that prepare data, measure, step or draw, and functions of PyTorch with a backward pass of
 # their own.

@@ -69,6 +69,9 @@ ROOT = "return x.clamp(min=0).sqrt()"
         (f"def _f(x):\n    {ROOT}\n\ndef g(x):\n    return _f(x).detach()", 0),
         (f"def _f(x):\n    {ROOT}\n\ndef g(x):\n    return _f(x), _f(x).detach()", 1),
         (f"def f(x):\n    {ROOT}", 1),
+        (f"def init_state(x):\n    {ROOT}", 1),
+        (f"def sample_depth(x):\n    {ROOT}", 1),
+        (f"def _init_weights(x):\n    {ROOT}", 0),
         (
             "def f():\n    w = torch.ones(3, requires_grad=True)\n    return w.clamp(min=0).sqrt()",
             1,
@@ -409,13 +412,11 @@ def test_flake8_finds_the_same():
 
 
 def test_this_library_is_clean(monkeypatch, capsys):
-    """Nothing is found but in naive code, and in kernels with derivative rules of their own."""
+    """Nothing is found but in the files that pyproject.toml leaves out, each with its reason."""
     monkeypatch.chdir(HOUSE.parent)
     folder = str(HOUSE)
 
     code = main(["lint", folder, "--format", "json"])
 
     found = json.loads(capsys.readouterr().out)
-    names = {Path(each["path"]).relative_to(HOUSE).as_posix() for each in found}
-    assert names <= {"_cli/demo.py", "_backends/jax/rules.py", "_backends/torch/elementwise.py"}
-    assert code == int(bool(names))
+    assert (found, code) == ([], 0)

@@ -284,6 +284,7 @@ SOUND_HERE = [
     ("jax", "_, adv = gae(x)\nreturn (adv - adv.mean()) / (adv.std() + 1e-8)"),
     ("jax", "v = jax.random.normal(key, (3,))\nreturn v / jnp.sqrt(jnp.sum(v**2))"),
     ("torch", "class A(Constraint):\n    def __call__(_, x):\n        return (x * x).sum().sqrt()"),
+    ("torch", "def init_weights(w):\n    return w.clamp(min=0).sqrt()"),
     ("torch", "n = torch.div(x, y, rounding_mode='floor')\nreturn (y > 0) * n"),
     ("torch", "mask = sequence_mask(y).float()\nreturn (x * mask).sum() / mask.sum()"),
     ("torch", ("a.mask = make_pad_mask(y)\nx = x.masked_fill(a.mask, -math.inf)\n"
