@@ -90,6 +90,34 @@ def test_what_is_differentiated(program, count):
     assert len(rules_in(f"import torch\n\n\n{program}\n")) == count
 
 
+LIKE_THE_PUBLIC_CASES = [
+    ("SO005", "def loss(pred, mask):\n    nll = -torch.log(pred)\n    return (nll * mask).sum()"),
+    ("SO005", "def f(d):\n    inside = d != 0\n    return inside * (1 / d)"),
+    ("SO007", (
+        "def attend(q, k, key_padding_mask):\n    s = q @ k.transpose(-1, -2)\n"
+        "    s = s.masked_fill(key_padding_mask[:, None], float('-inf'))\n"
+        "    return torch.softmax(s, dim=-1)"
+    )),
+    ("SO007", (
+        "def attend(s, causal, padding):\n    least = torch.finfo(s.dtype).min\n"
+        "    m = torch.where(padding, 0.0, least) + torch.where(causal, 0.0, least)\n"
+        "    return torch.softmax(s + m, -1)"
+    )),
+    ("SO009", "def unit(v):\n    n = torch.norm(v)\n    if n < 1e-9:\n        raise ValueError"),
+    ("SO009", "def f(a):\n    e = a.max()\n    if e.item() <= 1e-8:\n        raise ValueError"),
+    ("SO010", (
+        "def angle(a, b):\n    c = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1))\n"
+        "    return torch.acos(c.clamp(-1.0, 1.0))"
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "program"), LIKE_THE_PUBLIC_CASES)
+def test_rules_that_the_packages_do_not_show(rule, program):
+    """What is written in the manner of the public cases is found, by its rule alone."""
+    assert rules_in(f"import torch\n\n\n{program}\n") == [rule]
+
+
 @pytest.mark.parametrize("name", ["metrics", "seq_metrics", "optim", "schedulers", "evaluation"])
 def test_a_module_apart_is_left_out(tmp_path, name):
     """What measures, steps or draws is not differentiated; `--everywhere` reports there too."""
