@@ -1,6 +1,7 @@
 """What `explain` looks into on JAX, for how long, and what it calls: loops, callbacks, repairs."""
 
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from jax.experimental import io_callback, sparse  # noqa: E402
 
 from safeops import autodiff  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
-from safeops.autodiff.jax._explain import steps, whole  # noqa: E402
+from safeops.autodiff.jax._explain import passes, steps, whole  # noqa: E402
 
 X = np.array([0.0, 2.0, 4.0])
 
@@ -136,6 +137,22 @@ def test_a_loop_is_cut_off():
     assert f"_loops.py:{line}, which counts as one operation" in str(report)
     assert "make the loop shorter, or pass a larger limit" in str(report)
     assert [f.kind for f in masked.explain(used, jnp.asarray(X)).findings] == ["GENUINE"]
+
+
+def test_a_gradient_that_is_compiled_already_leaves_time(monkeypatch):
+    """A program is not cut off because its gradient took a millisecond."""
+    given = []
+
+    def looking(seconds, progress):
+        given.append(seconds)
+        return whole.Looking(seconds, progress)
+
+    monkeypatch.setattr(passes, "Looking", looking)
+    monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: 0.0))
+
+    masked.explain(sick, jnp.asarray(X))
+
+    assert given == [20.0]
 
 
 def test_what_is_blocked_is_so_without_its_steps():

@@ -489,9 +489,10 @@ def explain(
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
     limit : float, default: 20.0
-        For how many times as long as the gradient itself took, tracing and compiling included,
-        loops are run step by step. A loop that is cut off counts as one operation: the report says
-        so, and that it is UNKNOWN what is in it. Loops in which all is finite are not run so.
+        For how many times as long as the gradient itself took, tracing and compiling included, and
+        a second at least, loops are run step by step. A loop that is cut off counts as one
+        operation: the report says so, and that it is UNKNOWN what is in it. Loops in which all is
+        finite are not run so.
     progress : callable, optional
         Called with a text each second in such a loop, as `print` may be.
 

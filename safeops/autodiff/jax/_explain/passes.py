@@ -23,6 +23,9 @@ from safeops.autodiff.jax._pairs import Options
 from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._tables import RULES
 
+# A gradient counts for this many seconds at least: one that is compiled already takes none.
+LEAST = 1.0
+
 
 def explained_call(
     f: Callable[..., Any],
@@ -53,7 +56,8 @@ def explained_call(
     ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
     if not ordinary and jnp.isfinite(value):
         return make_report("jax", (), checked)
-    looking = Looking(limit * (time.monotonic() - start), progress)
+    took = max(time.monotonic() - start, LEAST)
+    looking = Looking(limit * took, progress)
     findings, masked = _found(of_chosen, chosen, looking, callbacks)
     bad = not jnp.isfinite(value)
     found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
