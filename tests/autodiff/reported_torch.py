@@ -19,6 +19,23 @@ def leaf(values):
     return torch.tensor(values, dtype=torch.float64, requires_grad=True)
 
 
+def root_of_its_own(x):
+    """Return the square root, by a custom function whose backward method is the user's."""
+
+    class Root(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sqrt()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return gradient * 0.5 / x.sqrt()
+
+    return Root.apply(x)
+
+
 class Torch:
     """The array language, on PyTorch."""
 

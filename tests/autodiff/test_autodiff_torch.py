@@ -19,20 +19,13 @@ from reported_torch import (
     function,
     leaf,
     programs,
+    root_of_its_own,
     root_of_positive,
     torch,
     unknown_program,
 )
 
 pytestmark = pytest.mark.only("torch")
-
-
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
 
 
 # Against the tape.
@@ -681,19 +674,7 @@ def test_what_is_written_into_is_active(masked, x):
 
 def test_custom_functions_run_as_they_are(masked, x):
     """The operations in the backward method of a custom function are seen."""
-
-    class Root(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x.sqrt()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            (x,) = ctx.saved_tensors
-            return gradient * 0.5 / x.sqrt()
-
-    (found,) = masked.grad(torch.where(x > 0, Root.apply(x), 0.0).sum(), x, on_unknown="error")
+    (found,) = masked.grad(torch.where(x > 0, root_of_its_own(x), 0.0).sum(), x, on_unknown="error")
 
     assert found.tolist() == [0.0, 0.25]
 

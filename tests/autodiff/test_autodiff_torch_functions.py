@@ -14,14 +14,6 @@ NAN, INF = math.nan, math.inf
 torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 def leaf(entries):
     """Return a tensor to differentiate with respect to."""
     return torch.tensor(entries, dtype=torch.float64, requires_grad=True)

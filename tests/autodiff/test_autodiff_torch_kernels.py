@@ -17,14 +17,6 @@ NAN, INF = math.nan, math.inf
 torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 # A batch of two matrices and two right sides, of which the loss reads the first.
 
 BATCHES = {

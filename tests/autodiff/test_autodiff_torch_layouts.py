@@ -17,14 +17,6 @@ NAN, INF = math.nan, math.inf
 torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 def leaf(values, dtype="float64"):
     """Return a leaf."""
     return torch.tensor(values, dtype=getattr(torch, dtype), requires_grad=True)

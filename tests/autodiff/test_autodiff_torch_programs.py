@@ -22,14 +22,6 @@ PROGRAMS = 4000 if os.environ.get("SAFEOPS_EXHAUSTIVE") else 150  # of each kind
 torch = Lazy("torch")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 def is_large(x):
     """Return where numbers are large, complex ones by their real part."""
     return (x.real if x.is_complex() else x) > 1.5

@@ -8,14 +8,6 @@ from reported_torch import NAN, functional, leaf, torch
 pytestmark = pytest.mark.only("torch")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 def images():
     """Return four images, one of which is NaN."""
     torch.manual_seed(0)

@@ -45,14 +45,6 @@ SPELLED = {
 SPELLED |= dict.fromkeys(("elu", "gelu", "silu", "softplus"), "getattr")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 def lines_of(program):
     """Return the numbers of the lines of a program, and of the functions that it closes over."""
     inner = [c.cell_contents for c in program.__closure__ or () if callable(c.cell_contents)]

@@ -5,17 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
-from reported_torch import NAN, functional, leaf, torch
+from reported_torch import NAN, functional, leaf, root_of_its_own, torch
 
 pytestmark = pytest.mark.only("torch")
-
-
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
 
 
 def scripted():
@@ -187,18 +179,6 @@ def test_the_way_out_of_mkldnn(masked):
 
 def test_a_custom_function_of_tensors_is_seen(masked):
     """The backward pass of a custom function that PyTorch runs is seen into, and GENUINE."""
-
-    class Root(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return x.sqrt()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            (x,) = ctx.saved_tensors
-            return gradient * 0.5 / x.sqrt()
-
-    (finding,) = masked.explain(lambda x: Root.apply(x).sum(), leaf([0.0, 4.0])).findings
+    (finding,) = masked.explain(lambda x: root_of_its_own(x).sum(), leaf([0.0, 4.0])).findings
 
     assert (finding.kind, finding.operation) == ("GENUINE", "root")

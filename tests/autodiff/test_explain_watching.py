@@ -10,14 +10,6 @@ from reported_torch import torch
 pytestmark = pytest.mark.only("torch")
 
 
-@pytest.fixture
-def masked():
-    """Return what is tested."""
-    from safeops.autodiff import torch as masked
-
-    return masked
-
-
 def run(name, watching):
     """Return what a program returns, while it is watched or not."""
     with watched.seeded(), watching:
