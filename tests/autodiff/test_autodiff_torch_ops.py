@@ -123,7 +123,7 @@ def test_pytorch_fails_where_nan_is_planted(records):
 
 
 def test_the_sweep_is_large(records):
-    """There are as many samples as the README says, or a few less."""
+    """There are as many samples as the documentation says, or a few less."""
     assert len({record["op"] for record in records}) >= 530
     assert count(records, "whole")["equal"] >= 4000
     assert count(records, "half")["equal"] >= 3900

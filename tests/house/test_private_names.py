@@ -11,7 +11,7 @@ from private_names import FILE, described, is_private, page, private_names
 
 HOUSE = Path(safeops.__file__).parent
 OTHERS = [file for file in HOUSE.rglob("*.py") if "torch" in file.parts and file != FILE]
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/explain/masked-autodiff.md"
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_each_private_name_is_described_once():
     assert [name for name in last if source.count(name) < 2] == []
 
 
-def test_the_readme_names_private_names_that_are_used():
-    """The list of the README names no more than the file has, and the page has all of these."""
+def test_the_page_names_private_names_that_are_used():
+    """The list for readers names no more than the file has, and the page has all of these."""
     source = FILE.read_text()
-    listed = README.read_text().partition("**Private names of PyTorch**")[2].partition("\n## ")[0]
+    listed = PAGE.read_text().partition("**Private names of PyTorch**")[2].partition("\n## ")[0]
     named = {part for name in re.findall(r"`([\w.]+)`", listed) for part in name.split(".")}
     parts = {part for row in described(source) for part in row.name.split(".")}
 
