@@ -12,6 +12,7 @@ from safeops._backends import FRAMEWORKS
 from safeops._cli.demo import demonstrate
 from safeops._cli.explain import add_explain
 from safeops._lint.command import add_lint
+from safeops._speech import INSTALL
 
 DESCRIPTION = """
 Run reported bugs live on every framework installed, naive code beside safe code, and print value
@@ -92,7 +93,7 @@ def installed_framework(name: str) -> str:
         msg = f"expected a framework out of ({', '.join(FRAMEWORKS)}), got {name}"
         raise ArgumentTypeError(msg)
     if find_spec(name) is None:
-        msg = f'{name} is not installed; pip install "safeops[{name}]"'
+        msg = f"{name} is not installed; {INSTALL.format(name)}"
         raise ArgumentTypeError(msg)
     return name
 

@@ -21,6 +21,8 @@ WORDS = {
     "unbiased": "correction",
     "weights": "b",
 }
+# How an extra is installed: from a copy of the repository, as long as no package index has safeops.
+INSTALL = 'python -m pip install ".[{}]" in a copy of the repository of safeops'
 CALLED = {"safeops", "array_api_compat", "numpy", "torch", "jax", "jaxlib", "tensorflow"}
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import safeops
 from safeops import entr, safe_atan2, safe_div, safe_softmax, safe_where
 from safeops._backends import FRAMEWORKS, load
+from safeops._speech import INSTALL
 from safeops._typing import Array, Backend, Function, Namespace
 
 HAS_RICH = False
@@ -36,7 +37,7 @@ WITH_GRADIENT = tuple(name for name in FRAMEWORKS if name != "numpy")
 # log.
 RTOL, ATOL = 1e-5, 1e-6
 
-NEEDS_RICH = 'the tables need rich: pip install "safeops[demo]"; --json works without it'
+NEEDS_RICH = f"the tables need rich: {INSTALL.format('demo')}; --json works without it"
 GOOD, BAD, DIM = "green", "bold red", "dim"
 
 
@@ -326,7 +327,7 @@ def remarks(frameworks: Iterable[str], broken: dict[str, str]) -> Iterator[str]:
         yield f"{name} is installed and does not import: {error}"
     if set(frameworks) == {"numpy"}:
         yield "NumPy has values and no gradients. For those, install one of the three:"
-        yield from (f'  pip install "safeops[{name}]"' for name in WITH_GRADIENT)
+        yield from (f"  {INSTALL.format(name)}" for name in WITH_GRADIENT)
 
 
 # Printing them: for machines.

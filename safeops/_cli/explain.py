@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from safeops._speech import INSTALL
 from safeops.autodiff import Report
 
 HAS_RICH = False
@@ -26,7 +27,7 @@ The script runs as ever until then. Exit code: {NOT_FINITE} if a gradient was no
 wrong command line, else that of the script, which is 1 if it raises. To explain a function of JAX
 or TensorFlow, call safeops.autodiff.explain.
 """
-NEEDS_TORCH = 'the backward pass of PyTorch is watched: pip install "safeops[torch]"'
+NEEDS_TORCH = f"the backward pass of PyTorch is watched: {INSTALL.format('torch')}"
 ALL_FINITE = "all gradients were finite: {} looked at"
 UNSEEN = "no backward pass of PyTorch was seen; safeops.autodiff.explain takes a function"
 

@@ -381,7 +381,7 @@ def test_a_framework_is_a_file_and_a_group():
     assert sorted(MAKERS) == list(FRAMEWORKS)
 
 
-def test_the_readme_has_the_oldest_versions():
+def test_the_page_for_installing_has_the_oldest_versions():
     """The oldest versions are said once to pip, once to the tests of them, once to readers."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     options, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
@@ -394,7 +394,7 @@ def test_the_readme_has_the_oldest_versions():
     *first, last = (f"{said} {floors[name]}" for name, said in names.items())
     newest = groups["newest-torch"][0].removeprefix("torch==").rpartition(".")[0]
 
-    text = (ROOT / "README.md").read_text()
+    text = (ROOT / "docs/install.md").read_text()
 
     assert f"The oldest versions are {', '.join(first)} and {last};" in text
     assert f"all with PyTorch {newest}." in text
@@ -494,12 +494,11 @@ def test_docstring_examples_run(name):
 @pytest.mark.together
 @pytest.mark.usefixtures("users_defaults")
 def test_readme_examples_run():
-    """The Python blocks of the README run, one after the other."""
+    """The Python blocks of the README run, each by itself."""
     blocks = list(python_blocks((ROOT / "README.md").read_text()))
-    names = {"__name__": "readme"}
 
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
 
     assert blocks
 

@@ -161,7 +161,7 @@ def test_a_framework_not_installed_is_an_error(monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--framework", "torch"])
 
-    assert 'torch is not installed; pip install "safeops[torch]"' in capsys.readouterr().err
+    assert 'torch is not installed; python -m pip install ".[torch]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -173,7 +173,7 @@ def test_numpy_alone_names_the_installs(options, monkeypatch, capsys):
 
     said = capsys.readouterr()[bool(options)]  # beside the JSON, not in it
     assert status == 0
-    assert all(f'pip install "safeops[{name}]"' in said for name in ("torch", "jax", "tensorflow"))
+    assert all(f'pip install ".[{name}]"' in said for name in ("torch", "jax", "tensorflow"))
 
 
 @pytest.mark.parametrize(("options", "status"), [([], 2), (["--json"], 0)])
@@ -185,7 +185,7 @@ def test_rich_is_optional(options, status):
     done = run_python("-W", "error", "-c", code)
 
     assert done.returncode == status
-    assert ('pip install "safeops[demo]"' in done.stderr) is (status == 2)
+    assert ('pip install ".[demo]"' in done.stderr) is (status == 2)
 
 
 @pytest.mark.only("tensorflow")
@@ -206,6 +206,19 @@ def test_the_page_of_functions_lists_every_one():
     names = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
 
     assert names == set(safeops.__all__)
+
+
+def test_the_readme_lists_every_family():
+    """The table of families names the functions of `safeops.__all__`, each once, and no other."""
+    cells = re.findall(r"^\| [A-Z][^|]* \| (`[^|]*) \|$", README, flags=re.MULTILINE)
+    names = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+    assert sorted(names) == sorted(safeops.__all__)
+
+
+def test_the_readme_is_short():
+    """A reader is at the cure in a minute; the rest has pages."""
+    assert len(README.splitlines()) <= 260
 
 
 @pytest.mark.only("jax")
