@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 TEXT = (Path(__file__).parents[2] / "docs/threads.md").read_text()
+REPORT = re.compile(r"^### ", re.MULTILINE)
+ASSERTION = re.compile(r"^ *assert |assert_allclose", re.MULTILINE)
 TITLES = {"PyTorch": "torch", "JAX": "jax", "TensorFlow": "tensorflow"}
 SECTIONS = {
     part.partition("\n")[0]: part for part in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]
@@ -24,7 +26,7 @@ def cells(text):
 def test_the_reports_of_a_framework(title):
     """In each report the naive program fails, and the cure has the gradient of mathematics."""
     names = {"__name__": "threads"}
-    head, *reports = re.split(r"^### ", SECTIONS[title], flags=re.MULTILINE)
+    head, *reports = REPORT.split(SECTIONS[title])
 
     for report in (head, *reports):
         for cell in cells(report):
@@ -42,7 +44,5 @@ def test_each_report_has_its_number_and_two_assertions():
     for report in reports:
         head, _, program = report.partition("```{code-cell}")
         assert re.search(r"\w#\d+", head.partition("\n## ")[0]), head
-        assert len(re.findall(r"^ *assert |assert_allclose", program, flags=re.MULTILINE)) >= 2, (
-            head
-        )
+        assert len(ASSERTION.findall(program)) >= 2, head
         assert re.search(r"not finite|isfinite|wrong", program), head
