@@ -11,6 +11,8 @@ import os
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
+from shutil import rmtree
+from tempfile import mkdtemp
 
 import hypothesis
 import pytest
@@ -38,6 +40,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Import the selected frameworks, and no other."""
     config.frameworks = chosen(config.getoption("framework"))
+    if "jax" in config.frameworks and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        share_programs(config)
     for name in config.frameworks:
         try:
             import_module(module_of(name))
@@ -45,6 +49,16 @@ def pytest_configure(config):
             msg = f"framework {name} is selected and cannot be imported: {error}"
             raise pytest.UsageError(msg) from error
         SET_UP.get(name, lambda: None)()
+
+
+def share_programs(config):
+    """Compile a program of JAX once for all processes of a run, which read this environment."""
+    folder = mkdtemp(prefix="safeops-jax-")
+    config.add_cleanup(lambda: rmtree(folder, ignore_errors=True))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    # Small programs too, of 0.1 s each: there are thousands.
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_terminal_summary(terminalreporter):
