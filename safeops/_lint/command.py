@@ -91,7 +91,7 @@ def settings_for(options: Namespace) -> Settings:
 
 
 def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
-    """Give each file with what was found in it; those that are no Python are named and skipped."""
+    """Yield each file with what was found in it; those that are no Python are named and skipped."""
     for file in files:
         try:
             source = read(file)

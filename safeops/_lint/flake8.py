@@ -22,7 +22,7 @@ class Plugin:
         self.tree, self.text, self.path = tree, "".join(lines), Path(filename)
 
     def run(self) -> Iterator[Error]:
-        """Give what is found."""
+        """Yield what is found."""
         if is_apart(self.path):
             return
         try:

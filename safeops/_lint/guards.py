@@ -181,7 +181,7 @@ class Guards:
             child = outer
 
     def _of_block(self, outer: ast.AST, child: ast.AST) -> Iterator[set[str]]:
-        """Give what the statements before one ask, in the same block."""
+        """Yield what the statements before one ask, in the same block."""
         for block in BLOCKS:
             body = getattr(outer, block, ())
             if not isinstance(body, list) or child not in body:
@@ -258,7 +258,7 @@ def _words(node: ast.AST) -> Iterator[str]:
 
 
 def _asked(test: ast.expr) -> Iterator[str]:
-    """Give the names about whose numbers a condition asks."""
+    """Yield the names about whose numbers a condition asks."""
     stack: list[ast.AST] = [test]
     while stack:
         node = stack.pop()

@@ -156,7 +156,7 @@ HUGE = 100.0
 
 
 def trials(*terms: Term) -> Iterator[dict[str, float]]:
-    """Give numbers for the atoms: those of the first term vary, and a few more."""
+    """Yield numbers for the atoms: those of the first term vary, and a few more."""
     atoms = {name: atom for term in terms for name, atom in term.atoms.items()}
     if len(atoms) > MOST:
         return

@@ -42,7 +42,7 @@ def answer(job: dict[str, Any], module: str) -> str:
 
 
 def trials(job: dict[str, Any]) -> Iterator[tuple[tuple[int, ...], bool, bool]]:
-    """Give shapes, and what the masks are: numbers or truth, 0 or 1."""
+    """Yield shapes, and what the masks are: numbers or truth, 0 or 1."""
     masks = BOTH if job["masks"] else (False,)
     yield from product(SHAPES, masks, masks)
 

@@ -84,7 +84,7 @@ class File:
         return [x for x in every if not isinstance(getattr(x, "ctx", None), ast.Store)]
 
     def terms(self, *operations: str) -> Iterator[Term]:
-        """Give the terms of these operations, wherever they stand."""
+        """Yield the terms of these operations, wherever they stand."""
         for term in self.every_term:
             if term.operation in operations:
                 yield term
@@ -140,7 +140,7 @@ def at(file: File, culprit: Term, numbers: dict[str, float]) -> str:
 
 
 def selections(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
-    """Give each selection as (itself, condition, what it takes, what it takes otherwise)."""
+    """Yield each selection as (itself, condition, what it takes, what it takes otherwise)."""
     for term in file.terms("where", "index"):
         if term.operation == "where":
             yield (term, *term.args)  # type: ignore[misc]  # three of them
@@ -151,7 +151,7 @@ def selections(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
 
 
 def assignments(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
-    """Give each ``y[cond] = number``."""
+    """Yield each ``y[cond] = number``."""
     for node in file.scopes.order:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
             continue
@@ -182,7 +182,7 @@ def dropped(file: File) -> Iterator[Found]:
 def drop(
     file: File, framework: str, selection: tuple[Term, Term, Term], found: Hit
 ) -> Iterator[Found]:
-    """Give one selection that drops what has no finite slope."""
+    """Yield one selection that drops what has no finite slope."""
     whole, cond, put = selection
     culprit, numbers = found
     if NAN.search(ast.unparse(whole.node)):  # it marks what has no value
@@ -468,7 +468,7 @@ def is_never_empty(file: File, mask: Term) -> bool:
 
 
 def mask_words(file: File, mask: Term) -> Iterator[str]:
-    """Give the names of all functions of which a mask is made."""
+    """Yield the names of all functions of which a mask is made."""
     nodes = [node for part in mask.every for node in ast.walk(part.node)]
     for name in [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]:
         nodes += [part for value in values_of(file, name) for part in ast.walk(value)]
@@ -476,7 +476,7 @@ def mask_words(file: File, mask: Term) -> Iterator[str]:
 
 
 def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.AST]:
-    """Give what a name, or an attribute such as ``self.mask``, may have been assigned before."""
+    """Yield what a name, or an attribute such as ``self.mask``, may have been assigned before."""
     if isinstance(name, ast.Name):
         given = file.scopes.definition_of(name)
         value = given.value or getattr(given.statement, "value", None) if given else None

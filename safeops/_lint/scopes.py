@@ -52,7 +52,7 @@ class Scopes:
             stack += children
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Give what a node is a part of, inner ones first."""
+        """Yield what a node is a part of, inner ones first."""
         while node is not self.tree:
             node = self.parents[node]
             yield node
@@ -177,7 +177,7 @@ def mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
 
 
 def definitions_in(node: ast.AST) -> Iterator[Definition]:
-    """Give the names to which a node gives a value."""
+    """Yield the names to which a node gives a value."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _targets(target, node, node.value)

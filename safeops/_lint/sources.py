@@ -155,7 +155,7 @@ def is_python(code: str) -> bool:
 
 
 def files_in(paths: Sequence[Path], exclude: Sequence[str]) -> Iterator[Path]:
-    """Give the files to read, each once: those named, and those in folders that people wrote."""
+    """Yield the files to read, each once: those named, and those in folders that people wrote."""
     seen: set[Path] = set()
     for path in paths:
         found = [path]

@@ -1,33 +1,33 @@
 """
-Masked autodiff: derivatives in which what nothing selected is absent, and not zero.
+Masked autodiff: derivatives in which an entry that nothing selected is absent, and not zero.
 
 Unroll an array program into scalars, and let a scalar tape visit only the scalars that the output
-reaches. The masked gradient is the gradient of that tape. An array framework differs from it in one
-way: it sends 0.0 down the paths that nothing selected, and ``0.0 * inf`` is NaN. Here *absent* is
-sent. Absent times anything is absent; absent plus a number is the number. A numeric zero is not
-absent: ``0.0 * log(x)`` at 0 stays NaN, and so does ``sqrt(x) ** 2``.
+reaches. The masked gradient is the gradient of that tape. Ordinary autodiff on arrays differs in
+one way: it sends 0.0 down the paths that nothing selected, and ``0.0 * inf`` is NaN. Masked
+autodiff sends *absent* there. Absent times anything is absent; absent plus a number is the number.
+A numeric zero is not absent: ``0.0 * log(x)`` at 0 stays NaN, and so does ``sqrt(x) ** 2``.
 
-The framework builds its backward pass as ever. That is linear in the cotangent and made of few
-operations, and it is evaluated over pairs of a value and a mask of what is active:
+The framework builds its backward pass as before. The backward pass is linear in the cotangent and
+made of few operations. It is evaluated over pairs: a value, and the mask of its active entries.
 
 ==============  ==============================================  ===============================
 class           operations                                      active in the result
 ==============  ==============================================  ===============================
 transport       reshape, slice, gather, concatenate, pad        the same move of the mask
 same            negation, conversion                            as before
-add             addition                                        union
-total           sums, running sums, scatter-add                 where any summand is
-select          where                                           selection of the masks
+add             addition                                        where either operand is
+total           sums, cumulative sums, scatter-add              where any summand is
+select          where                                           the mask of the chosen operand
 scale           product with a coefficient, which counts as 1   as before
                 beside an absent entry
 contract        matrix products, convolutions                   where any factor is
 control flow    calls, loops, branches                          masks are carried along
-unknown         the rest, run as it is, with a warning          all: nothing is hidden
+unknown         the rest, run as it is, with a warning          everywhere: nothing is hidden
 ==============  ==============================================  ===============================
 
 Choosers (max, min, sort, median) select as well, although frameworks differentiate some of them by
-multiplying with 0 or 1: the loser is absent, a tie is shared. Multiplication by a 0/1 mask is a
-product, not a selection.
+multiplying with 0 or 1: the loser is absent, and ties share the cotangent. Multiplication by a 0/1
+mask is a product, not a selection.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ def grad(
 
     Notes
     -----
-    **Gradient.** That of a scalar tape, which visits only what the output reaches.
+    **Gradient.** The gradient of a scalar tape, which visits only what the output reaches.
 
     **Source.** JAX issue 1052, PyTorch issue 4132.
 
@@ -105,7 +105,7 @@ def grad(
 
 def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
     """
-    Which line of a function makes its gradient NaN, and whether the entry is used.
+    Which line of a function makes its gradient NaN, and whether the entries concerned are used.
 
     Parameters
     ----------
@@ -120,8 +120,8 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     -------
     Report
         A list of findings; ``str`` of it is the text. A finding is BLOCKED if entries that nothing
-        uses meet an infinite or NaN derivative, GENUINE if used ones do, FORWARD if the value is
-        not finite already, UNKNOWN if an operation has no rule.
+        uses meet an infinite or NaN derivative, GENUINE if used entries do, FORWARD if the value
+        itself is not finite, UNKNOWN if an operation has no rule.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
 
 
 def framework_of(args: Sequence[Any]) -> str:
-    """Return the framework of the arrays in arguments; arrays of NumPy are constants in all."""
+    """Return the framework of the arrays in arguments; NumPy arrays count as constants."""
     names = {name for x in leaves_of(args) if (name := name_of(x))}
     found = sorted(names - {"numpy"} or names)
     if not found:
@@ -166,7 +166,7 @@ def framework_of(args: Sequence[Any]) -> str:
 
 
 def leaves_of(x: Any) -> Iterator[Any]:
-    """Give what is in a dict, a list, a tuple or a dataclass, however deep."""
+    """Yield the leaves of a nested dict, list, tuple or dataclass."""
     if isinstance(x, Mapping):
         x = x.values()
     elif is_dataclass(x) and not isinstance(x, type):
@@ -191,5 +191,5 @@ def _no_autodiff(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    """List what is public, for completion: a framework's module once it is imported."""
+    """List the public names, for completion, and the modules of frameworks that are imported."""
     return [*__all__, *(name for name in WITH_AUTODIFF if name in globals())]

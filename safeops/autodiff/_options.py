@@ -1,4 +1,4 @@
-"""What masked autodiff says of operations without a rule, in the same words for all frameworks."""
+"""Options of masked autodiff, and its warning about operations without a rule."""
 
 import warnings
 
@@ -6,7 +6,7 @@ ON_UNKNOWN = ("warn", "error", "ignore")
 
 
 class UnknownOperationWarning(UserWarning):
-    """An operation without a rule met absent entries, and was run as it is."""
+    """An operation without a rule met absent entries, and ran as it is."""
 
 
 def tell(message: str, on_unknown: str) -> None:
@@ -18,10 +18,10 @@ def tell(message: str, on_unknown: str) -> None:
 
 
 def check_options(on_unknown: str, *, lazy: bool = False, return_mask: bool = False) -> None:
-    """Raise ValueError for options that do not exist, or not together."""
+    """Raise ValueError for an unknown option, or for two that exclude each other."""
     if on_unknown not in ON_UNKNOWN:
         msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"
         raise ValueError(msg)
     if lazy and return_mask:
-        msg = "expected one of lazy and return_mask: the mask is what a lazy gradient does not make"
+        msg = "expected one of lazy and return_mask: a lazy gradient has no mask"
         raise ValueError(msg)

@@ -1,4 +1,4 @@
-"""Pairs of a value and what of it is active, as the evaluators of JAX and TensorFlow have them."""
+"""Pairs of a value and the mask of its active entries, for the evaluators of JAX and TensorFlow."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +8,14 @@ from safeops._typing import Array
 
 @dataclass(frozen=True)
 class Pair:
-    """A linear value, which is 0 wherever it is not active: True everywhere, False nowhere."""
+    """A linear value, 0 where it is not active; `active` True means everywhere, False nowhere."""
 
     value: Array
     active: Any = True
 
 
 def union(*masks: Any) -> Any:
-    """Return where one of several masks of the same shape is active."""
+    """Return where any of several masks of one shape is active."""
     if any(m is True for m in masks):
         return True
     arrays = [m for m in masks if m is not False]

@@ -837,7 +837,7 @@ def test_nothing_is_kept_alive(masked, x):
     for _ in range(3):
         masked.grad(root_of_positive(x), x, create_graph=True)
         masked.backward(root_of_positive(x.detach().requires_grad_()))
-    FORMER.forget_the_dead()
+    FORMER.forget_expired()
 
     assert len(FORMER.entries) <= 4  # of the last pass with create_graph, whose graph a name holds
 

@@ -38,7 +38,7 @@ def names_from(page: Page, node: ast.expr, choice: ast.expr) -> set[str] | None:
 
 
 def choices_at(page: Page, at: Location) -> Iterator[ast.expr]:
-    """Give what is selected by on a line: conditions, indices, masks."""
+    """Yield what is selected by on a line: conditions, indices, masks."""
     last = at.line if at.span is None else at.span[1]
     for node in page.expressions:
         if node.lineno > last or span_of(node)[1] < at.line:
@@ -68,7 +68,7 @@ def scope_of(page: Page, node: ast.AST) -> ast.AST:
 
 
 def targets(statement: ast.AST) -> Iterator[str]:
-    """Give the names that a statement assigns to."""
+    """Yield the names that a statement assigns to."""
     if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
         left = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         yield from (part.id for x in left for part in ast.walk(x) if isinstance(part, ast.Name))

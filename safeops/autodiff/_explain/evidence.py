@@ -255,7 +255,7 @@ class Evidence:
     def findings(
         self, reached: Iterable[Cause], result: Any, named: Callable[[Site], str]
     ) -> Iterator[Finding]:
-        """Give what follows, of the causes that reach the gradient and of the value."""
+        """Yield what follows, of the causes that reach the gradient and of the value."""
         every, forward = list(dict.fromkeys(reached)), self.forward
         makers = {cause: _makers(forward, cause) for cause in every}
         used = forward.makers_of(result)
@@ -330,7 +330,7 @@ def tell(slope: Slope, numbers: np.ndarray) -> Slope:
 def missing(
     findings: Sequence[Finding], *, value: bool, ordinary: int, masked: int
 ) -> Iterator[Finding]:
-    """Give what is known to be there and was not found: no report is clean by mistake."""
+    """Yield what is known to be there and was not found: no report is clean by mistake."""
     kinds = {finding.kind for finding in findings}
     if value and "FORWARD" not in kinds:
         yield Finding("FORWARD", SOME)
@@ -341,7 +341,7 @@ def missing(
 
 
 def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:
-    """Give what makes results not finite, or would in ordinary autodiff."""
+    """Yield what makes results not finite, or would in ordinary autodiff."""
     for tainted, value in results:
         for cause, mask in tainted.items():
             if cause.kind == "BLOCKED" or (mask & ~np.isfinite(value)).any():

@@ -187,7 +187,7 @@ OPERATIONS = (
 
 
 def _pairs_of(column: str) -> Iterator[tuple[str, str]]:
-    """Give each name in a column, and the word of its row."""
+    """Yield each name in a column, and the word of its row."""
     for row in OPERATIONS:
         yield from ((name, row.word) for name in getattr(row, column).split())
 

@@ -193,7 +193,7 @@ class Report:
         return [f"checked {self.checked}", *(f"note: {note}" for note in self.notes)]
 
     def _parts(self) -> Iterator[Part]:
-        """Give the text piece by piece, with styles."""
+        """Yield the text piece by piece, with styles."""
         if self.ok:
             yield self._verdict(), GOOD
             for note in self.notes:
@@ -211,7 +211,7 @@ class Report:
 
 
 def _rows(finding: Finding) -> Iterator[Part]:
-    """Give the lines under the message: where, dropped by what, what to do."""
+    """Yield the lines under the message: where, dropped by what, what to do."""
     where, selected_at = finding.where, finding.selected_at
     verb = "made" if finding.kind == "FORWARD" else "computed"
     dropped = f"dropped by {finding.selection or 'a selection'}"
@@ -229,7 +229,7 @@ def _rows(finding: Finding) -> Iterator[Part]:
 
 
 def _advice(repair: Repair, *, known: bool = False) -> Iterator[Part]:
-    """Give what to do."""
+    """Yield what to do."""
     if known:
         yield "  repair: as above", GOOD
         return

@@ -59,7 +59,7 @@ class Page:
         return source[column:].decode()
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Give what an expression is a part of, up to its statement."""
+        """Yield what an expression is a part of, up to its statement."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
             yield node
@@ -120,7 +120,7 @@ def names_for(operation: str) -> list[str]:
 
 
 def enclosing_wheres(page: Page, node: ast.expr) -> Iterator[ast.Call]:
-    """Give each ``where(cond, x, y)`` whose x or y holds an expression, inner ones first."""
+    """Yield each ``where(cond, x, y)`` whose x or y holds an expression, inner ones first."""
     part: ast.AST = node
     for outer in page.around(node):
         if isinstance(outer, ast.Call) and _is_where(outer) and part in outer.args[1:]:
@@ -270,7 +270,7 @@ def _is_of_entries(branch: ast.expr) -> bool:
 
 
 def _operands_in(page: Page, node: ast.AST) -> Iterator[ast.expr]:
-    """Give the variables of an expression, as they are written: x, self.x, batch["x"]."""
+    """Yield the variables of an expression, as they are written: x, self.x, batch["x"]."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and not is_module(page, node.func):
             yield from _operands_in(page, node.func.value)

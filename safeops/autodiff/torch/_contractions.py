@@ -1,4 +1,4 @@
-"""Sums of products: matrices, windows, attention. Absent entries meet no coefficient."""
+"""Sums of products (matrices, windows, attention), in which absent entries meet no coefficient."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from safeops.autodiff.torch._tags import Mask
 
 
 def contract(call: Call) -> Any:
-    """Multiply and sum: absent entries meet no coefficient."""
+    """Multiply and sum; absent entries meet no coefficient."""
     x, y = call.args[:2]
     rest = call.args[2:]
     call_it = lambda a, b: call.func(a, b, *rest, **call.kwargs)  # noqa: E731  (a name for one line)
@@ -28,9 +28,9 @@ def product(
     reach: Callable[[Array, Array], Array] | None = None,
 ) -> tuple[Array, Mask]:
     """
-    Return a bilinear function of two pairs, of which a coefficient (None) is all active.
+    Return a bilinear function of two pairs; a mask of None means a coefficient, active everywhere.
 
-    `reach` is the same function, made cheaper for a second argument of ones.
+    `reach` is a cheaper form of `multiply` for a second argument of ones.
     """
     (x, mx), (y, my) = one, two
     if not is_partial(mx) and not is_partial(my):
@@ -42,7 +42,7 @@ def product(
         return multiply(x, y), reached
     finite = multiply(*(torch.where(v.isfinite(), v, 0) for v in (x, y)))
     hit = torch.zeros((), dtype=torch.bool, device=x.device)
-    # An active entry meets what is not finite: there the IEEE product says what it is.
+    # An active entry meets one that is not finite: there the IEEE product stands.
     if (bad := ~x.isfinite() & (ones_x != 0)).any():
         hit = hit | met_by(multiply, bad.to(x.dtype), ones_y)
     if (bad := ~y.isfinite() & (ones_y != 0)).any():
@@ -51,11 +51,11 @@ def product(
     return value, reached
 
 
-HALF = 0.5  # a count is at least 1, or it is 0 and the rounding of a fast convolution
+HALF = 0.5  # a count is at least 1, or 0 with the rounding of a fast convolution
 
 
 def met_by(multiply: Callable[[Array, Array], Array], x: Array, y: Array) -> Array:
-    """Return where a product of ones and zeros has met a pair of ones."""
+    """Return where, in a product of two 0/1 arrays, a 1 has met a 1."""
     count = multiply(x, y)
     return (count.real if count.is_complex() else count) > HALF
 
@@ -65,12 +65,12 @@ def _ones(x: Array, active: Any) -> Array:
 
 
 def _meets_no_hole(values: Array, partner: Any) -> bool:
-    """Whether the values are finite, or what they meet has no absent entry."""
+    """Whether no absent entry meets a value that is not finite."""
     return not is_partial(partner) or is_finite(values)
 
 
 def matrix(call: Call) -> Any:
-    """Multiply matrices, with the quick ways out."""
+    """Multiply matrices; quickly where absent entries meet finite values only."""
     x, y = call.args
     mx, my = (call.masks.get(i) for i in (0, 1))
     if is_partial(mx) == is_partial(my):
@@ -78,7 +78,7 @@ def matrix(call: Call) -> Any:
     summed = -1 if is_partial(mx) else -2
     mask, other = (spread(mx, x), y) if is_partial(mx) else (spread(my, y), x)
     if not other.sum().isfinite():
-        met = any_over(mask, (-3 - summed,), keepdim=True).mT  # by the contracted index
+        met = any_over(mask, (-3 - summed,), keepdim=True).mT  # for each contracted index
         bad = ~other.isfinite().all(summed, keepdim=True)
         if (bad & met).any():
             return contract(call)
@@ -90,10 +90,10 @@ def matrix(call: Call) -> Any:
 
 
 def convolve_backward(call: Call) -> Any:
-    """Contract over windows, for the input, the weights and the bias."""
+    """Differentiate a convolution for its input, its weights and its bias."""
     cotangent, _, _, _, stride, *_, wanted = call.args
     masks = dict(call.masks)
-    if masks.get(0) is True and any(step > 1 for step in stride):  # it may pass over entries
+    if masks.get(0) is True and any(step > 1 for step in stride):  # it may skip entries
         masks[0] = spread(masks[0], cotangent)
     if not any(is_partial(m) for m in masks.values()):
         return unknown(call)
@@ -107,11 +107,11 @@ def convolve_backward(call: Call) -> Any:
 
 
 def _convolved(call: Call, masks: dict[int, Any]) -> Iterator[Any]:
-    """Yield the gradients of a convolution; that of the bias is None if it takes another sum."""
+    """Yield the gradients of a convolution; None for a bias that is still to be summed."""
     cotangent, x, weight, _, *rest, wanted = call.args
     transposed, groups = rest[3], rest[5]
     no_hole = set(masks) == {0} and all(_meets_no_hole(v, masks[0]) for v in (x, weight))
-    whole = call.run() if no_hole else (None, None, None)  # the very numbers of PyTorch
+    whole = call.run() if no_hole else (None, None, None)  # bitwise what PyTorch returns
     for i, (other, j) in enumerate(((weight, 2), (x, 1))):
         if not wanted[i]:
             yield None
@@ -129,7 +129,7 @@ def _convolved(call: Call, masks: dict[int, Any]) -> Iterator[Any]:
 
 
 def _part_of_convolution(call: Call, i: int) -> Callable[..., Array]:
-    """Return the gradient for the input (0) or the weights (1) as a bilinear function."""
+    """Return a function (cotangent, other factor) to the gradient for input (0) or weights (1)."""
     _, x, weight, bias, *rest, _ = call.args
     only = [i == j for j in range(3)]
 
@@ -141,7 +141,7 @@ def _part_of_convolution(call: Call, i: int) -> Callable[..., Array]:
 
 
 def _thin(multiply: Callable[..., Array], x: Array, weight: Array, i: int) -> Callable[..., Array]:
-    """Return that function for a second argument of ones: the channels of the input are alike."""
+    """Return the same function for ones as the other factor, from one channel: all are alike."""
     x1, weight1 = x[:, :1], weight[:, :1]
     full = x.shape if i == 0 else weight.shape
     return lambda a, b: multiply(a, b[:, :1], x1, weight1).expand(full)
@@ -160,9 +160,9 @@ def attention_backward(
     scale: Any = None,
 ) -> tuple[Array, Array, Array]:
     """
-    Return the gradients of attention without dropout, which its kernel on CPUs has none of.
+    Return the gradients of attention without dropout, which the CPU kernel does not have.
 
-    In float32 at least, as in the kernel: scores of bfloat16 have an error of their exponents.
+    Computed in float32 at least, as in the kernel: `exp` of bfloat16 scores is inexact.
     """
     _, is_causal = options
     dtype = query.dtype
@@ -186,7 +186,7 @@ def attention_backward(
 
 
 def without_future(mode: Masking, weights: Array) -> Array:
-    """Return weights in which keys after their query are absent: nothing has selected them."""
+    """Return weights without keys after their query: these are absent, as nothing selects them."""
     past = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
     weights = torch.where(past, weights, 0)
     mode.state(weights, past.expand(weights.shape))

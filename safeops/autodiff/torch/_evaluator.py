@@ -1,9 +1,9 @@
 """
-The evaluator: PyTorch's backward pass, run over pairs of a value and what of it is active.
+The evaluator: PyTorch's backward pass, run over pairs of a value and its mask of active entries.
 
 The engine and the derivative formulas are PyTorch's. A dispatch mode sees the aten operations of
-which the formulas are made, and one function serves a class of them. An invariant holds throughout:
-a value is 0 where it is not active.
+the formulas, and one function serves a class of operations. An invariant holds throughout: a value
+is 0 where it is not active.
 """
 
 from collections.abc import Callable
@@ -34,19 +34,18 @@ from safeops.autodiff.torch._tags import Mask, Tags, is_number, is_plain
 
 aten = torch.ops.aten
 
-# The function of each operation's class; what is not here is unknown. Others, in the formulas
-# of some nodes and beside sparse tensors. And the fused kernels that we take apart ourselves. The
-# module of the rules fills all four, and that of the ranks the last one.
+# The function for each operation (an operation without one is unknown); for operations in the
+# formulas of some nodes; for operations beside sparse tensors. `_rules` and `_tables` fill these.
 RULES: dict[str, Callable[["Call"], Any]] = {}
 BY_NODE: dict[str, dict[str, Callable[["Call"], Any]]] = {}
 SPARSE: dict[str, Callable[["Call"], Any]] = {}
-# What ranks exchange: some have the names of other operations.
+# The function for operations between ranks, by namespace: some share a name with other operations.
 BY_NAMESPACE: dict[str, Callable[["Call"], Any]] = {}
+# Fused kernels, written out as their parts.
 OWN_PARTS: dict[str, Callable[..., Any]] = {}
 
 COMPARISONS = words("ge gt le lt")
-# Operations that return their argument, which their schemas do not say, or that take no more than
-# its shape.
+# Operations that return their argument, though their schemas do not tell, or read its shape only.
 PASSED = words(
     """
     _unsafe_view _reshape_alias unsqueeze_ squeeze_ t_ transpose_ detach_
@@ -54,7 +53,7 @@ PASSED = words(
     new_empty empty_like new_empty_strided ones_like new_ones rand_like randn_like
     """
 )
-# Operations whose derivative PyTorch has wrong (2.13): their zeros say nothing of what is used.
+# Operations whose derivative PyTorch has wrong (2.13): a zero there does not mean "not used".
 MISTAKEN = {"AsStridedScatter": "as_strided_scatter"}
 ZEROS = words("zeros zeros_like new_zeros full full_like new_full scalar_tensor")
 
@@ -73,7 +72,7 @@ class Call:
     masks: dict[int, Mask] = field(default_factory=dict)
 
     def selects(self, nodes: frozenset[str] = SELECTIONS) -> bool:
-        """Whether the operation is part of the formula of a selection."""
+        """Whether the operation is called by the formula of a selection."""
         if self.node_name == COPY_SLICES and COPY_SLICES not in nodes:
             return not in_a_hook(self.node) and self.mode.inner(self) in nodes
         return self.node_name in nodes and not in_a_hook(self.node)
@@ -83,7 +82,7 @@ class Call:
         return self.func(*self.args, **self.kwargs)
 
     def active(self, i: int) -> Mask:
-        """Return what is active in an operand; a tensor that is no cotangent is a number."""
+        """Return what is active in an operand; a tensor that is no cotangent is all active."""
         if i in self.masks:
             return self.masks[i]
         x = self.args[i] if i < len(self.args) else 0
@@ -92,14 +91,14 @@ class Call:
         return x != 0
 
     def is_literal_zero(self, x: Array) -> bool:
-        """Whether a tensor is a 0 that this formula wrote."""
+        """Whether a tensor is a literal 0 of the running formula."""
         entry = self.mode.tags.find(x)
         return entry is not None and entry.literal_of is not None and entry.literal_of is self.node
 
     def finish(self, active: Mask, *, clean: bool = False) -> Any:
         """Run the operation, and state what of its result is active."""
         value = self.run()
-        result = value[0] if isinstance(value, tuple) else value  # the rest is no derivative
+        result = value[0] if isinstance(value, tuple) else value  # the rest are no derivatives
         if clean and active is not True:
             self.mode.note_absent(result, active)
             cleaned(result, active)
@@ -108,15 +107,15 @@ class Call:
 
 
 class Masking(TorchDispatchMode):
-    """Evaluate what the engine does over pairs."""
+    """A mode that evaluates the operations of the engine over pairs."""
 
     def __init__(self, former: Tags, on_unknown: str) -> None:
         super().__init__()
         self.tags = Tags(former)
         self.on_unknown = on_unknown
         self.reported: set[str] = set()
-        # What the formula of the running node has found so far: where there are no ties, and what
-        # a clamp compares.
+        # Notes about the running node: where a selection has no tie, what a clamp compares, and
+        # which formula runs in a CopySlices.
         self.empty: tuple[Any, Any] = (None, None)
         self.compared: tuple[Any, list[Array]] = (None, [])
         self.within: tuple[Any, str] = (None, "")
@@ -132,8 +131,8 @@ class Masking(TorchDispatchMode):
         call = Call(self, func, private.name_of_operation(func), args, kwargs or {})
         if not any(map(is_lazy, args)):
             return self.evaluate(call)
-        # Below the dispatcher of Python the bits "conjugate" and "negative" of a view are ignored,
-        # by kernels and by what they call (PyTorch 2.13).
+        # Below Python's dispatcher, kernels ignore the bits "conjugate" and "negative" of a view
+        # (PyTorch 2.13), unless their dispatch keys are no longer excluded.
         with Respected(DispatchKey.Conjugate, False), Respected(DispatchKey.Negative, False):  # noqa: FBT003  (no keyword)
             return self.evaluate(call)
 
@@ -159,7 +158,7 @@ class Masking(TorchDispatchMode):
         return rule_of(call)(call)
 
     def active(self, x: Any) -> Mask | None:
-        """Return what is active in an argument; for a list: whether it has a cotangent."""
+        """Return what is active in an argument; None if nothing in it is a cotangent."""
         if isinstance(x, torch.Tensor):
             return self.tags.read(x)
         if isinstance(x, (list, tuple)):
@@ -174,7 +173,7 @@ class Masking(TorchDispatchMode):
             self.tags.write(value, active if isinstance(active, bool) else folded(active))
 
     def zeros(self, call: Call) -> Any:
-        """Make zeros, which are a literal of the running formula."""
+        """Make zeros, and note them as a literal of the running formula."""
         value = call.run()
         node, name = node_name()
         fill = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}.get(call.name)
@@ -193,7 +192,7 @@ class Masking(TorchDispatchMode):
         return value
 
     def inner(self, call: Call) -> str:
-        """Return the operation that was done in place on a view, in the formula of that."""
+        """Return the operation on the view whose in-place write is being differentiated."""
         node, _ = node_name()
         if (
             call.kwargs.get("memory_format") is torch.contiguous_format
@@ -205,7 +204,7 @@ class Masking(TorchDispatchMode):
         return self.within[1]
 
     def outside(self, call: Call) -> Any:
-        """Run an operation on coefficients; what it writes into is no literal any more."""
+        """Run an operation on coefficients; a tensor that it writes into is no literal any more."""
         value = call.run()
         for x in written(call):
             if self.tags.find(x) is not None:
@@ -218,15 +217,15 @@ class Masking(TorchDispatchMode):
             self.note_comparison(call)
         if call.name == "mul" and not isinstance(call.args[1], torch.Tensor):
             call.node, _ = node_name()
-            if call.is_literal_zero(call.args[0]):  # as addmm multiplies what it adds to
+            if call.is_literal_zero(call.args[0]):  # addmm scales its literal 0 so
                 self.tags.write_literal(value, call.node)
         return value
 
     def note_absent(self, values: Array, active: Mask) -> None:
-        """Take note of what absent entries have met; `explain` does."""
+        """Record absent entries that are not finite; only `explain` does."""
 
     def note_comparison(self, call: Call) -> None:
-        """Remember what a clamp compares with its limits."""
+        """Record the operands of a comparison in the formula of a clamp."""
         node, name = node_name()
         if name in CLAMPS or name == COPY_SLICES:
             earlier = self.compared[1] if self.compared[0] is node else []
@@ -234,7 +233,7 @@ class Masking(TorchDispatchMode):
             self.compared = (node, [*earlier, *tensors])
 
     def report(self, call: Call) -> None:
-        """Say that an operation without a rule met absent entries."""
+        """Report that an operation without a rule met absent entries."""
         if call.name in self.reported:
             return
         self.reported.add(call.name)
@@ -246,7 +245,7 @@ class Masking(TorchDispatchMode):
 
 
 def rule_of(call: Call) -> Callable[[Call], Any]:
-    """Return the function that serves an operation."""
+    """Return the function for an operation."""
     name = call.name.removesuffix("_")
     between_ranks = BY_NAMESPACE.get(call.func.namespace)
     if between_ranks is not None:
@@ -263,7 +262,7 @@ Respected = private.without_key
 
 
 def is_lazy(x: Any) -> bool:
-    """Whether a tensor may be a view that is to be conjugated or negated when it is read."""
+    """Whether a tensor may be a view with a pending conjugation or negation."""
     if isinstance(x, (list, tuple)):
         return any(map(is_lazy, x))
     return isinstance(x, torch.Tensor) and (x.is_complex() or x.is_neg())
@@ -271,7 +270,7 @@ def is_lazy(x: Any) -> bool:
 
 @cache
 def is_composite(func: Any) -> bool:
-    """Whether an operation is defined by others, in all of its forms."""
+    """Whether PyTorch defines an operation by others, in all its overloads."""
     key = DispatchKey.CompositeImplicitAutograd
     return bool(private.has_kernel(func.name(), key))
 
@@ -288,7 +287,7 @@ def written(call: Call) -> list[Array]:
 
 
 def viewed(call: Call) -> Any:
-    """Return a view; what is made of others, such as reshape, may copy: its parts tell."""
+    """Return a view; a composite such as reshape may copy, so it is run by its parts."""
     if not is_composite(call.func):
         return call.run()
     with call.mode:
@@ -296,7 +295,7 @@ def viewed(call: Call) -> Any:
 
 
 def into(call: Call) -> Any:
-    """Write a result into a tensor: make it, and copy it."""
+    """Write a result into the tensor `out`: compute it, then copy it."""
     if not private.schema(call.func).returns:
         call.run()
         return call.mode.state(call.kwargs["out"], active=True)
@@ -306,11 +305,11 @@ def into(call: Call) -> Any:
 
 
 def unknown(call: Call) -> Any:
-    """Run an operation without a rule as it is: all of its result counts as active."""
+    """Run an operation without a rule as it is: all of the result counts as active."""
     tensors = tensors_of((call.args, call.kwargs))
     plain = all(map(is_plain, tensors))
     if call.name not in RULES and plain and any(is_partial(m) for m in call.masks.values()):
-        # An operation that PyTorch itself defines by others; autograd has no formula for it.
+        # A composite of PyTorch: its parts may have rules.
         with call.mode:
             value = call.func.decompose(*call.args, **call.kwargs)
         if value is not NotImplemented:
@@ -327,7 +326,7 @@ def unknown(call: Call) -> Any:
 
 
 def decompose(call: Call) -> Any:
-    """Run a fused kernel as its parts, if there is anything absent."""
+    """Run a fused kernel by its parts, if an entry is absent."""
     if not any(is_partial(m) for m in call.masks.values()):
         return unknown(call)
     parts = decomposition_table.get(call.func)

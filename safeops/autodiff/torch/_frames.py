@@ -10,14 +10,14 @@ import re
 from safeops._backends.torch import private
 
 COPY_SLICES = "torch::autograd::CopySlices"
-DEEPEST = 96  # frames that are looked through
-WINDOW = 4  # frames: the formula, what calls it, its node, and one more
-# Where the frames were, by the name of the operation that asks: a frame takes 0.5 ms to name.
+DEEPEST = 96  # frames to search
+WINDOW = 4  # frames to name at once: the formula, its caller, its node, and one more
+# At which depth the formula was found last, by operation: naming a frame takes 0.5 ms.
 KNOWN: dict[str, int] = {}
 
 
 def inner_name(operation: str) -> str:
-    """Return the name of the formula within the running `CopySlices`, or "" if it is not known."""
+    """Return the name of the formula within the running `CopySlices`; "" if unknown."""
     known = KNOWN.get(operation)
     name, _ = ("", 0) if known is None else _named(known, WINDOW)
     if not name:
@@ -26,7 +26,7 @@ def inner_name(operation: str) -> str:
 
 
 def _named(start: int, count: int) -> tuple[str, int]:
-    """Return the formula that is found in some frames, and where it stands."""
+    """Return the formula among some frames of the stack, and its depth."""
     text = private.backtrace(start, count)
     above, found, _ = text.partition("CopySlices::apply(")
     *_, (number, name) = [("0", ""), *FORMULA.findall(above)]

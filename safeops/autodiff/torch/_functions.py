@@ -1,4 +1,4 @@
-"""Functions of a cotangent that are not linear, as hooks and custom functions apply them."""
+"""Nonlinear functions of a cotangent, as hooks and custom functions apply them."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ from safeops.autodiff.torch._tags import Mask, is_number
 
 def elementwise(call: Call) -> Any:
     """
-    Map each entry by itself: an absent one enters as 0, and is absent if the function is 0 there.
+    Map each entry: an absent one enters as 0, and stays absent if the function maps 0 to 0.
 
-    Beside a bound that is 0 itself nobody knows which of the two was taken: that is a number.
+    Beside a bound that is 0, the result may be the bound or the entry: it counts as active.
     """
     others = [x for i, x in enumerate(call.args) if i not in call.masks]
     bounds = [x for x in (*others, *call.kwargs.values()) if isinstance(x, torch.Tensor)]
@@ -25,7 +25,7 @@ def elementwise(call: Call) -> Any:
 
 
 def reduced(call: Call) -> Any:
-    """Reduce entries by a function of which zeros are no part, such as a norm."""
+    """Reduce along axes by a function that ignores zeros, such as a norm."""
     if 0 not in call.masks or len(call.masks) > 1:
         return unknown(call)
     first = AXES.get(call.name, 1)
@@ -38,11 +38,11 @@ def reduced(call: Call) -> Any:
     return finish(call, active)
 
 
-AXES = {"linalg_vector_norm": 2, "norm": 2}  # the place of the argument; 1 if it is not here
+AXES = {"linalg_vector_norm": 2, "norm": 2}  # the position of the axes among the arguments; else 1
 
 
 def finish(call: Call, active: Mask, bounds: list[Array] | tuple[()] = ()) -> Any:
-    """Run the operation; whatever is not 0 in its result is active."""
+    """Run the operation; every entry of the result that is not 0 is active."""
     value = call.run()
     if isinstance(value, torch.Tensor) and is_number(value) and is_partial(active):
         active = spread(active, value) | (value != 0)

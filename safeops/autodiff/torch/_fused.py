@@ -1,4 +1,4 @@
-"""Fused kernels of derivatives, each with what it is linear in."""
+"""Fused derivative kernels, each linear in a cotangent per row, sequence, segment or bag."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from safeops.autodiff.torch._contractions import HALF
 from safeops.autodiff.torch._evaluator import Call, Masking, decompose, unknown
 from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, spread
 
-MEAN, LARGEST = 1, 2  # how a bag of embeddings is reduced; 0 is a sum
+MEAN, LARGEST = 1, 2  # modes of embedding_bag; 0 is the sum
 
 
 def rows(call: Call) -> Any:
-    """Scale each row by the cotangent of its loss: a margin loss, without or with a reduction."""
+    """Scale each row by the cotangent of its loss, in margin losses with and without reduction."""
     active = call.masks.get(0)
     if active is None:
         return unknown(call)
@@ -23,7 +23,7 @@ def rows(call: Call) -> Any:
 
 
 def sequences(call: Call) -> Any:
-    """Scale each sequence, along the second axis, by the cotangent of its CTC loss, to its end."""
+    """Scale each sequence, along axis 1, by the cotangent of its CTC loss; absent after its end."""
     active = call.masks.get(0)
     if active is None:
         return unknown(call)
@@ -36,7 +36,7 @@ def sequences(call: Call) -> Any:
 
 
 def segments(call: Call) -> Any:
-    """Scale the entries of each segment by its cotangent; outside of all of them is nothing."""
+    """Scale the entries of each segment by its cotangent; entries outside segments are absent."""
     if 0 not in call.masks or len(call.masks) > 1:
         return unknown(call)
     cotangent, _, data, _ = call.args
@@ -52,15 +52,15 @@ def segments(call: Call) -> Any:
 
 
 def bag(call: Call) -> Any:
-    """Sum rows of a table up in bags: one that is in none is absent; a sparse gradient is left."""
+    """Sum rows of a table in bags: a row in no bag is absent; sparse gradients have no rule."""
     cotangent, *rest = call.args
     if rest[SPARSE_BAG] or call.masks.get(0) is not True or len(call.masks) > 1:
         return (unknown if rest[SPARSE_BAG] else decompose)(call)
-    rest[BAG_WEIGHTS] = None  # a row times 0 is used
+    rest[BAG_WEIGHTS] = None  # a row with weight 0 is used
     return call.finish(embedding_bag_backward(call.mode, torch.ones_like(cotangent), *rest) != 0)
 
 
-SPARSE_BAG, BAG_WEIGHTS = 8, 9  # the places of options behind the cotangent
+SPARSE_BAG, BAG_WEIGHTS = 8, 9  # positions among the arguments after the cotangent
 
 
 def embedding_bag_backward(
@@ -73,7 +73,7 @@ def embedding_bag_backward(
     largest: Array,
     *options: Any,
 ) -> Any:
-    """Return the gradient of the rows of a table that bags of indices sum, average or choose."""
+    """Return the gradient for the rows of the table in embedding_bag."""
     count, by_frequency, how, _, weights, *padding = options
     zeros = cotangent.new_zeros(count, cotangent.shape[-1])
     if how == LARGEST:
@@ -106,7 +106,7 @@ def bag_weights_backward(
     _bags: Array,
     *options: Any,
 ) -> Any:
-    """Return the gradient of what a bag of embeddings multiplies its rows with."""
+    """Return the gradient for the weights of the rows in embedding_bag."""
     _, *padding = options
     kept = indices != (padding or [-1])[0]
     products = cotangent[bags(indices, offsets)[kept]] * table[indices[kept]]
@@ -125,7 +125,7 @@ def trilinear(_mode: Masking, *args: Any) -> Any:
 
 
 def distances(call: Call) -> Any:
-    """Differentiate distances of rows: each pair apart."""
+    """Differentiate the distances between rows of two matrices."""
     cotangent, x, y, p, found = call.args
     if set(call.masks) != {0} or not is_partial(call.masks[0]):
         return unknown(call)
@@ -137,7 +137,7 @@ def distances(call: Call) -> Any:
     found = torch.where(active, found, 1)
     value = kernel(*(torch.where(v.isfinite(), v, 0) for v in (x, y, found)))
     if not all(map(is_finite, (x, y, found))):
-        # An active pair meets what is not finite: there the kernel says what it is.
+        # An active pair meets an entry that is not finite: there the kernel's result stands.
         bad = active.to(x.dtype) @ (~y.isfinite()).to(x.dtype) > HALF
         bad = bad | (~x.isfinite() & reached) | (active & ~found.isfinite()).any(-1, keepdim=True)
         value = torch.where(bad, kernel(x, y, found), value)
@@ -146,7 +146,7 @@ def distances(call: Call) -> Any:
 
 
 def distances_within(call: Call) -> Any:
-    """Differentiate the distances of all pairs of rows of one matrix."""
+    """Differentiate the distances between all pairs of rows of one matrix."""
     cotangent, x, p, found = call.args
     if set(call.masks) != {0} or not is_partial(call.masks[0]):
         return unknown(call)

@@ -1,8 +1,8 @@
 """
-The derivative of logcumsumexp, which takes logarithms of the cotangent.
+The derivative of logcumsumexp, whose formula takes logarithms of the cotangent.
 
-Its formula sums exponentials of ``log |g| - result``. A cotangent that is absent is one whose
-logarithm is -inf, whatever the result is there: on the way, that stands in place of 0.
+The formula sums exponentials of ``log |g| - result``. The logarithm of an absent cotangent is -inf,
+even where the result is infinite; -inf takes the place of 0 on the way.
 """
 
 import math
@@ -16,7 +16,7 @@ from safeops.autodiff.torch._masks import is_partial, spread
 
 
 def logarithm(call: Call) -> Any:
-    """Take a logarithm, or add a coefficient to one; the formula ends with a sum of cotangents."""
+    """Take a logarithm, or add a coefficient to a logarithm; absent entries become -inf."""
     if len(call.masks) > 1:
         return RULES[call.name](call)
     (mask,) = call.masks.values()
@@ -28,12 +28,12 @@ def logarithm(call: Call) -> Any:
 
 
 def exponential(call: Call) -> Any:
-    """Go back from logarithms to cotangents."""
+    """Map logarithms back to cotangents."""
     return call.finish(call.masks[0], clean=True)
 
 
 def summed(call: Call) -> Any:
-    """Sum exponentials up: what is absent adds nothing to what comes after it."""
+    """Sum exponentials cumulatively: an absent entry adds nothing."""
     value, mask = call.run(), call.masks[0]
     if is_partial(mask):
         mask = spread(mask, value).to(torch.int64).cumsum(call.args[1]) > 0

@@ -10,19 +10,19 @@ from safeops.autodiff.torch._tags import Mask
 
 
 def tensors_of(tree: Any) -> list[Array]:
-    """Return the tensors in a tree of arguments or results."""
+    """Return the tensors in a nested structure of arguments or results."""
     return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
 def folded(active: Array) -> Mask:
-    """Return True for a mask that is so throughout; elsewhere than on a CPU it is not read."""
+    """Return True for a mask that is True everywhere; only masks on a CPU are read."""
     if active.device.type != "cpu" or not active.numel():
         return active
     every = active.all() if active.numel() < SMALL else active.view(torch.uint8).amin()
     return True if every else active
 
 
-SMALL = 4096  # entries: below, a call costs more than its work
+SMALL = 4096  # entries: below, the overhead of a call costs more than its work
 
 
 def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> Array:
@@ -34,7 +34,7 @@ def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> 
 
 
 def spread(active: Mask, x: Array) -> Array:
-    """Return a mask as a tensor in the shape of another."""
+    """Return a mask as a tensor of the shape of `x`."""
     if isinstance(active, bool):
         return torch.full((), active, device=x.device).expand(x.shape)
     return active.expand(x.shape)
@@ -48,7 +48,7 @@ def both(a: Mask, b: Mask) -> Mask:
 
 
 def either(a: Mask, b: Mask) -> Mask:
-    """Return where one of two masks is active."""
+    """Return where either of two masks is active."""
     if isinstance(a, bool) or isinstance(b, bool):
         first, second = (a, b) if isinstance(a, bool) else (b, a)
         return True if first is True else second
@@ -66,7 +66,7 @@ def cleaned(x: Array, active: Any) -> Array:
         return x
     if active is False:
         return x.zero_()
-    # By the bits: masked_fill_ and where take a branch an entry, 15 times slower on a CPU.
+    # By bits: masked_fill_ and where branch at each entry, which is 15 times slower on a CPU.
     dtype = INTEGERS.get(x.element_size())
     if dtype is None or x.numel() < SMALL or x.is_neg():
         return x.masked_fill_(~spread(active, x), 0)
@@ -80,5 +80,5 @@ def is_partial(active: Any) -> bool:
 
 
 def is_finite(x: Array) -> bool:
-    """Whether all is finite, by a sum, in which a NaN or an inf stays; it may also overflow."""
+    """Whether all entries are finite, told by their sum; False also if the sum overflows."""
     return bool(x.sum().isfinite())

@@ -1,4 +1,4 @@
-"""Contexts that stand between a program of PyTorch and the entries of autograd."""
+"""Modes that intercept calls of `torch.autograd`, to explain them or to mask them."""
 
 from collections.abc import Callable, Mapping
 from inspect import signature
@@ -13,7 +13,7 @@ from safeops.autodiff.torch._explain.passes import explained_if_possible
 from safeops.autodiff.torch._graph import leaves_of, listed, nodes_of
 from safeops.autodiff.torch._ranks import in_a_stage, tell_of_stage
 
-# The entries of autograd, and what their arguments are called in this package.
+# The entry points of autograd, and the names of their arguments in this package.
 ENTRIES: Mapping[Any, Mapping[str, str]] = {
     torch.Tensor.backward: {"self": "tensors", "gradient": "grad_tensors"},
     torch.autograd.backward: {},
@@ -23,7 +23,7 @@ IGNORED = ("grad_variables", "only_inputs")  # PyTorch ignores them too
 
 
 class Watch(RecordLines):
-    """Explain what the entries of autograd do that is not finite."""
+    """Explain each call of autograd whose gradients are not finite."""
 
     def __init__(self, on_report: Callable[[Report], None]) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Watch(RecordLines):
         if nonfinite:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
             report = explained_if_possible(outputs, seeds, leaves)
-            nonfinite = not report.ok  # else an earlier pass had accumulated it
+            nonfinite = not report.ok  # else the NaN is from an earlier pass
             if nonfinite:
                 self.on_report(report)
         self.passes.append(nonfinite)
@@ -59,7 +59,7 @@ class Watch(RecordLines):
 
 
 class Redirect(TorchFunctionMode):
-    """Send the entries of autograd to our own, which take arguments of the same names."""
+    """Redirect calls of autograd to masked functions with the same argument names."""
 
     def __init__(self, ours: Mapping[Any, Callable[..., Any]], on_unknown: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which node of autograd runs, and whose code: a formula, a hook, or a function of the user."""
+"""Which node of autograd runs, and who calls: its formula, a hook, or a function of the user."""
 
 import sys
 from pathlib import Path
@@ -11,14 +11,14 @@ from safeops._backends.torch.elementwise import FillingFunction
 
 
 def words(text: str) -> frozenset[str]:
-    """Return names, which read best in a row."""
+    """Return a set of names from a text."""
     return frozenset(text.split())
 
 
-# Nodes whose forward operation is a selection: in their formulas a 0 means "not used". The same
+# Nodes whose forward operation is a selection: a 0 in their formulas means "not used". The same
 # `where(cond, gradient, 0)` in the formula of a norm or of hardtanh is a convention about a slope,
-# and a number. A name that is missing here costs precision, and hides nothing.
-OURS = FillingFunction.__name__  # of all functions of ours that derive from it
+# and its 0 is a number. A name that is missing here makes fewer entries absent, and hides nothing.
+OURS = FillingFunction.__name__  # one name for all classes that derive from it
 SELECTIONS = words(
     f"""
     {OURS} Where MaskedFill MaskedScatter Maximum Minimum Fmax Fmin Amax Amin Aminmax Max Min Clamp
@@ -29,15 +29,15 @@ SELECTIONS = words(
 CLAMPS = frozenset(["Clamp", "ClampMin", "ClampMax"])
 # Selections that PyTorch writes as a product with a boolean tensor.
 BY_PRODUCT = words(f"{OURS} Amax Amin Aminmax Max Min Median Nanmedian Nansum NanToNum")
-# Nodes that return a literal 0 for what they overwrote. (A slice assignment is a CopySlices.)
+# Nodes that return a literal 0 for what they overwrote. (A slice assignment is a CopySlices node.)
 OVERWRITES = words("Fill Zero CopyBackwards torch::autograd::CopyBackwards")
 
 
 def node_name() -> tuple[Any, str]:
     """Return the running node of autograd, and the name of its forward operation."""
-    # There is no public way to ask which formula an operation belongs to.
+    # Private, as no public function tells to which formula an operation belongs.
     node = private.current_node()
-    if node is None or is_custom(node):  # of which a user chooses the name
+    if node is None or is_custom(node):  # its name is the user's choice
         return node, OURS if is_ours(node) else ""
     return node, stem_of(node.name())
 
@@ -54,41 +54,41 @@ def is_custom(node: Any) -> bool:
 
 
 def is_ours(node: Any) -> bool:
-    """Whether a node is that of a function of ours which leaves entries out."""
+    """Whether a node is of a safeops function that fills entries."""
     return is_custom(node) and issubclass(private.forward_class(node), FillingFunction)
 
 
 def in_a_hook(node: Any) -> bool:
     """
-    Whether an operation is called by Python code, and not by PyTorch's formula.
+    Whether Python code calls an operation, and not PyTorch's formula.
 
-    A hook runs while the node is current whose input it sees; what it does with zeros is a product.
+    A hook on the input of a node runs while that node is current; a zero in a hook is a number.
 
-    The Python stack tells. A `TorchFunctionMode` that counts calls does not: `torch.autograd.grad`
-    asks the modes by itself, and runs with the mode off, so that no hook reaches it (PyTorch 2.13).
-    Nor could it tell a hook from the backward method of our own functions.
+    The Python stack tells. A `TorchFunctionMode` that counts calls cannot: `torch.autograd.grad`
+    hands itself to the modes and runs with the mode off, so that no call in a hook reaches the mode
+    (PyTorch 2.13). Nor could a mode tell a hook from the backward method of a safeops function.
     """
     if is_custom(node):
         return is_ours(node) and not in_its_method()
     frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)
     while frame is not None and is_between(frame.f_code.co_filename):
         frame = frame.f_back
-    # A device has a thread of its own, where nothing is below the formula.
+    # On a device the engine has a thread of its own, whose stack ends at the formula.
     return frame is not None and frame.f_code.co_name != private.ENGINE
 
 
 def is_between(file: str) -> bool:
-    """Whether the code of a file runs between the engine and an operation."""
+    """Whether code of a file may run between the engine and an operation of a formula."""
     return file in OWN_FILES or file.startswith(OF_DTENSOR)
 
 
 def is_foreign(node: Any) -> bool:
-    """Whether an operation is not PyTorch's: a hook calls it, or a custom function."""
+    """Whether a hook or a custom function calls the running operation, not PyTorch's formula."""
     return (is_custom(node) and not is_ours(node)) or in_a_hook(node)
 
 
 def in_its_method() -> bool:
-    """Whether the backward method of a custom function calls an operation, and not a hook."""
+    """Whether the backward method of a custom function calls the operation, and not a hook."""
     frame: Any = sys._getframe()  # noqa: SLF001  (as above)
     while frame is not None and frame.f_code.co_name != private.ENGINE:
         if frame.f_code is APPLY:
@@ -98,11 +98,11 @@ def in_its_method() -> bool:
 
 
 APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the method
-# Between the engine and an operation there are these files and no other.
+# These files, and no other, run between the engine and an operation of a formula.
 HERE = Path(__file__).parent
 OURS_HERE = frozenset(map(str, {*HERE.rglob("*.py")} - {HERE / "__init__.py"}))
 OWN_FILES = OURS_HERE | private.files_of_calls() | {private.__file__}
-# And what DTensor does to run an operation on the part of a rank.
+# And the files of DTensor, which runs an operation on the part of a rank.
 COLLECTIVES = private.collectives().__file__
 OWN_FILES |= {COLLECTIVES}
 OF_DTENSOR = str(Path(COLLECTIVES).parent / "tensor")

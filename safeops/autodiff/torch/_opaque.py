@@ -1,4 +1,4 @@
-"""What a dispatch mode cannot see into: whose backward pass that is, and why."""
+"""Nodes and operations into which a dispatch mode cannot see, and why."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,13 +23,13 @@ SCRIPTED = (
 
 
 def is_script(node: Any) -> bool:
-    """Whether a node is a graph that TorchScript has compiled: from its second run on."""
+    """Whether a node is a graph compiled by TorchScript, as it is from the second run on."""
     return "DifferentiableGraph" in name_of(node)
 
 
 @contextmanager
 def scripts_told(nodes: Iterable[Any], on_unknown: str) -> Iterator[None]:
-    """Say it if a NaN comes out of what TorchScript has compiled."""
+    """Report a NaN that comes out of a graph of TorchScript."""
     hook = partial(tell_if_bad, on_unknown)
     handles = [node.register_hook(hook) for node in nodes if is_script(node)]
     try:
@@ -40,7 +40,7 @@ def scripts_told(nodes: Iterable[Any], on_unknown: str) -> Iterator[None]:
 
 
 def tell_if_bad(on_unknown: str, out: Any, into: Any) -> None:
-    """Say that a NaN may not be one; `out` and `into` are what a node hands on and what it gets."""
+    """Report a NaN in the outputs of a node; the signature is that of a hook."""
     del into
     with unseen():
         bad = any(x is not None and not_finite(x) is not None for x in out)
@@ -49,7 +49,7 @@ def tell_if_bad(on_unknown: str, out: Any, into: Any) -> None:
 
 
 def reason_unseen(func: Any, given: Any) -> str | None:
-    """Return why nobody knows which entries an operation uses; "" if it has no rule."""
+    """Return why the entries that an operation uses are unknown ("": no rule), or None."""
     tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
     if not all(is_dense(x) for x in tensors):
         return "sparse"

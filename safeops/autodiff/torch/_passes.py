@@ -1,4 +1,4 @@
-"""One masked backward pass of PyTorch: what is known before it, and what it leaves behind."""
+"""One masked backward pass of PyTorch: its masks before and after."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +23,8 @@ from safeops.autodiff.torch._ranks import (
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
 from safeops.autodiff.torch._tags import Tags
 
-# What of earlier gradients is active, for accumulation and for second derivatives. It holds its
-# storages weakly.
+# The masks of earlier gradients, for accumulation and for second derivatives. It holds storages
+# weakly.
 FORMER = Tags()
 
 
@@ -32,8 +32,8 @@ FORMER = Tags()
 def masking(
     nodes: Iterable[Any], cotangents: Any, on_unknown: str, *, create_graph: bool
 ) -> Iterator[Masking]:
-    """Context in which a backward pass is masked; what it leaves behind is kept."""
-    FORMER.forget_the_dead()
+    """Context in which a backward pass is masked; with `create_graph` its masks are kept."""
+    FORMER.forget_expired()
     mode = Masking(FORMER, on_unknown)
     for g in cotangents:
         if g is not None:
@@ -47,7 +47,7 @@ def masking(
 
 @contextmanager
 def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
-    """State that what custom functions return is active, also if it is made of constants."""
+    """Mark as active what custom functions return, also where they made it of constants."""
 
     def hook(out: Any, into: Any) -> None:
         del into
@@ -73,14 +73,14 @@ def mask_of_gradient(mode: Masking, x: Array, gradient: Any) -> Array:
 
 
 def mask_of_leaf(x: Array) -> Array | None:
-    """Return where this rank has reached a leaf; None if that is not known."""
+    """Return where this rank has reached a leaf; None if unknown."""
     if x.grad is None:
         return torch.zeros_like(x, dtype=torch.bool)
     gradient = local_of(x.grad)
     entry = FORMER.find(gradient)
     if entry is None:
         return None
-    if in_group() and not is_sharded(x):  # DDP has reduced the gradient since
+    if in_group() and not is_sharded(x):  # DDP has reduced the gradient after the pass
         return mask_here(x)
     mask = spread(FORMER.of_entry(replace(entry, former=True), gradient), gradient).clone()
     return whole_of(mask, x.grad)
@@ -90,9 +90,9 @@ def accumulates_finite(
     run: Callable[[], None], nodes: Sequence[Any], leaves: Sequence[Array]
 ) -> bool:
     """
-    Accumulate the ordinary gradients, and take them back if one is not finite.
+    Accumulate the ordinary gradients; if one is not finite, restore the earlier gradients.
 
-    One that is not there, of a leaf that the graph has of its own, is not known to be finite.
+    A missing gradient of a leaf that is in the graph counts as not finite.
     """
     require_one_rank(nodes)
     earlier = [leaf.grad for leaf in leaves]
@@ -115,7 +115,7 @@ def accumulates_finite(
 def gradients_of(
     grad: Callable[..., Any], value: Array, inputs: Any, *, lazy: bool, **how: Any
 ) -> tuple[Any, Any]:
-    """Return gradients and masks; of a value that nothing reaches, zeros, none of them active."""
+    """Return gradients and masks; for a value without a graph, zeros, none of them active."""
     if not value.requires_grad:
         zeros = [torch.zeros_like(x) for x in inputs]
         return zeros, [torch.zeros_like(x, dtype=torch.bool) for x in inputs]

@@ -1,4 +1,4 @@
-"""What a masked backward pass has to know of processes that share a gradient."""
+"""Masked backward passes in a process group, whose ranks reduce or exchange gradients."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,21 +19,21 @@ from safeops.autodiff.torch._nodes import words
 from safeops.autodiff.torch._sharded import is_sharded, local_of
 from safeops.autodiff.torch._tags import Tags, leaf_of, name_of
 
-# Of FSDP2, which moves a gradient on as soon as it is there; a group of one rank does so too.
+# The node of FSDP2 that moves a gradient away as soon as it is made, also in a group of one rank.
 MOVES_GRADIENTS = "RegisterPostBackwardFunctionBackward"
-# The nodes in which gradients of parameters are reduced, behind which nothing comes.
+# The nodes that reduce the gradient of a parameter; no formula runs after them.
 LAST = ("torch::autograd::AccumulateGrad", MOVES_GRADIENTS)
-# What this rank has reached of a leaf, in a process group.
+# Where this rank alone has reached a leaf, before the reduction over ranks.
 HERE: Any = WeakTensorKeyDictionary()
 
 
 def in_group() -> bool:
-    """Whether there is a process group, be it of one rank."""
+    """Whether there is a process group, even of one rank."""
     return bool(distributed.is_available() and distributed.is_initialized())
 
 
 def ranks() -> int:
-    """Return how many processes work together."""
+    """Return the number of processes in the group; 1 without a group."""
     return distributed.get_world_size() if in_group() else 1
 
 
@@ -44,16 +44,17 @@ def moves_gradients(nodes: Iterable[Any]) -> bool:
 
 def require_one_rank(nodes: Iterable[Any]) -> None:
     """
-    Refuse a decision by values where a pass has collectives, or hooks that use gradients up.
+    Raise RuntimeError if `lazy` cannot work: in a group of ranks, or where FSDP2 moves gradients.
 
-    The reducer of DDP takes part in the first pass after a forward one, and in no other: each rank
-    would keep what it has found alone. One that decides otherwise would wait for the others.
+    The reducer of DDP takes part in the first backward pass after a forward pass, and in no other:
+    the second pass of `lazy` would leave on each rank its own gradient. And a rank that needs no
+    second pass, while others start one, leaves these waiting.
     """
     reason = ""
     if ranks() > 1:
         reason = (
-            f"one of {ranks()} ranks, which may decide differently, and of which the second pass "
-            "would not be reduced"
+            f"one of {ranks()} ranks, which may decide differently, and whose second pass would "
+            "not be reduced"
         )
     elif moves_gradients(nodes):
         reason = "parameters of FSDP2, which moves gradients away during the pass"
@@ -66,30 +67,30 @@ WAY_OUT = "pass lazy=False, whose one pass is right on all ranks"
 
 
 def require_gradients(leaves: Sequence[Array]) -> None:
-    """Raise RuntimeError if what is decided by, the gradients, has been taken away."""
+    """Raise RuntimeError if a gradient is gone that `lazy` needs for its decision."""
     gone = [leaf for leaf in leaves if leaf.grad is None]
     hooked = any(private.gradient_hooks(leaf) for leaf in gone)
     if gone and (hooked or in_group() or len(gone) == len(leaves)):
         msg = (
             f"expected gradients to decide by, got {len(gone)} of {len(leaves)} leaves without: a "
-            f"hook or a wrapper has used them up, and a second pass would do so again; {WAY_OUT}"
+            f"hook or a wrapper has moved them, and a second pass would move them again; {WAY_OUT}"
         )
         raise RuntimeError(msg)
 
 
 def require_kept_gradients(leaves: Iterable[Array]) -> None:
-    """Raise RuntimeError where a leaf had a gradient whose mask is no longer known."""
+    """Raise RuntimeError where FSDP2 has moved the gradient of a leaf, so that its mask is lost."""
     if any(leaf.grad is None and leaf in HERE and HERE[leaf] is not None for leaf in leaves):
         msg = (
-            "expected gradients that stay on their leaves, got some that were moved away, as FSDP2 "
-            "does, which has no masks; they are in place, and return_mask=False asks for no more"
+            "expected gradients that stay on their leaves, got some that FSDP2 moved away, without "
+            "their masks; the gradients are in place: pass return_mask=False to get no masks"
         )
         raise RuntimeError(msg)
 
 
 @contextmanager
 def noted_here(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
-    """Note what this rank reaches of each leaf, before that is reduced over ranks."""
+    """Record where this rank reaches each leaf, before its gradient is reduced over ranks."""
     if not in_group():
         yield
         return
@@ -107,7 +108,7 @@ def noted_here(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
 
 
 def note(leaf: Array, tags: Tags, cotangents: Sequence[Any]) -> None:
-    """Note what is active in the cotangent of a leaf, beside what an earlier pass has reached."""
+    """Add the active entries of a leaf's cotangent to those of earlier passes."""
     (cotangent,) = map(local_of, cotangents)
     if cotangent is None or is_sharded(leaf):
         return
@@ -123,7 +124,7 @@ def mask_here(leaf: Array) -> Array | None:
 
 
 def union_over(group: Any, mask: Array | None, like: Array) -> Array | None:
-    """Return where a mask is active on one of the ranks; None if none of them has a mask."""
+    """Return where a mask is active on any rank; None if no rank has a mask."""
     known = torch.full((1,), mask is not None, dtype=torch.uint8, device=like.device)
     here = like.new_zeros(like.shape, dtype=torch.uint8) if mask is None else mask.to(torch.uint8)
     every = torch.cat((here.reshape(-1), known))
@@ -133,15 +134,15 @@ def union_over(group: Any, mask: Array | None, like: Array) -> Array | None:
 
 def reduced(call: Call) -> Any:
     """
-    Exchange gradients in place: all that comes back counts as active.
+    Reduce gradients between ranks, in place: all of the result counts as active.
 
-    What is absent here may be a number on another rank. An error on this rank alone would leave the
-    others waiting: there is none, whatever `on_unknown` says.
+    An entry that is absent on this rank may be a number on another. ``on_unknown="error"`` warns
+    only: an exception on one rank would leave the others waiting.
     """
     value = call.run()
     if call.name in SENDS:
         return value
-    for x in tensors_of(call.args[0]):  # their schemas do not say what they write into (2.13)
+    for x in tensors_of(call.args[0]):  # the schemas do not tell that these are written (2.13)
         call.mode.state(x, active=True)
     node = private.current_node()
     last = node is None or name_of(node) in LAST
@@ -151,7 +152,7 @@ def reduced(call: Call) -> Any:
 
 
 def tell_once(call: Call) -> None:
-    """Say that absent entries went to another rank, where they are zeros."""
+    """Report once for each operation that absent entries go to other ranks as zeros."""
     if call.name in call.mode.reported:
         return
     call.mode.reported.add(call.name)
@@ -163,7 +164,7 @@ def tell_once(call: Call) -> None:
 
 
 def in_a_stage() -> bool:
-    """Whether a pipeline schedule calls; it sends zeros to the stage before as numbers."""
+    """Whether a pipeline schedule calls, which sends absent entries to another stage as zeros."""
     if not in_group():
         return False
     frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)
@@ -175,16 +176,16 @@ def in_a_stage() -> bool:
 
 
 def tell_of_stage(on_unknown: str) -> None:
-    """Say that masks end where a stage of a pipeline does; an error would leave others waiting."""
+    """Report that masks end at a stage; an exception would leave the other stages waiting."""
     msg = (
-        "masks end where a stage of a pipeline does: what is absent is sent as zeros to the stage "
-        "before, and a NaN may stay there that nothing selected; use safe operations in it"
+        "masks end at the boundary of a pipeline stage: absent entries are sent as zeros to the "
+        "stage before, where a NaN may stay that nothing selected; use safe operations in it"
     )
     tell(msg, "warn" if on_unknown == "error" else on_unknown)
 
 
 def exchanged(call: Call) -> Any:
-    """Exchange entries between the parts of a DTensor, and their masks likewise, on all ranks."""
+    """Exchange entries between the parts of a DTensor, and their masks in the same way."""
     if call.name not in EXCHANGES or 0 not in call.masks:
         return unknown(call)
     value = call.run()

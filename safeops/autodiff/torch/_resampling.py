@@ -1,4 +1,4 @@
-"""Resampling: which entries of an image a resampled one reads, those with weight 0 included."""
+"""Resampling of images: a pixel that is read is active, even with weight 0."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -11,7 +11,8 @@ from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, aten, unknown
 from safeops.autodiff.torch._masks import any_over, is_finite, spread
 
-# Along one axis: the operation, and which neighbours it reads too of an entry with all the weight.
+# For each kind of resampling along one axis: its operation, and at which distances from the pixels
+# with weights it may read pixels with weight 0.
 KINDS: dict[str, tuple[Callable[..., Array], tuple[int, ...]]] = {
     "linear": (aten.upsample_linear1d, (1,)),
     "bicubic": (aten.upsample_bicubic2d, (-1, 1, 2)),
@@ -29,12 +30,12 @@ KIND = {
 
 
 def resampled(call: Call) -> Any:
-    """Send cotangents to all that was read: axis by axis, as the weights are products."""
+    """Make all pixels active that were read: axis by axis, as weights are products over axes."""
     cotangent, _, size, corners, *given = call.args
     if 0 not in call.masks:
         return unknown(call)
     scales = given + [None] * (len(size) - 2 - len(given))
-    dtype = torch.promote_types(cotangent.dtype, torch.float32)  # in which a kernel finds places
+    dtype = torch.promote_types(cotangent.dtype, torch.float32)  # the kernel's dtype of positions
     active = spread(call.masks[0], cotangent).to(dtype)
     for axis in range(2, len(size)):
         old, new = size[axis], cotangent.shape[axis]
@@ -45,7 +46,7 @@ def resampled(call: Call) -> Any:
 
 @lru_cache(maxsize=64)
 def read(kind: str, old: int, new: int, corners: Any, scale: Any, dtype: Any) -> Array:
-    """Return which of the old entries of an axis each new one reads, as numbers."""
+    """Return a mask (new, old) along one axis: which old pixels each new pixel reads."""
     resample, neighbours = KINDS[kind]
     if kind == "linear":
         weights = resample(torch.eye(old, dtype=dtype)[None], [new], corners, scale)[0].T
@@ -63,18 +64,18 @@ def read(kind: str, old: int, new: int, corners: Any, scale: Any, dtype: Any) ->
     return reads
 
 
-NEAREST, CUBIC = 1, 2  # how a grid is read; 0 is linear
+NEAREST, CUBIC = 1, 2  # interpolation modes of grid_sample; 0 is linear
 
 
 def sampled(call: Call) -> Any:
-    """Differentiate the sampling of a grid: what no active place reads is absent, NaN or not."""
+    """Differentiate grid_sample: a pixel that no active point reads is absent, even a NaN."""
     cotangent, x, grid, *how, wanted = call.args
     if set(call.masks) != {0}:
         return unknown(call)
     active = spread(call.masks[0], cotangent)
     reached = any_over(active, (1,))[..., None]
     if not is_finite(grid):
-        # A kernel reads memory at an index that it makes of a NaN (PyTorch 2.13).
+        # From a NaN the kernel makes an index out of range, and reads memory there (PyTorch 2.13).
         grid = torch.where(reached, grid, 0)
         if not is_finite(grid):
             return unknown(call)
@@ -86,20 +87,20 @@ def sampled(call: Call) -> Any:
         holes = ~used.isfinite()
         found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
         if wanted[1] and holes.any():
-            # An active place reads what is not finite: there the kernel says what it is.
+            # An active point reads a pixel that is not finite: there the kernel's result stands.
             hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
             whole = call.func(cotangent, used, grid, *how, wanted)[1]
             found[1] = torch.where(hit, whole, found[1])
     for value, mask in zip(found, (reads, reached), strict=True):
-        call.mode.state(value, mask)  # there is none for what nobody asked for
+        call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return tuple(found)
 
 
 def pixels_read(call: Call, active: Array, grid: Array) -> Array:
-    """Return which pixels active places read, those with weight 0 included, and perhaps more."""
+    """Return a mask, maybe too large, of the pixels that active points read, even with weight 0."""
     cotangent, x, _, *how, _ = call.args
     inner = tuple(range(2, x.dim()))
-    if how[0] == CUBIC:  # whose weights are negative too
+    if how[0] == CUBIC:  # some weights are negative, and sums of weights may cancel
         return any_over(active, inner, keepdim=True).expand(x.shape)
     ones = active.to(cotangent.dtype)
     weights, _ = call.func(ones, torch.zeros_like(x), grid, *how, [True, False])
@@ -112,7 +113,7 @@ def pixels_read(call: Call, active: Array, grid: Array) -> Array:
 
 
 def reads_one_of(call: Call, pixels: Array, grid: Array) -> Array:
-    """Return which places read one of some pixels, and perhaps more places."""
+    """Return a mask, perhaps too large, of the points that read any of the given pixels."""
     cotangent, x, _, *how, _ = call.args
     inner = tuple(range(2, x.dim()))
     if how[0] == CUBIC:
@@ -127,7 +128,7 @@ def reads_one_of(call: Call, pixels: Array, grid: Array) -> Array:
 
 
 def edges(x: Array, grid: Array, corners: bool) -> Iterator[tuple[int, Array]]:  # noqa: FBT001  (an option of the kernel)
-    """Give, for each axis, where a place is a whole pixel before the first, which it reads too."""
+    """Yield, for each axis, the points one pixel before the first pixel, which they read too."""
     for i in range(grid.shape[-1]):
         axis = x.dim() - 1 - i
         place, size = grid[:, None, ..., i] + 1, x.shape[axis]
@@ -135,11 +136,11 @@ def edges(x: Array, grid: Array, corners: bool) -> Iterator[tuple[int, Array]]: 
         yield axis, (pixel + 1).abs() < NEAR
 
 
-NEAR = 0.05  # pixels, beside which the rounding of a half is small
+NEAR = 0.05  # pixels: far more than the rounding of a float16 position
 
 
 def neighbours(pixels: Array, step: int) -> Array:
-    """Return pixels, and the next ones along each axis: of a place between, both are read."""
+    """Return pixels and their next neighbours along each axis: a point between two reads both."""
     for axis in range(2, pixels.dim()):
         length = pixels.shape[axis] - 1
         start, end = max(step, 0), max(-step, 0)

@@ -1,4 +1,4 @@
-"""The rules: what is active in the result of each class of operations."""
+"""The rules: which entries of a result are active, for each class of operations."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from safeops.autodiff.torch._tags import Mask, is_number
 
 
 def scale(call: Call) -> Any:
-    """Multiply each entry by a coefficient: what is absent stays so, whatever the coefficient."""
+    """Multiply each entry by a coefficient: absent stays absent, whatever the coefficient."""
     factors = LINEAR_IN.get(call.name.removesuffix("_"), (0,))
     used = [call.masks[i] for i in factors if i in call.masks]
     if not used:
@@ -33,14 +33,14 @@ def scale(call: Call) -> Any:
 
 
 def chosen(call: Call, which: Array) -> Mask:
-    """Return what a selection that is written as a product selects; there is none in a NaN."""
-    if call.name == "div":  # by the number of ties: none of them means NaN
+    """Return the mask of a selection that PyTorch writes as a product; all True where NaN wins."""
+    if call.name == "div":  # by the number of ties, 0 where the result is NaN
         call.mode.empty = (call.node, which == 0)
         return True
     if which.dtype is not torch.bool:
         return True
     node, empty = call.mode.empty
-    # A copy, for a program may write into its own condition.
+    # A copy: the program may write into its own condition.
     return which | empty if node is call.node and node is not None else which.clone()
 
 
@@ -58,12 +58,12 @@ def add(call: Call) -> Any:
 
 
 def same(call: Call) -> Any:
-    """Map each entry to itself, linearly."""
+    """Map each entry to itself, or linearly to another value."""
     return call.finish(call.masks[0]) if 0 in call.masks else unknown(call)
 
 
 def copy(call: Call) -> Any:
-    """Write over a tensor; what a formula wrote is a number when the node of a view takes it."""
+    """Copy into a tensor; in an in-place write into a view a literal 0 becomes a number."""
     active = call.masks.get(1, True) if call.node_name == COPY_SLICES else call.active(1)
     if not isinstance(active, bool):
         active = active.expand(call.args[0].shape)
@@ -71,13 +71,13 @@ def copy(call: Call) -> Any:
 
 
 def zero(call: Call) -> Any:
-    """Write 0 over what a slice assignment has replaced, or, in a hook, over a cotangent."""
+    """Write 0 over what an assignment has replaced (absent), or over a cotangent in a hook (0)."""
     replaced = call.selects(frozenset([COPY_SLICES]))
     return call.finish(call.active(0) if not replaced else False)
 
 
 def select(call: Call) -> Any:
-    """Select by a condition; a 0 that is selected is absent if the forward operation selects."""
+    """Select by a condition; a literal 0 is absent if the forward operation is a selection."""
     cond, x, y = call.args
     masks = [call.masks.get(i, None) for i in (1, 2)]
     gated = call.selects()
@@ -94,12 +94,12 @@ def select(call: Call) -> Any:
 
 
 def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
-    """Return where a selection of two operands is active."""
+    """Return which entries of a selection of two operands are active."""
     shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
     cond = cond.expand(shape)
     first, second = masks
     if first is True and second is False:
-        return cond.clone()  # the program may write into its own
+        return cond.clone()  # a copy, as above
     if first is False and second is True:
         return ~cond
     return torch.where(cond, spread(first, cond), spread(second, cond))
@@ -113,7 +113,7 @@ def is_zero(call: Call, x: Any) -> bool:
 
 
 def nan_of(call: Call, like: Array) -> Array:
-    """Return where what a clamp compares is NaN: its slope of 0 is a convention there."""
+    """Return where a clamp compares NaN: its slope of 0 there is a convention, so a number."""
     node, compared = call.mode.compared
     if node is not call.node:
         return torch.ones_like(like)
@@ -124,7 +124,7 @@ def nan_of(call: Call, like: Array) -> Array:
 
 
 def fill(call: Call) -> Any:
-    """Fill entries with a number; with 0 they are absent if the forward operation selects."""
+    """Fill entries with a number; a 0 is absent if the forward operation is a selection."""
     number = call.args[-1]
     is_cotangent = isinstance(number, torch.Tensor) and len(call.args) - 1 in call.masks
     zero = not is_cotangent and bool(number == 0)
@@ -134,7 +134,7 @@ def fill(call: Call) -> Any:
     mask = spread(call.active(0), base).clone()
     where = call.args[1:-1]
     new = spread(call.masks[len(call.args) - 1], number) if is_cotangent else not zero
-    # The overload that takes a tensor is the functional one of the same packet.
+    # The packet has a functional overload for a tensor as the value.
     marked = getattr(aten, call.name.removesuffix("_"))(mask, *where, new)
     return call.finish(marked)
 
@@ -154,13 +154,13 @@ def total(call: Call) -> Any:
 
 
 def transport(call: Call) -> Any:
-    """Move entries and add them up: the same operation on the masks, as numbers."""
+    """Move entries, and add those that meet: the same operation on the masks, as numbers."""
     name = call.name.removesuffix("_")
     places = entries_of(name, call.args)
     if name in FILLS_NOTHING and all(call.masks.get(i) is True for i in places):
         return call.finish(active=True)
     args = list(call.args)
-    if name in ("slice_backward", "select_backward"):  # they take masks as they are
+    if name in ("slice_backward", "select_backward"):  # these run on bool
         return call.finish(call.func(spread(call.active(0), args[0]), *args[1:]))
     for i in places:
         if isinstance(args[i], torch.Tensor):
@@ -170,7 +170,7 @@ def transport(call: Call) -> Any:
         else:  # a number that is filled in
             args[i] = int(args[i] != 0 or not call.selects())
     if call.name in ("nll_loss_backward", "nll_loss2d_backward"):
-        args[3], args[6] = None, torch.ones_like(args[6])  # weights are no part of the path
+        args[3], args[6] = None, torch.ones_like(args[6])  # a weight of 0 keeps its entry active
     if call.name.endswith("_"):
         args[0] = args[0].clone()
     active = call.func(*args, **call.kwargs) != 0
@@ -180,7 +180,7 @@ def transport(call: Call) -> Any:
 
 
 def filled(call: Call, masks: list[Any], places: tuple[int, ...]) -> Array:
-    """Return where an operation writes zeros around the entries: in a custom function, numbers."""
+    """Return where an operation writes zeros around its entries, numbers in a custom function."""
     args = list(masks)
     for i in places:
         if isinstance(args[i], torch.Tensor):  # and not a number that is filled in
@@ -189,7 +189,7 @@ def filled(call: Call, masks: list[Any], places: tuple[int, ...]) -> Array:
 
 
 def entries_of(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return which arguments hold entries: the numbers, but only the cotangent in a derivative."""
+    """Return the positions of the arguments with entries; in a derivative, of the cotangent."""
     listed = ENTRIES.get(name, (0,))
     if name.endswith("_backward"):
         return listed
@@ -198,12 +198,12 @@ def entries_of(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def triangle(call: Call) -> Any:
-    """Take a triangle: a selection in the formula of the same operation, else a product."""
+    """Take a triangle: a selection in the formula of tril or triu, else a product with 0 and 1."""
     return transport(call) if call.selects() else call.finish(call.active(0))
 
 
 def batched(call: Call) -> Any:
-    """Solve equations: dense within a matrix, one matrix of a batch apart from the others."""
+    """Solve equations: dense within a matrix; the matrices of a batch are independent."""
     i = BATCHED_IN[call.name]
     if i not in call.masks:
         return unknown(call)
@@ -214,7 +214,7 @@ def batched(call: Call) -> Any:
 
 
 def matrix_exponential(call: Call) -> Any:
-    """Differentiate an exponential, of matrices with the cotangent in a corner."""
+    """Differentiate a matrix exponential, whose formula puts the cotangent in a corner block."""
     active = call.masks[0]
     if not call.selects(frozenset(["LinalgMatrixExp"])):
         return unknown(call)
@@ -225,7 +225,7 @@ def matrix_exponential(call: Call) -> Any:
 
 
 def spectral(call: Call) -> Any:
-    """Transform along axes: dense along them, the rest apart."""
+    """Transform along axes: dense along these, independent along the others."""
     active = call.masks.get(0, True)
     if isinstance(active, torch.Tensor):
         active = any_over(active, tuple(call.args[1]), keepdim=True)
@@ -234,10 +234,10 @@ def spectral(call: Call) -> Any:
 
 def normalized(call: Call) -> Any:
     """
-    Differentiate a softmax: dense within a row, one row apart from the others.
+    Differentiate a softmax: dense within a row; rows are independent.
 
-    A NaN in the result of a softmax is a row of NaN, so that no coefficient of an active row meets
-    absent entries only.
+    A softmax with a NaN is NaN in the whole row, so that a NaN coefficient never meets absent
+    entries alone in an active row.
     """
     if 0 not in call.masks or len(call.masks) > 1:
         return decompose(call)
@@ -255,7 +255,7 @@ def _entries(call: Call, x: Array) -> Array:
 
 
 def layer_norm_backward(call: Call) -> Any:
-    """Differentiate a layer norm, by its parts if a row with active entries has a NaN."""
+    """Differentiate a layer norm; by its parts if an active row has a NaN."""
     cotangent, x, shape, mean, rstd, *weights, wanted = call.args
     if set(call.masks) != {0} or not is_partial(call.masks[0]):
         return decompose(call)
@@ -268,11 +268,11 @@ def layer_norm_backward(call: Call) -> Any:
         return decompose(call)
     values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
     for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
-        call.mode.state(value, mask)  # there is none for what nobody asked for
+        call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return values
 
 
-# Which arguments an operation is linear in, and which hold entries; (0,) if it is not here.
+# The positions of the factors of a product; of the cotangent; of the entries. (0,) if not listed.
 LINEAR_IN = {"mul": (0, 1)}
 BATCHED_IN = {
     "linalg_solve_triangular": 1,
@@ -296,7 +296,7 @@ ENTRIES = {
     "diagonal_scatter": (0, 1),
     "as_strided_scatter": (0, 1),
 }
-# Operations whose result has no entry but those of the argument.
+# Operations whose results have only entries of their arguments.
 FILLS_NOTHING = words(
     """
     index _unsafe_index gather index_select take flip roll repeat cat stack cumsum view_copy

@@ -1,4 +1,4 @@
-"""DTensors: the part of a tensor on this rank, which has tags of its own, and back."""
+"""DTensors: from a DTensor to the tensor on this rank, which has the tags, and back."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ FakeTensor: Any = private.fake_tensor()
 
 
 def is_sharded(x: Any) -> bool:
-    """Whether this is a DTensor; the module of that is imported by who makes one."""
+    """Whether `x` is a DTensor; told by name, as the import of DTensor is slow."""
     return type(x).__name__ == "DTensor" and hasattr(x, "placements")
 
 
 def is_wrapped(types: Any) -> bool:
-    """Whether operations on these types come again, with the tensors that they wrap."""
+    """Whether these types wrap tensors on which the same operation is dispatched again."""
     return any(t.__name__ == "DTensor" or issubclass(t, AsyncCollectiveTensor) for t in types)
 
 
 def is_shape_alone(types: Any) -> bool:
-    """Whether DTensor asks for the shape of a result, beside the result itself."""
+    """Whether DTensor only infers the shape of a result, on fake tensors."""
     return any(issubclass(t, FakeTensor) for t in types)
 
 
 def local_of(x: Any) -> Any:
-    """Return the part of a DTensor on this rank, any other tensor as it is."""
+    """Return the tensor of a DTensor on this rank; any other tensor as it is."""
     if is_sharded(x):
         x = private.local_tensor(x)
     return x.trigger_wait() if isinstance(x, AsyncCollectiveTensor) else x
@@ -35,9 +35,9 @@ def local_of(x: Any) -> Any:
 
 def whole_of(mask: Array, x: Array) -> Array:
     """
-    Return the mask of this rank's part of a tensor as that of the tensor.
+    Return the mask of this rank's part as the mask of the whole tensor.
 
-    Of a sum that is still to be taken over ranks, what one of them reached is active.
+    Where a sum over ranks is pending, an entry is active if it is active on any rank.
     """
     if not is_sharded(x):
         return mask

@@ -1,4 +1,4 @@
-"""Products of matrices of which one is sparse: what that does not hold is absent."""
+"""Products with a sparse matrix: an entry that it does not store reaches nothing."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def sparse_matrix(call: Call) -> Any:
     known = stored(sparse)
     value = multiply(torch.where(known.isfinite(), known, 0), dense)
     if not is_finite(known):
-        # An active entry meets what is not finite: there the product says what it is.
+        # An active entry meets one that is not finite: there the IEEE product stands.
         hit = met_by(multiply, (~known.isfinite()).to(known.dtype), ones)
         value = torch.where(hit, call.run(), value)
     call.mode.state(value, met_by(multiply, torch.ones_like(known), ones))
@@ -36,12 +36,12 @@ def sparse_matrix(call: Call) -> Any:
 
 
 def stored(x: Array) -> Array:
-    """Return the numbers that a sparse tensor holds."""
+    """Return the stored values of a sparse tensor."""
     return private.stored_values(x) if x.layout is torch.sparse_coo else x.values()
 
 
 def with_stored(x: Array, numbers: Array) -> Array:
-    """Return a sparse tensor that holds other numbers at the same places."""
+    """Return a sparse tensor with other values at the same indices."""
     x = x.detach().clone()
     stored(x).copy_(numbers)
     return x

@@ -36,7 +36,7 @@ OWN_PARTS |= {
     "_trilinear": trilinear,
 }
 
-# What is not here is unknown.
+# An operation that is not listed is unknown.
 CLASSES: dict[Callable[[Call], Any], str] = {
     rules.same: "neg clone _to_copy conj_physical _conj_physical lift_fresh alias_copy",
     rules.copy: "copy",

@@ -1,8 +1,8 @@
 """
-What of each cotangent is active, by the storage that it lives in.
+The active entries of each cotangent, by its storage.
 
-A table by tensor goes stale: a view, an in-place write through an alias, or the one tensor that
-autograd makes of a slice and its base are other tensors of the same memory. A table by storage
+A table by tensor would go stale: a view, an alias that is written through, or the one tensor that
+autograd makes of a slice and its base is another tensor on the same memory. A table by storage
 needs no rule for any of them.
 """
 
@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from safeops._backends.torch import private
 from safeops._typing import Array
 
-# True: all entries are active, and there is nothing to do. None: this is no cotangent.
+# True: all entries are active. None (in signatures): the tensor is no cotangent.
 Mask: TypeAlias = bool | Array
 
 
@@ -28,14 +28,15 @@ class Entry:
     itemsize: int
     # The node whose formula wrote these zeros; they are absent inside that formula only.
     literal_of: Any = None
-    # A cotangent of an earlier backward pass: now a coefficient, with absent entries.
+    # Whether it is from an earlier backward pass: then it is a coefficient with absent entries.
     former: bool = False
-    # The gradient of a leaf, to accumulate into. Elsewhere it is data, and its zeros are numbers.
+    # Whether it is the gradient of a leaf. It has a mask only while the engine accumulates into it;
+    # elsewhere it is data, and its zeros are numbers.
     accumulated: bool = False
 
 
 class Tags:
-    """A table from storages to what of them is active."""
+    """A table from storages to their active entries."""
 
     def __init__(self, former: "Tags | None" = None) -> None:
         self.entries: dict[int, Entry] = {}
@@ -64,12 +65,12 @@ class Tags:
         """Return what an entry states about a tensor."""
         active = entry.active
         if entry.former and active is not True:
-            # Someone may have written into it since.
+            # The program may have written into it since: what is not 0 is a number.
             return (x != 0) if active is False else in_shape(active, entry.itemsize, x) | (x != 0)
         return active if isinstance(active, bool) else in_shape(active, entry.itemsize, x)
 
     def write(self, x: Array, active: Mask) -> None:
-        """State what is active in a tensor; other parts of its storage keep what they had."""
+        """State what is active in a tensor; the rest of its storage keeps its state."""
         if not is_plain(x):
             return
         storage = x.untyped_storage()
@@ -88,7 +89,7 @@ class Tags:
         self._put(storage, flat, size)
 
     def _flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
-        """Return a copy of what was stated about a storage: everything counts as active else."""
+        """Return a copy of the mask of a storage; without one all entries count as active."""
         if earlier is None or earlier.active is True:
             return True
         if isinstance(earlier.active, bool):
@@ -97,10 +98,10 @@ class Tags:
 
     def _put(self, storage: Any, active: Mask, size: int, node: Any = None) -> None:
         weak = StorageWeakRef(storage)
-        # As long as the weak reference is held no other storage gets this address.
+        # While this weak reference is held no other storage gets the same address.
         self.entries[weak.cdata] = Entry(weak, active, size, node)
         if len(self.entries) > self._limit:
-            self.forget_the_dead()
+            self.forget_expired()
             self._limit = 2 * len(self.entries) + 64
 
     def write_literal(self, x: Array, node: Any) -> None:
@@ -112,7 +113,7 @@ class Tags:
         """Forget a storage."""
         self.entries.pop(private.storage_id(x.untyped_storage()), None)
 
-    def forget_the_dead(self) -> None:
+    def forget_expired(self) -> None:
         """Forget storages that nobody holds."""
         entries = list(self.entries.items())  # other threads may write
         dead = [key for key, entry in entries if entry.alive.expired()]
@@ -121,14 +122,14 @@ class Tags:
 
     def keep(self, other: "Tags", *, partial: bool) -> None:
         """Take over the entries of another table, those with absent entries only if `partial`."""
-        self.forget_the_dead()
+        self.forget_expired()
         for key, entry in other.entries.items():
             known = entry.literal_of is None and not entry.alive.expired()
             if known and not (partial and entry.active is True):
                 self.entries[key] = entry
 
     def keep_gradient(self, other: "Tags", x: Array, *, has_graph: bool) -> None:
-        """Take over the entry of a gradient; without one all of it counts as active."""
+        """Take over the entry of a gradient; without an entry all of it counts as active."""
         if not is_plain(x):
             return
         entry = other.find(x)
@@ -141,13 +142,13 @@ class Tags:
 
 
 def is_accumulating() -> bool:
-    """Whether the engine adds to the gradient of a leaf."""
+    """Whether the engine is accumulating into a leaf."""
     node = private.current_node()
     return node is not None and name_of(node) == "torch::autograd::AccumulateGrad"
 
 
 def name_of(node: Any) -> str:
-    """Return the name of a node, which a custom function may have hidden under its `ctx.name`."""
+    """Return the name of a node, also where a custom function has an attribute `ctx.name`."""
     return str(type(node).name(node))
 
 
@@ -168,20 +169,20 @@ def is_plain(x: Array) -> bool:
 
 
 def flattened(active: Array, shape: Any) -> Array:
-    """Return a mask as the start of a storage, which `as_strided` counts from."""
+    """Return a mask in the order of memory, from offset 0, as `as_strided` needs it."""
     active = active if active.shape == shape else active.expand(shape)
     whole = active.is_contiguous() and active.storage_offset() == 0
     return active if whole else active.clone(memory_format=torch.contiguous_format)
 
 
 def in_shape(flat: Array, itemsize: int, x: Array) -> Array:
-    """Return the entries of a flat mask that belong to a tensor, as a view if they are as large."""
+    """Return the part of a flat mask for a tensor; a view if the item sizes are equal."""
     flat = regrained(flat, itemsize, x.element_size())
     return flat.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
 def regrained(flat: Array, old: int, new: int) -> Array:
-    """Return a mask for entries of another size: a complex number is seen as two real ones."""
+    """Return a mask for another item size: a complex number may be viewed as two real ones."""
     if old == new:
         return flat
     if old > new:

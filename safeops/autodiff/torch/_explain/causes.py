@@ -44,7 +44,7 @@ class Causes:
         return not (by_entry and (bad & ~record.bad).any())
 
     def heads(self, nodes: Sequence[Any]) -> Iterator[Any]:
-        """Give the nodes that get a finding."""
+        """Yield the nodes that get a finding."""
         followers = {id(node) for group in self.later.values() for node in group}
         yield from (node for node in nodes if node in self.met and id(node) not in followers)
 

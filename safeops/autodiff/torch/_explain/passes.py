@@ -50,7 +50,7 @@ def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
     if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
         msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
         raise RuntimeError(msg)
-    FORMER.forget_the_dead()
+    FORMER.forget_expired()
     seeds = cotangents_of(outputs, grad_tensors)
     leaves = leaves_of(nodes) if leaves is None else leaves
     return report_of(Graph(nodes), outputs, leaves, seeds, FORMER)

@@ -101,7 +101,7 @@ class PassPair:
     masked: Pass
 
     def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
-        """Give what the value itself became NaN by."""
+        """Yield what the value itself became NaN by."""
         infinite = self.makers(lambda record: record.first)
         # A NaN of infinities that were given, such as inf - inf.
         after = self.graph.above([node for node, *_ in infinite])
@@ -148,7 +148,7 @@ class PassPair:
         return None
 
     def backward(self, *, value_is_bad: bool) -> Iterator[Finding]:
-        """Give the formulas in which a gradient stops being finite."""
+        """Yield the formulas in which a gradient stops being finite."""
         origins = ((n, self.origin(n, value_is_bad=value_is_bad)) for n in self.masked.on_path)
         begun = {n: new for n, new in origins if new is not None}
         # Below what nobody sees into, nobody knows whether an entry is used.
@@ -226,7 +226,7 @@ class PassPair:
         )
 
     def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
-        """Give what is known to be there and was not found."""
+        """Yield what is known to be there and was not found."""
         kinds = {f.kind for f in findings}
         if any(map(is_bad, outputs)) and "FORWARD" not in kinds:
             yield Finding("FORWARD", "", what=what_of(next(filter(is_bad, outputs))))
