@@ -1,1 +1,1 @@
-"""What the reports of the frameworks share; nothing here knows a framework but by name."""
+"""What the reports of all frameworks share; it knows frameworks by name only."""

@@ -1,4 +1,4 @@
-"""Whether what a line computes decides which of its entries a later line drops."""
+"""Dataflow in the user's program: whether the value of a line decides what a later line drops."""
 
 import ast
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
 def decides(page: Page, node: ast.expr, selection: str, at: Location | None) -> bool | None:
-    """Whether an expression decides what a selection of its entries drops; None if unknown."""
+    """Whether an expression decides which of its entries a selection drops; None if unknown."""
     if selection in BY_VALUE:
         return True
     choices = [] if at is None else list(choices_at(page, at))
@@ -27,7 +27,7 @@ def decides(page: Page, node: ast.expr, selection: str, at: Location | None) -> 
 
 
 def names_from(page: Page, node: ast.expr, choice: ast.expr) -> set[str] | None:
-    """Return the names that an expression goes into before a choice; None if nobody knows."""
+    """Return the names that depend on an expression before a choice; None if unknown."""
     statement, scope = statement_of(page, node), scope_of(page, node)
     if statement is statement_of(page, choice):
         return set()
@@ -38,7 +38,7 @@ def names_from(page: Page, node: ast.expr, choice: ast.expr) -> set[str] | None:
 
 
 def choices_at(page: Page, at: Location) -> Iterator[ast.expr]:
-    """Yield what is selected by on a line: conditions, indices, masks."""
+    """Yield the expressions that select on a line: conditions, indices, masks."""
     last = at.line if at.span is None else at.span[1]
     for node in page.expressions:
         if node.lineno > last or span_of(node)[1] < at.line:
@@ -75,7 +75,7 @@ def targets(statement: ast.AST) -> Iterator[str]:
 
 
 def tainted(scope: ast.AST, names: set[str]) -> set[str]:
-    """Return the names that values of these go into, in whatever order the statements run."""
+    """Return the names that depend on given names, in whatever order the statements run."""
     before = 0
     while len(names) > before:
         before = len(names)

@@ -1,9 +1,9 @@
 """
-Evidence: what a backward pass over pairs has seen, and what follows from it.
+Evidence: what a backward pass over marked pairs has met, and the findings that follow.
 
-The frameworks share this. Each runs its backward pass on concrete values, and tells where a
-coefficient that is not finite met entries, absent or active ones, and which operations of the
-forward pass made values that are not finite. What of it reaches the gradient becomes a finding.
+All frameworks share this. Each framework runs its backward pass on concrete values, and records
+where a coefficient that is not finite met entries, absent or active ones, and which operations of
+the forward pass made values that are not finite. A cause that reaches the gradient is a finding.
 """
 
 import functools
@@ -20,38 +20,38 @@ from safeops.autodiff._explain.report import Finding, Kind
 
 @dataclass(frozen=True)
 class Site:
-    """An operation of the program, where it stands, and the calls that lead there."""
+    """An operation of the program, its line, and the calls that lead to it."""
 
     operation: str
     where: Location | None = None
     path: tuple[Any, ...] = ()
-    caller: str = ""  # the function of a library that it is a part of
+    caller: str = ""  # the library function that it is part of
 
 
 INPUT = Site("input")
-SOME = "an operation"  # that could not be found
+SOME = "an operation"  # whose name is unknown
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What makes entries of a cotangent not finite."""
+    """An operation that makes entries of a cotangent not finite, and the kind of finding."""
 
     kind: Kind
     site: Site
 
 
-Marks: TypeAlias = Mapping[Any, np.ndarray]  # where a Cause, or the Site of a selection, has been
+Marks: TypeAlias = Mapping[Any, np.ndarray]  # by Cause or by the Site of a selection: its entries
 
 
 @dataclass
 class Count:
-    """Entries that were met, in all runs of an operation."""
+    """Entries at which something not finite was met, over all runs of an operation."""
 
     entries: int = 0
     times: int = 0
     shape: tuple[int, ...] = ()
     what: str = ""
-    met: np.ndarray | None = None  # in the last run
+    met: np.ndarray | None = None  # the mask of the last run
     selections: Counter[Site] = field(default_factory=Counter)
 
     def add(self, met: np.ndarray, what: str) -> None:
@@ -65,21 +65,21 @@ class Count:
 
 @dataclass
 class Made(Count):
-    """Entries that an operation of the forward pass made so, and of what."""
+    """Entries that a forward operation made not finite, and from which operands."""
 
-    makers: set[Site] = field(default_factory=set)  # of operands that are not finite
+    makers: set[Site] = field(default_factory=set)  # which operations made its nonfinite operands
     nan: bool = False  # whether an operand was NaN
-    nonfinite: bool = False  # whether a result was not finite, whoever made it so
-    written: bool = False  # whether it is an infinity that was given, such as -inf in a mask
+    nonfinite: bool = False  # whether any result was not finite
+    written: bool = False  # whether it is a given infinity, such as -inf in a mask
 
 
 class Forward:
-    """Which operations made values that are not finite."""
+    """Which operations of the forward pass made values that are not finite."""
 
     def __init__(self, numbers: Callable[[Any], np.ndarray | None], inputs: Iterable[Any]) -> None:
-        self.numbers = numbers  # of a value, if it is one that can be infinite
-        self.sites: dict[Site, Made] = {}  # in the order in which they ran first
-        # By identity of the value: what made it so.
+        self.numbers = numbers  # the numbers of a value, None if it cannot be infinite
+        self.sites: dict[Site, Made] = {}  # in the order of their first runs
+        # By identity of a value that is not finite: the value, and the operations that made it so.
         self.known: dict[int, tuple[Any, frozenset[Site]]] = {}
         for x, x_numbers in self.nonfinite(inputs):
             self.known[id(x)] = (x, frozenset([INPUT]))
@@ -94,15 +94,15 @@ class Forward:
         return [(x, y) for x, y in every if y is not None and not np.isfinite(y).all()]
 
     def order(self, site: Site) -> int:
-        """Return when an operation ran first."""
+        """Return the position of an operation in the order of first runs; -1 if it did not run."""
         return list(self.sites).index(site) if site in self.sites else -1
 
     def makers_of(self, x: Any) -> frozenset[Site]:
-        """Return what made a value not finite."""
+        """Return the operations that made a value not finite."""
         return self.known[id(x)][1] if id(x) in self.known else frozenset()
 
     def made(self, site: Site, ins: Sequence[Any], outs: Sequence[Any]) -> None:
-        """Take note of what an operation made of what."""
+        """Record one run of an operation, with its operands and results."""
         record = self.sites.setdefault(site, Made())
         operands, results = self.nonfinite(ins), self.nonfinite(outs)
         record.nan |= any(np.isnan(y).any() for _, y in operands)
@@ -113,11 +113,11 @@ class Forward:
             self.known[id(value)] = (value, self.makers_in(site, record, operands, out))
 
     def all_makers(self, values: Iterable[tuple[Any, np.ndarray]]) -> frozenset[Site]:
-        """Return what made values not finite."""
+        """Return the operations that made any of these values not finite."""
         return frozenset[Site]().union(*(self.makers_of(x) for x, _ in values))
 
     def value_of(self, site: Site) -> str:
-        """Return "finite" if all results of an operation, or of its library's function, were."""
+        """Return "finite" if all results of an operation, or of its library function, were."""
         if site not in self.sites:
             return ""
         whole = [x for x in self.sites if (x.where, x.caller) == (site.where, site.caller)]
@@ -127,17 +127,17 @@ class Forward:
     def makers_in(
         self, site: Site, record: Made, operands: list[tuple[Any, np.ndarray]], out: np.ndarray
     ) -> frozenset[Site]:
-        """Return what made a result not finite, and take note if this operation did."""
+        """Return the operations that made a result not finite, and count it if this one did."""
         new = made_here(out, [y for _, y in operands])
-        if not new.any() and not np.isinf(out).any():  # NaN comes of NaN, and not of infinity
+        if not new.any() and not np.isinf(out).any():  # the NaN is from a NaN operand
             operands = [(x, y) for x, y in operands if np.isnan(y).any()]
         makers = self.all_makers(operands)
         record.makers |= makers
-        # A NaN counts by itself if an infinity made it that was given, such as -inf in a mask.
+        # A NaN made from given infinities alone, such as -inf in a mask, is new here.
         tainted = np.isnan(out[new]).any() and all(self.sites[maker].written for maker in makers)
         if makers and not tainted:
             return makers
-        # What nothing made is a constant of the program, and counts where it is met first.
+        # A nonfinite operand without a maker is a constant; it counts where it is met first.
         met = new if new.any() else ~np.isfinite(out)
         constant = any(id(x) not in self.known for x, _ in operands)
         record.written |= constant and not np.isnan(out[met]).any()
@@ -146,7 +146,7 @@ class Forward:
 
 
 def made_here(out: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
-    """Return where NaN came of what is not NaN, or infinity of what is finite."""
+    """Return where NaN came from operands without NaN, or infinity from finite operands."""
     bad = [x for x in operands if not np.isfinite(x).all()]
     if any(x.shape not in (out.shape, ()) for x in bad):
         return np.isnan(out) & (not any(np.isnan(x).any() for x in bad))
@@ -157,7 +157,7 @@ def made_here(out: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def name_of(numbers: np.ndarray) -> str:
-    """Return what numbers are, those that are not finite; "" if all are."""
+    """Return "nan", "inf" or "-inf" for the nonfinite ones among numbers; "" if all are finite."""
     numbers = numbers[~np.isfinite(numbers)]
     if not numbers.size:
         return ""
@@ -167,7 +167,7 @@ def name_of(numbers: np.ndarray) -> str:
 
 
 class Slope(NamedTuple):
-    """The derivative of one operation, as far as its formula has come, and who asks for it."""
+    """The derivative of an operation, as far as its formula is evaluated, and who has met it."""
 
     site: Site
     value: Any
@@ -175,52 +175,52 @@ class Slope(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """A coefficient and a cotangent that are multiplied."""
+    """A coefficient and a cotangent that are about to be multiplied."""
 
     site: Site
-    at: tuple[Any, Any]  # which run of the operation, and which operation of the backward pass
+    at: tuple[Any, Any]  # the run of the operation, and the operation of the backward pass
     slope: np.ndarray
     active: np.ndarray
     dropped: Marks
     tainted: Marks
-    # Which entries of the product are made of a mask of the cotangent and one of the coefficient.
+    # (mask of the cotangent, mask of the coefficient) to the entries of the product made from both.
     reached: Callable[[np.ndarray, np.ndarray], np.ndarray]
     elementwise: bool
     used: Kind = "GENUINE"
-    # Whether it is infinite by a division here, and not by what an earlier operation made.
+    # Whether a division here makes it infinite, and not an earlier operation.
     own: bool = False
 
 
 class Evidence:
-    """What the backward pass has met."""
+    """What the backward pass has met: counts by cause, and the used entries."""
 
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
-        # By cause, by the run of the operation that has it, and by the operation of the backward
-        # pass: one of the program may need several.
+        # By cause, by run of its operation, and by operation of the backward pass, as one operation
+        # of the program may have several of these.
         self.counts: dict[Cause, dict[Any, dict[Any, Count]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(Count))
         )
         self.active: dict[Site, list[np.ndarray]] = defaultdict(list)
-        self.own: set[Cause] = set()  # whose slope is infinite by itself
+        self.own: set[Cause] = set()  # causes whose own slope is infinite
 
     def uses(self, site: Site, active: Sequence[np.ndarray]) -> None:
-        """Keep what is used of a result, if it is one that is not finite."""
+        """Record which entries of a result are used, if its operation made nonfinite entries."""
         if self.forward.sites.get(site, Made()).entries:
             self.active[site] += active
 
     def count(self, cause: Cause, at: tuple[Any, Any]) -> Count:
-        """Return the count of a cause in one operation of the backward pass."""
+        """Return the count of a cause, for one run and one operation of the backward pass."""
         return self.counts[cause][at[0]][at[1]]
 
     def meet(self, m: Meeting) -> tuple[dict[Cause, np.ndarray], list[Count]]:
-        """Return where a coefficient that is not finite met entries, and count these."""
+        """Return by cause where a nonfinite coefficient meets entries, and the counts of these."""
         found: dict[Cause, np.ndarray] = {}
         counts: list[Count] = []
         bad = ~np.isfinite(m.slope)
         if not bad.any():
             return found, counts
-        # Below an operation without a rule nobody knows whether an entry is used.
+        # Behind an operation without a rule it is unknown whether an entry is used.
         unclear = united_masks(mask for cause, mask in m.tainted.items() if cause.kind == "UNKNOWN")
         masks = {Cause("BLOCKED", m.site): ~m.active, Cause(m.used, m.site): m.active & ~unclear}
         for cause, mask in masks.items():
@@ -238,14 +238,14 @@ class Evidence:
         return found, counts
 
     def selections(self, causes: Iterable[Cause]) -> set[Site]:
-        """Return what dropped the entries that causes concern."""
+        """Return the selections that dropped the entries of these causes."""
         runs = [run for cause in causes for run in self.counts[cause].values()]
         return {site for run in runs for count in run.values() for site in count.selections}
 
     def overflow(
         self, marks: dict[Any, np.ndarray], site: Site, at: Any, value: np.ndarray, active: Any
     ) -> None:
-        """Add where a used value is not finite and no mark says why, such as an overflow."""
+        """Add used entries that are not finite and have no mark, such as those of an overflow."""
         bad = ~np.isfinite(value) & active & ~united_masks(marks.values())
         if bad.any():
             cause = Cause("GENUINE", site)
@@ -255,7 +255,7 @@ class Evidence:
     def findings(
         self, reached: Iterable[Cause], result: Any, named: Callable[[Site], str]
     ) -> Iterator[Finding]:
-        """Yield what follows, of the causes that reach the gradient and of the value."""
+        """Yield findings from the causes that reach the gradient, and from a nonfinite value."""
         every, forward = list(dict.fromkeys(reached)), self.forward
         makers = {cause: _makers(forward, cause) for cause in every}
         used = forward.makers_of(result)
@@ -301,7 +301,7 @@ class Evidence:
 
 
 def _follows(cause: Cause, makers: Mapping[Cause, set[Site]], forward: Forward) -> bool:
-    """Whether an earlier finding tells why the operands of an operation are not finite."""
+    """Whether an earlier finding already explains the nonfinite operands of a cause."""
     if not makers[cause]:
         return False
     others = [other for other in makers if other.kind == cause.kind and other != cause]
@@ -314,13 +314,13 @@ def _follows(cause: Cause, makers: Mapping[Cause, set[Site]], forward: Forward) 
 
 
 def _makers(forward: Forward, cause: Cause) -> set[Site]:
-    """Return what made the operands of an operation of the program not finite."""
+    """Return the other operations that made the operands of a cause not finite."""
     record = forward.sites.get(cause.site)
     return set() if record is None else record.makers - {cause.site}
 
 
 def tell(slope: Slope, numbers: np.ndarray) -> Slope:
-    """Tell those who have met a slope what it is by now."""
+    """Update the counts that have met a slope with what the slope has become."""
     for count in slope.counts:
         if count.met is not None and count.met.shape == numbers.shape:
             count.what = name_of(numbers[count.met]) or count.what
@@ -330,7 +330,7 @@ def tell(slope: Slope, numbers: np.ndarray) -> Slope:
 def missing(
     findings: Sequence[Finding], *, value: bool, ordinary: int, masked: int
 ) -> Iterator[Finding]:
-    """Yield what is known to be there and was not found: no report is clean by mistake."""
+    """Yield a finding for each fact without one, so that no report is clean by mistake."""
     kinds = {finding.kind for finding in findings}
     if value and "FORWARD" not in kinds:
         yield Finding("FORWARD", SOME)
@@ -341,7 +341,7 @@ def missing(
 
 
 def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:
-    """Yield what makes results not finite, or would in ordinary autodiff."""
+    """Yield the causes that make results not finite, or would in ordinary autodiff."""
     for tainted, value in results:
         for cause, mask in tainted.items():
             if cause.kind == "BLOCKED" or (mask & ~np.isfinite(value)).any():
@@ -349,17 +349,17 @@ def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:
 
 
 def united(a: Marks, b: Marks) -> dict[Any, np.ndarray]:
-    """Return marks that are in one or the other."""
+    """Return the union of two sets of marks."""
     return {key: np.logical_or(a.get(key, False), b.get(key, False)) for key in {**a, **b}}
 
 
 def united_masks(masks: Iterable[np.ndarray]) -> Any:
-    """Return where one of several masks is."""
+    """Return where any of several masks is True."""
     return functools.reduce(np.logical_or, masks, np.zeros((), bool))
 
 
 def blamed(site: Site, absent: np.ndarray, dropped: Marks) -> dict[Any, np.ndarray]:
-    """Return what dropped the entries that are absent: this operation, if no earlier one did."""
+    """Return which selection dropped each absent entry: this one, where no earlier one did."""
     marks = {key: mask & absent for key, mask in dropped.items()}
     new = absent.copy()
     for mask in marks.values():

@@ -1,4 +1,4 @@
-"""Lines of the user's program: what they are, and whose a frame is."""
+"""Lines of the user's program, and whether a frame belongs to the user."""
 
 import linecache
 import sys
@@ -11,7 +11,7 @@ from sysconfig import get_path
 from types import CodeType, FrameType
 from typing import TypeAlias
 
-# Their frames are not the user's. The demonstration is: it is a program that is explained.
+# Frames in these folders are not the user's. `_cli/demo` is not among them: `explain` runs on it.
 LIBRARIES = (
     "array_api_compat",
     "jax",
@@ -30,7 +30,7 @@ Span: TypeAlias = tuple[int, int, int, int]  # line, end of line, column, end of
 
 @dataclass(frozen=True)
 class Location:
-    """A line of the user's program; the span is that of the expression, if it is known."""
+    """A line of the user's program; `span` is the expression on it, if known."""
 
     file: str
     line: int
@@ -38,13 +38,13 @@ class Location:
     span: Span | None = None
 
     def __str__(self) -> str:
-        """Return the name of the file, or that it is the cell of a notebook, and the line."""
+        """Return file and line, or the cell of a notebook and the line."""
         in_notebook = any(part.startswith("ipykernel") for part in Path(self.file).parts)
         return f"{'cell' if in_notebook else Path(self.file).name}:{self.line}"
 
 
 def location(file: str, line: int, span: Span | None = None) -> Location:
-    """Return a line with its text, which is empty if there is no such file."""
+    """Return a line with its text; the text is empty if the file does not exist."""
     return Location(file, line, linecache.getline(file, line).strip(), span)
 
 
@@ -72,14 +72,14 @@ def _folder(library: str) -> Path | None:
 
 
 def frame_of_user(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame, from this one outwards, that belongs to no library."""
+    """Return the innermost frame, from this one outwards, that is in no library."""
     while frame is not None and is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def location_of(code: CodeType, instruction: int, line: int) -> Location:
-    """Return a line of code with the span of the expression that runs; `instruction` is f_lasti."""
+    """Return a line of code with the span of the running expression; `instruction` is f_lasti."""
     span = _span(code, instruction // 2)
     return location(code.co_filename, span[0] if span else line, span)
 
@@ -88,5 +88,5 @@ def location_of(code: CodeType, instruction: int, line: int) -> Location:
 def _span(code: CodeType, instruction: int) -> Span | None:
     line, end, column, end_column = next(islice(code.co_positions(), instruction, None))
     if line is None or end is None or column is None or end_column is None:
-        return None  # Python was told to leave them out
+        return None  # Python ran with -X no_debug_ranges
     return line, end, column, end_column

@@ -1,8 +1,8 @@
 """
-Pairs that remember: a cotangent carries two kinds of marks.
+Pairs that carry marks: where selections dropped a cotangent, and where causes taint it.
 
-One says where each selection dropped it, the other where it would not be finite in ordinary
-autodiff, because of which operation. Both move as masks do, and by the same rules.
+`dropped` says by which selection an entry became absent, `tainted` by which cause it would not be
+finite in ordinary autodiff. Both move by the rules for masks.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from safeops.autodiff._pairs import Pair
 
 @dataclass(frozen=True)
 class Marked(Pair):
-    """A pair, with where a selection dropped it and where a cause taints it."""
+    """A pair with marks: where a selection dropped its entries, and where a cause taints them."""
 
     dropped: Marks = field(default_factory=dict)  # by Site
     tainted: Marks = field(default_factory=dict)  # by Cause
@@ -23,12 +23,12 @@ class Marked(Pair):
 
 
 def marks_of(x: Any, name: str) -> Marks:
-    """Return the marks of one kind that a pair has."""
+    """Return the marks of one kind of a pair."""
     return getattr(x, name, {})
 
 
 def slope_so_far(ins: Iterable[Any], site: Site) -> Slope | None:
-    """Return the derivative of an operation as far as earlier parts of its formula have come."""
+    """Return the derivative of an operation as far as earlier steps of its formula have made it."""
     slopes = (x.slope for x in ins if isinstance(x, Marked) and x.slope is not None)
     first = next(slopes, None)
     return first if first is not None and first.site == site else None

@@ -1,40 +1,40 @@
-"""The names of operations: one row for each, from which every other table of names is made."""
+"""The names of operations: one row for each; every other table of names is made from it."""
 
 from collections.abc import Iterator
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
-# entry: each entry of the result is made of one entry of each operand; axis: of a whole axis.
+# entry: a result entry depends on one entry of each operand; axis: on all entries along an axis.
 Kind: TypeAlias = Literal["entry", "axis", ""]
 
 
 class Operation(NamedTuple):
     """
-    An operation, and what it is called.
+    An operation and its names.
 
     Attributes
     ----------
     word : str
-        Its name in the array API standard, or the one that a reader knows.
+        Its name in the array API standard, or else the one that readers know.
     others : str
         Its other names in programs.
     kind : {"entry", "axis", ""}
-        Which entries of an operand make an entry of the result.
+        Which entries of an operand a result entry depends on.
     operands : int
-        How many the safe function takes.
+        How many operands the safe function takes.
     has_twin : bool
-        Whether a function of safeops may take its place.
+        Whether safeops has a function that may replace it.
     own : str
-        Names by which a program says more than its framework, which runs several operations there,
-        or has another name for it; "*" for all.
+        Names that a report takes from the program, where the framework has another name or several
+        operations; "*" for all.
     part_of : str
-        Functions that are made of it, the likeliest first: a framework reports it in their place.
+        Functions that contain it, the likeliest first, which the program may have called.
     by_value : bool
-        Whether it selects entries by their values.
+        Whether it selects entries by their values, as max does.
     methods : str
-        What Python calls for its operator, without underscores.
+        The methods of its Python operator, without underscores.
     jax, torch, tensorflow : str
-        What the framework calls it in its graphs.
+        Its names in the graphs of the framework.
     """
 
     word: str
@@ -61,7 +61,7 @@ class Operation(NamedTuple):
         return f"safe_{self.word}" if self.has_twin else ""
 
 
-# Operations that have a safe twin: on single entries, and along an axis.
+# Operations that have a safe twin: entry by entry, and along an axis.
 _entry = partial(Operation, kind="entry", has_twin=True)
 _axis = partial(Operation, kind="axis", has_twin=True)
 
@@ -187,22 +187,22 @@ OPERATIONS = (
 
 
 def _pairs_of(column: str) -> Iterator[tuple[str, str]]:
-    """Yield each name in a column, and the word of its row."""
+    """Yield each name in a column, with the word of its row."""
     for row in OPERATIONS:
         yield from ((name, row.word) for name in getattr(row, column).split())
 
 
 BY_WORD = {row.word: row for row in OPERATIONS}
-# The row of a name in a program.
+# The row of each name in programs.
 NAMED = {name: row for row in OPERATIONS for name in row.names}
-# The word for a name by which a program says more than its framework.
+# The word for each name that a report takes from the program.
 OWN = {
     x: row.word for row in OPERATIONS for x in (row.names if row.own == "*" else row.own.split())
 }
-# The words for what frameworks call operations in their graphs, and Python its operators.
+# The words for names in the graphs of each framework, and for methods of Python's operators.
 IN_JAX, IN_TORCH, IN_TENSORFLOW = (dict(_pairs_of(x)) for x in ("jax", "torch", "tensorflow"))
 METHODS = dict(_pairs_of("methods"))
-# The safe function for a name.
+# The safe function for each name.
 SAFE = {name: row.safe for name, row in NAMED.items() if row.safe}
 OF_ENTRIES = frozenset(name for name, row in NAMED.items() if row.kind == "entry")
 BY_VALUE = frozenset(name for name, row in NAMED.items() if row.by_value)

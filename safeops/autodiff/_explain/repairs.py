@@ -1,4 +1,4 @@
-"""The repair of a line: which piece of the source to replace, by what."""
+"""The repair of a line: which expression to replace, and by what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from safeops.autodiff._explain.report import Finding
 
 LOGARITHMS = ("log", "log10", "log1p", "log2")
-# What serves every program whose entries are dropped later.
+# What to use where no edit of a line is known, if entries are dropped later.
 MASKED = {
     "jax": "safeops.autodiff.jax.grad(f) in place of jax.grad(f)",
     "tensorflow": "safeops.autodiff.tensorflow.GradientTape in place of that of TensorFlow",
@@ -36,14 +36,14 @@ MASKED = {
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a program: some of its lines, as they are and as they become."""
+    """A change of some lines of a program."""
 
     where: Location
     old: str
     new: str
 
     def applied(self, source: str) -> str:
-        """Return the source of the file with the change."""
+        """Return the source of the file after the change."""
         lines = source.splitlines(keepends=True)
         start = self.where.line - 1
         end = start + len(self.old.splitlines())
@@ -55,7 +55,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Repair:
-    """What to do: an edit, the line that imports what it uses, and a sentence."""
+    """What to do: an edit, the import that it needs, and a sentence."""
 
     edit: Edit | None = None
     imports: str = ""
@@ -71,13 +71,13 @@ class Target:
 
     page: Page
     node: "ast.expr"
-    name: str  # of what takes its place
+    name: str  # the safe function that replaces it
     change: Rewriting
-    caveat: str = ""  # what the edit takes for granted
+    caveat: str = ""  # what the edit assumes
 
 
 def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
-    """Return what to do about findings; edits of the same lines are all in each."""
+    """Return the repair of each finding; an edit has all changes of its lines."""
     targets = [target_of(finding, framework) for finding in findings]
     every = [target for target in targets if target is not None]
     pairs = zip(findings, targets, strict=True)
@@ -102,7 +102,7 @@ def target_of(finding: "Finding", framework: str) -> Target | None:
 
 
 def is_selection(call: "ast.Call", finding: "Finding") -> bool:
-    """Whether a `where` is what dropped the entries, as far as that is known."""
+    """Whether a `where` may have dropped the entries, as far as is known."""
     if finding.selection not in ("where", ""):
         return False
     at = finding.selected_at
@@ -114,9 +114,9 @@ def is_selection(call: "ast.Call", finding: "Finding") -> bool:
 def operation_target(
     finding: "Finding", page: Page, node: "ast.expr", framework: str
 ) -> Target | None:
-    """Return the operation as what to replace, if the program selects as before then."""
+    """Return the operation as the target, if the program selects the same entries afterwards."""
     caveat, options = "", ""
-    if finding.nan_operand:  # which a safe operation keeps
+    if finding.nan_operand:  # a safe operation propagates NaN
         if framework == "torch" or not is_along_axis(node):
             return None
         caveat = NO_NAN
@@ -130,13 +130,13 @@ def operation_target(
     if found is None:
         return None
     if found[0] in OVERFLOWING and finding.value in ("", "finite"):
-        if finding.value and found[0] != "safe_pow":  # at 0 a quotient is not finite
+        if finding.value and found[0] != "safe_pow":  # a quotient is not finite at 0
             return None
         caveat += BESIDE
     return Target(page, node, *found, caveat)
 
 
-# At a tiny denominator or a huge base the slope overflows, and the slope of these does too.
+# At a tiny denominator or a huge base the slope overflows, in these safe functions too.
 OVERFLOWING = ("safe_div", "safe_pow", "safe_reciprocal")
 BESIDE = "; the edit is for a singular point, not for a slope that overflows beside it"
 UNSURE = "; the edit is for a selection that does not look at this value"
@@ -147,7 +147,7 @@ NO_NAN = "; the edit is for rows without NaN in the input"
 def repair_of(
     finding: "Finding", target: Target | None, every: Sequence[Target], framework: str
 ) -> Repair:
-    """Return what to do about one finding."""
+    """Return the repair of one finding."""
     text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
     if finding.kind == "BLOCKED" and finding.nan_operand:
         where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
@@ -163,7 +163,7 @@ def repair_of(
 
 
 def softmax_at(finding: "Finding") -> str:
-    """Return the call for a softmax that is written out as exponential, sum and division."""
+    """Return a call of safe_softmax for one written out as exponential, sum and division."""
     page = None if finding.where is None else page_of(finding.where.file)
     if page is None or finding.where is None or finding.operation != "sub":
         return ""
@@ -181,7 +181,7 @@ TEXTS = {
     "FORWARD": "keep these entries out, by safe_where or before the program",
     "UNKNOWN": "drop the entries before this operation, or write it with others",
 }
-# Of UNKNOWN, where the reason has one of its own.
+# The sentence for UNKNOWN, by reason, where the reason has one of its own.
 WAYS_OUT = {
     "kernel": "write its backward pass with operations of PyTorch",
     "loop": "make the loop shorter, or pass a larger limit",

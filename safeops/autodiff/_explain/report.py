@@ -24,36 +24,37 @@ class Finding:
     Attributes
     ----------
     kind : {"FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"}
-        What is wrong.
+        FORWARD: the value is not finite. GENUINE, BLOCKED: the derivative is not finite at entries
+        that are used, that are not used. UNKNOWN: an operation has no rule.
     operation : str
-        In the words of the array API standard: sqrt, log, div, norm, softmax. "input" for what is
-        not finite before the program has touched it; "" if it could not be found.
+        Its name in the array API standard: sqrt, log, div, norm, softmax. "input" for an argument
+        that is not finite itself; "" if unknown.
     where : Location or None
-        File, line and source; None if the line is not known.
+        File, line and source; None if unknown.
     entries : int
-        How many entries it concerns, in all passes.
+        How many entries are concerned, over all passes.
     shape : tuple of int
-        The shape that they are in.
+        The shape of the array with these entries.
     what : str
-        What the derivative is there, or the value if FORWARD: "inf", "-inf", "nan", "" if unknown.
+        The derivative there, or the value if FORWARD: "inf", "-inf", "nan", or "" if unknown.
     selection : str
-        What dropped BLOCKED entries: where, index, slice, max; "" if unknown.
+        The operation that dropped BLOCKED entries: where, index, slice, max; "" if unknown.
     selected_at : Location or None
-        Where it did.
+        The line of that operation.
     nan_operand : bool
-        Whether the operation was given NaN, which a safe operation keeps.
+        Whether an operand was NaN, which a safe operation propagates.
     value : str
-        What the result is at BLOCKED entries: "finite", "inf", "-inf", "nan", "" if unknown.
+        The result at BLOCKED entries: "finite", "inf", "-inf", "nan", or "" if unknown.
     times : int
-        How often the line ran, with this outcome.
+        How often the line ran with this finding.
     repair : Repair
-        What to do: an edit of the program, the import that it needs, and a sentence.
+        What to do: an edit of the program, the import that the edit needs, and a sentence.
     reason : {"", "kernel", "loop", "mkldnn", "once", "script", "sparse"}
-        Why it is UNKNOWN; "" for an operation without a rule.
+        Why the finding is UNKNOWN; "" for an operation without a rule.
     entered_at : Location or None
-        The line that brought a NaN in which the operation was given, if it is another line.
+        The line that made the NaN operand, if it is another line.
     passed : int
-        How many operations have met the same NaN further on; they are no findings of their own.
+        How many later operations met the same NaN; these have no finding of their own.
     """
 
     kind: Kind
@@ -138,18 +139,18 @@ def operations(count: int) -> str:
 @dataclass(frozen=True, repr=False)
 class Report:
     """
-    What `explain` found, in the order of the kinds.
+    The findings of `explain`, in the order of their kinds.
 
     Attributes
     ----------
     findings : tuple of Finding
-        Nothing in it means that value and gradient are finite.
+        Empty if value and gradient are finite.
     framework : str
-        Whose backward pass it was.
+        The framework of the backward pass.
     checked : str
-        What was looked at, in words.
+        What was examined, in words.
     notes : tuple of str
-        What the report cannot say, and why.
+        What the report cannot tell, and why.
     """
 
     findings: tuple[Finding, ...]
@@ -211,7 +212,7 @@ class Report:
 
 
 def _rows(finding: Finding) -> Iterator[Part]:
-    """Yield the lines under the message: where, dropped by what, what to do."""
+    """Yield the lines under the message: where it was computed, and what dropped it."""
     where, selected_at = finding.where, finding.selected_at
     verb = "made" if finding.kind == "FORWARD" else "computed"
     dropped = f"dropped by {finding.selection or 'a selection'}"
@@ -229,7 +230,7 @@ def _rows(finding: Finding) -> Iterator[Part]:
 
 
 def _advice(repair: Repair, *, known: bool = False) -> Iterator[Part]:
-    """Yield what to do."""
+    """Yield the lines about the repair."""
     if known:
         yield "  repair: as above", GOOD
         return
@@ -286,6 +287,6 @@ def make_report(
     found = merged(findings)
     repairs = repairs_of(found, framework)
     every = [replace(f, repair=r) for f, r in zip(found, repairs, strict=True)]
-    # Of one line, what is to be edited comes first.
+    # On one line, findings with an edit come first.
     every.sort(key=lambda f: (KINDS.index(f.kind), _line(f.where), f.repair.edit is None))
     return Report(tuple(every), framework, checked, tuple(notes))

@@ -11,10 +11,10 @@ from typing import TypeAlias
 from safeops.autodiff._explain.locations import Location, Span
 from safeops.autodiff._explain.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
 
-# What takes the place of an expression: a function of what renders its parts.
+# Makes the new source of an expression, from a function that makes the source of its parts.
 Rewriting: TypeAlias = Callable[[Callable[[ast.expr], str]], str]
 
-# The order of the arguments of those along an axis; frameworks agree on it.
+# The positional order of options of operations along an axis; all frameworks agree on it.
 ALONG_AXIS = {
     "safe_log_softmax": ("axis",),
     "safe_logsumexp": ("axis",),
@@ -28,25 +28,25 @@ OPERATORS = {ast.Div: "div", ast.Mult: "mul", ast.Pow: "pow", ast.Sub: "sub"}
 
 @dataclass(eq=False)
 class Page:
-    """A file of the user: its lines and its expressions."""
+    """A source file of the user: its lines and its expressions."""
 
     lines: tuple[str, ...]
     tree: ast.Module
 
     @cached_property
     def expressions(self) -> list[ast.expr]:
-        """All of them, outer ones first."""
+        """All expressions, outer ones first."""
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.expr)]
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """What each node of the tree is a part of."""
+        """The parent of each node of the tree."""
         every = ast.walk(self.tree)
         return {child: node for node in every for child in ast.iter_child_nodes(node)}
 
     @cached_property
     def modules(self) -> set[str]:
-        """The names that the file imports, and those that people give to namespaces."""
+        """The imported names, and the usual names of namespaces."""
         imports = (x for x in ast.walk(self.tree) if isinstance(x, (ast.Import, ast.ImportFrom)))
         aliases = (alias for node in imports for alias in node.names)
         return {(a.asname or a.name).split(".")[0] for a in aliases} | USUAL
@@ -59,14 +59,14 @@ class Page:
         return source[column:].decode()
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what an expression is a part of, up to its statement."""
+        """Yield the parents of an expression, up to its statement."""
         while not isinstance(node, ast.stmt):
             node = self.parents[node]
             yield node
 
 
 def page_of(file: str) -> Page | None:
-    """Return the page of a file; None if its source is not there, or is no Python."""
+    """Return the page of a file; None if there is no source, or it does not parse."""
     return _parsed(tuple(linecache.getlines(file)))
 
 
@@ -74,18 +74,18 @@ def page_of(file: str) -> Page | None:
 def _parsed(lines: tuple[str, ...]) -> Page | None:
     try:
         return Page(lines, ast.parse("".join(lines))) if lines else None
-    except SyntaxError:  # such as a README
+    except SyntaxError:  # such as a README that is tested
         return None
 
 
 def span_of(node: ast.expr) -> Span:
-    """Return where an expression stands."""
+    """Return the span of an expression."""
     end, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
     return node.lineno, end, node.col_offset, end_column
 
 
 def named(node: ast.AST) -> str:
-    """Return the name of the operation that an expression is."""
+    """Return the name of an operator or a called function; "" for other expressions."""
     if isinstance(node, ast.BinOp):
         return OPERATORS.get(type(node.op), "")
     if not isinstance(node, ast.Call):
@@ -95,7 +95,7 @@ def named(node: ast.AST) -> str:
 
 
 def expression_at(page: Page, where: Location, operation: str) -> ast.expr | None:
-    """Return the expression that runs at a location."""
+    """Return the expression at a location: by its span, or by the names of an operation."""
     line = where.line
     candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
     if where.span is not None:
@@ -104,14 +104,14 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
     found = [node for node in candidates if named(node) in names]
 
     def rank(node: ast.expr) -> tuple[int, bool]:
-        # What stands twice, in the condition of a `where` too, is meant in the branch.
+        # An expression that also stands in the condition of a `where` is meant in the branch.
         return names.index(named(node)), not any(enclosing_wheres(page, node))
 
     return min(found, key=rank, default=None)
 
 
 def names_for(operation: str) -> list[str]:
-    """Return what a program may call what a framework reports, the likeliest first."""
+    """Return the names in programs for an operation of a report, the likeliest first."""
     names, row = [operation], NAMED.get(operation)
     if row is not None and row.safe and row.kind == "entry":
         names += row.names
@@ -142,7 +142,7 @@ def is_along_axis(node: ast.expr) -> bool:
 
 
 def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
-    """Return the safe operation for an expression, and the rewriting to it, with more options."""
+    """Return the name of the safe operation for an expression, and the rewriting to it."""
     safe = SAFE.get(named(node))
     parts = operands(page, node)
     if safe is None or parts is None:
@@ -166,7 +166,7 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
 def _options(
     order: Sequence[str], args: Sequence[ast.expr], keywords: Mapping[str, ast.expr]
 ) -> dict[str, ast.expr] | None:
-    """Return options by their names here, or None if one has none."""
+    """Return options by their names in safeops; None if one of them has no such name."""
     if len(args) > len(order) or not set(keywords) <= set(KEYWORDS):
         return None
     found = dict(zip(order, args, strict=False)) | {KEYWORDS[k]: x for k, x in keywords.items()}
@@ -175,7 +175,7 @@ def _options(
 
 
 def operands(page: Page, node: ast.expr) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:
-    """Return the arguments of an operator, a function or a method, and the keywords."""
+    """Return the arguments and keywords of an operator, a function or a method."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right], {}
     if not isinstance(node, ast.Call):
@@ -190,7 +190,7 @@ def operands(page: Page, node: ast.expr) -> tuple[list[ast.expr], dict[str, ast.
 
 
 def is_module(page: Page, function: ast.expr) -> bool:
-    """Whether a function is one of a module, and no method of an array."""
+    """Whether a function is an attribute of a module, and not a method of an array."""
     while isinstance(function, ast.Attribute):
         function = function.value
     return isinstance(function, ast.Name) and function.id in page.modules
@@ -217,7 +217,7 @@ def softmax_of(page: Page, node: ast.expr | None) -> str:
 
 
 def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
-    """Return the rewriting of a `where` to `safe_where`, if its branches work entry by entry."""
+    """Return the rewriting of a `where` to `safe_where`, if its branches are elementwise."""
     cond, *branches = call.args
     if not all(_is_of_entries(branch) for branch in branches):
         return None
@@ -247,7 +247,7 @@ def called(name: str) -> Rewriting:
 
 
 def _plain_function(page: Page, node: ast.expr, parts: list[str]) -> str:
-    """Return the function of a branch that is one call with all that is given, or nothing."""
+    """Return the function of a branch that is one call with exactly these arguments, or ""."""
     if not isinstance(node, ast.Call) or node.keywords:
         return ""
     is_function = isinstance(node.func, ast.Name) or is_module(page, node.func)
@@ -256,7 +256,7 @@ def _plain_function(page: Page, node: ast.expr, parts: list[str]) -> str:
 
 
 def _is_simple(node: ast.expr) -> bool:
-    """Whether an expression does not compute anything."""
+    """Whether an expression computes nothing."""
     return not any(isinstance(x, (ast.Call, ast.BinOp)) for x in ast.walk(node))
 
 
@@ -270,7 +270,7 @@ def _is_of_entries(branch: ast.expr) -> bool:
 
 
 def _operands_in(page: Page, node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the variables of an expression, as they are written: x, self.x, batch["x"]."""
+    """Yield the variables of an expression as they are written: x, self.x, batch["x"]."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and not is_module(page, node.func):
             yield from _operands_in(page, node.func.value)
@@ -286,7 +286,7 @@ def _operands_in(page: Page, node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _parameters(parts: Sequence[str], taken: set[str]) -> dict[str, str]:
-    """Return a name for each operand: its last word."""
+    """Return a parameter name for each operand: its last word."""
     found: dict[str, str] = {}
     for part in parts:
         words = [w for w in "".join(c if c.isidentifier() else " " for c in part).split() if w]
@@ -298,7 +298,7 @@ def _parameters(parts: Sequence[str], taken: set[str]) -> dict[str, str]:
 
 
 def rendered(page: Page, node: ast.expr, changes: Mapping[int, Rewriting]) -> str:
-    """Return the source of an expression, some of whose parts are rewritten."""
+    """Return the source of an expression after changes of some of its parts."""
     if id(node) in changes:
         rest = {i: change for i, change in changes.items() if i != id(node)}
         return changes[id(node)](lambda part: rendered(page, part, rest))
@@ -322,13 +322,13 @@ def _outermost(node: ast.AST, changes: Mapping[int, Rewriting]) -> Iterator[ast.
 
 
 def _length(page: Page, start: int, node: ast.expr) -> int:
-    """Return how much source there is from the beginning of a line to an expression."""
+    """Return the number of characters from the beginning of line `start` to an expression."""
     *lines, last = (line.encode() for line in page.lines[start - 1 : node.lineno])
     return len((b"".join(lines) + last[: node.col_offset]).decode())
 
 
 def rewritten(page: Page, changes: Mapping[int, Rewriting], node: ast.expr) -> tuple[int, str, str]:
-    """Return the lines of an expression: the number of the first, as they are, as they become."""
+    """Return the lines of an expression: the first line number, the old lines, the new lines."""
     every = list(_outermost(_statement(page, node), changes))
     top = next(x for x in every if any(part is node for part in ast.walk(x)))
     start, end = top.lineno, span_of(top)[1]

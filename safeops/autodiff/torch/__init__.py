@@ -1,41 +1,46 @@
 """
-Masked autodiff for PyTorch: `loss.backward()` in which what was never used is absent.
+Masked autodiff for PyTorch: `loss.backward()` in which an entry that nothing used is absent.
 
 The program and the autograd engine are PyTorch's own. While the engine runs, a dispatch mode sees
-the operations of the derivative formulas and evaluates them over pairs of a value and what of it is
-active. Hooks, views, in-place writes, accumulation and checkpoints stay the engine's business.
+the operations of the derivative formulas, and evaluates them over pairs of a value and the mask of
+its active entries. Hooks, views, in-place writes, accumulation and checkpoints stay with the
+engine.
 
-What stays as it is:
+Limits:
 
-- An operation without a rule runs on values in which absent entries are zeros, all of its result
-  counts as active, and `on_unknown` decides what is said. It hides nothing. Among them: the LSTM of
-  mkldnn (float32 on a CPU; what runs under ``torch.backends.mkldnn.flags(enabled=False)`` has
-  rules), attention kernels of GPUs, sparse gradients, nested tensors, custom operators, and those
-  below. A product with a sparse matrix has a rule.
-- In place on a view (`y[:2].floor_()`) PyTorch hides which formula runs: it is read off the C++
-  stack, in 2 ms, if the formula writes zeros or selects. Where the stack has no names its zeros are
-  numbers.
-- A factorisation or a solution of equations is dense within a matrix, and an FFT along its axes.
-- A zero that a hook or an `autograd.Function` writes is a number, also one that it puts around a
-  cotangent (`zeros`, `cat`, `pad`). A function there that is 0 at 0 (`clamp`, `sign`, a norm) keeps
-  absent entries absent; one that is not (``1 - g``) makes numbers of them.
-- What a gradient made with ``create_graph=True`` left out is absent in later programs, in its
-  ``detach()`` too.
-- `as_strided_scatter` has PyTorch's slope, which is that of other entries (2.13), and a warning. In
-  `embedding_bag` with ``scale_grad_by_freq`` PyTorch's kernel divides by a wrong count on a CPU:
-  the slope is PyTorch's where all bags are used, and the right one where one is left out.
-- What `torch.compile` compiled is one fused kernel, and raises a RuntimeError: run it in
-  ``torch.compiler.set_stance("force_eager")``. A compiled caller breaks its graph here.
-- What TorchScript has compiled (from its second run on) is a graph in which a selection is a
-  product. If a NaN comes out of it `on_unknown` decides what is said: run the program in
+- An operation without a rule runs on values in which absent entries are zeros, and all of its
+  result counts as active: nothing is hidden. `on_unknown` decides whether that is reported. Among
+  these operations: the LSTM of mkldnn (float32 on a CPU; under
+  ``torch.backends.mkldnn.flags(enabled=False)`` an LSTM has rules), attention kernels of GPUs,
+  sparse gradients, nested tensors, custom operators, and those listed below. A product with a
+  sparse matrix has a rule.
+- In an in-place write into a view (`y[:2].floor_()`) PyTorch hides which formula runs. If the
+  formula writes zeros or selects, its name is read from the C++ stack, in 2 ms. Where the stack has
+  no names, the zeros of the formula are numbers.
+- A factorisation or a solution of equations is dense within a matrix; an FFT is dense along its
+  axes.
+- A zero that a hook or an `autograd.Function` writes is a number, also one that it adds around a
+  cotangent (`zeros`, `cat`, `pad`). In these, a function that is 0 at 0 (`clamp`, `sign`, a norm)
+  keeps absent entries absent, and any other (``1 - g``) makes numbers of them.
+- An entry that is absent in a gradient made with ``create_graph=True`` is absent in later programs,
+  also in the ``detach()`` of that gradient.
+- `as_strided_scatter` has PyTorch's derivative, which belongs to other entries (2.13), and a
+  warning. In `embedding_bag` with ``scale_grad_by_freq`` PyTorch's CPU kernel divides by a wrong
+  count: the derivative is PyTorch's where all bags are used, and the right one where a bag is left
+  out.
+- The result of `torch.compile` has one fused backward kernel: `backward` raises a RuntimeError. Run
+  the program in ``torch.compiler.set_stance("force_eager")``. In a compiled function that calls
+  `backward` the graph breaks there.
+- In a graph that TorchScript has compiled (from the second run on) a selection is a product. If a
+  NaN comes out of it, `on_unknown` decides whether that is reported. Run the program in
   ``torch.jit.optimized_execution(False)``, where its operations are those of eager mode.
-- `torch.func.grad`, `vmap` and `jvp` have an engine of their own: a RuntimeError names
+- `torch.func.grad`, `vmap` and `jvp` have an engine of their own: a RuntimeError says to use
   `value_and_grad`.
 - A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
-  custom function has to write into a new tensor, as PyTorch demands of it anyway.
+  custom function has to write into a new tensor, as PyTorch demands anyway.
 
-The operations without a rule in the backward passes of PyTorch's own test database (2.13, on a
-CPU, in float64), by class:
+Operations without a rule in the backward passes of PyTorch's own test database (2.13, CPU,
+float64), by class:
 
 - sparse tensors: _sparse_mm_reduce_impl_backward, sparse_mask
 - a slope of other entries: as_strided_scatter
@@ -45,6 +50,7 @@ A test keeps the list current.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -116,17 +122,18 @@ def backward(
     retain_graph : bool, optional
         Whether the graph is kept. Default: the value of `create_graph`.
     create_graph : bool, default: False
-        Whether the gradients can be differentiated; do that with this module too.
+        Whether the gradients can be differentiated; use this module for that too.
     inputs : tensor or sequence of tensors, optional
         Leaves to accumulate into. Default: all that the graph reaches.
     return_mask : bool, default: False
         Whether to return, for each leaf, where its gradient is active.
     lazy : bool, default: False
-        Whether to take the ordinary gradient, and the masked one only if that is not finite. Hooks
-        then run twice. Refused where several processes share a gradient: they could part.
+        Whether to take the ordinary gradient, and the masked one only if the ordinary one is not
+        finite. Hooks then run twice. Refused where several processes share a gradient, as their
+        decisions could differ.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule that meets absent entries. It runs as it is,
-        which hides nothing.
+        and hides nothing.
 
     Returns
     -------
@@ -139,13 +146,13 @@ def backward(
         If `on_unknown` is none of the three, or `lazy` and `return_mask` are both given.
     RuntimeError
         Inside a transform of `torch.func`, or for the result of a compiled function. With `lazy`
-        in a process group of several ranks, with parameters of FSDP2, or if a hook takes a gradient
-        away.
+        also in a process group of several ranks, with parameters of FSDP2, or if a hook takes a
+        gradient away.
 
     Notes
     -----
-    **Gradient.** That of a scalar tape, which visits only what the output reaches. Where that of
-    `torch.autograd.backward` is finite, the two are equal.
+    **Gradient.** The gradient of a scalar tape, which visits only what the output reaches. It
+    equals the gradient of `torch.autograd.backward` where that is finite.
 
     **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
     unused from a 0 that comes from it is numerically 0".
@@ -165,20 +172,14 @@ def backward(
     cotangents = cotangents_of(outputs, grad_tensors)
     leaves = leaves_of(nodes) if inputs is None else listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
-
-    def run(*, keep: bool) -> None:
-        torch.autograd.backward(
-            outputs,
-            cotangents,
-            retain_graph=keep,
-            create_graph=create_graph,
-            inputs=None if inputs is None else leaves,
-        )
-
-    if lazy and accumulates_finite(lambda: run(keep=True), nodes, leaves):
+    given = None if inputs is None else leaves
+    run = partial(
+        torch.autograd.backward, outputs, cotangents, create_graph=create_graph, inputs=given
+    )
+    if lazy and accumulates_finite(partial(run, retain_graph=True), nodes, leaves):
         return None
     with masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
-        run(keep=keep)
+        run(retain_graph=keep)
     for leaf in leaves:
         if leaf.grad is not None:
             FORMER.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
@@ -190,31 +191,31 @@ def backward(
 
 def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     """
-    Where the gradient of a leaf is active: a 0 that is not active was never used.
+    Where the gradient of a leaf is active: a 0 that is not active belongs to an unused entry.
 
     Parameters
     ----------
     x : tensor
         A leaf, after `backward`, or after `masked_backward`.
     group : process group, optional
-        Over whose ranks to unite what each has reached, such as `torch.distributed.group.WORLD`.
-        Then all of them have to call this. Default: what this rank has reached, also where its
-        gradient has been reduced over ranks, as by DDP.
+        The process group over which to unite the masks, such as `torch.distributed.group.WORLD`;
+        then all its ranks have to call this function. Default: the mask of this rank alone, even
+        where the gradient has been reduced over ranks, as by DDP.
 
     Returns
     -------
     tensor of bool
-        In the shape of `x`. After several calls that accumulate: what one of them reached. Of a
-        DTensor a DTensor, which is that of all ranks.
+        In the shape of `x`; the union over all calls that have accumulated into it. For a DTensor,
+        a DTensor with the mask of all ranks.
 
     Raises
     ------
     ValueError
-        If an ordinary backward pass has made the gradient, or FSDP2 has made one of it.
+        If an ordinary backward pass has made the gradient, or FSDP2 has replaced it.
 
     Notes
     -----
-    **Gradient.** Without one, nothing is active.
+    **Gradient.** A leaf without a gradient has no active entries.
 
     **Source.** The masks of `torch.masked.MaskedTensor`.
 
@@ -232,7 +233,7 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     if mask is None:
         msg = (
             "expected a tensor whose .grad a masked backward has made, got one without a mask, as "
-            "of an ordinary backward, or of FSDP2, which makes another gradient of it"
+            "from an ordinary backward, or from FSDP2, which makes another gradient of it"
         )
         raise ValueError(msg)
     return mask
@@ -260,7 +261,7 @@ def grad(
     outputs : tensor or sequence of tensors
         What to differentiate.
     inputs : tensor or sequence of tensors
-        With respect to what.
+        The inputs to differentiate with respect to.
     grad_outputs : tensor or sequence of tensors, optional
         Cotangents in the shapes of `outputs`. Default: 1, for scalars.
     retain_graph, create_graph : bool, optional
@@ -271,7 +272,7 @@ def grad(
     materialize_grads : bool, default: False
         Whether the gradient of an unused input is zeros.
     return_mask : bool, default: False
-        Whether to return the masks too.
+        Whether to return masks as well.
     lazy : bool, default: False
         As for `backward`.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
@@ -280,7 +281,7 @@ def grad(
     Returns
     -------
     tuple of tensors
-        The gradients; with `return_mask` a pair of the gradients and of where each is active.
+        The gradients; with `return_mask` a pair of the gradients and their masks.
 
     Raises
     ------
@@ -290,7 +291,7 @@ def grad(
     Notes
     -----
     **Gradient.** As for `backward`. For second derivatives use ``create_graph=True`` and this
-    function again: `torch.autograd.grad` of a masked gradient has absent entries as zeros.
+    function again: for `torch.autograd.grad`, absent entries of a masked gradient are zeros.
 
     **Source.** `torch.autograd.grad`.
 
@@ -307,24 +308,21 @@ def grad(
     check_graph(nodes)
     cotangents = cotangents_of(ys, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
-
-    def run(*, keep: bool) -> Any:
-        return torch.autograd.grad(
-            ys,
-            xs,
-            cotangents,
-            retain_graph=keep,
-            create_graph=create_graph,
-            allow_unused=allow_unused,
-            materialize_grads=materialize_grads,
-        )
-
+    run = partial(
+        torch.autograd.grad,
+        ys,
+        xs,
+        cotangents,
+        create_graph=create_graph,
+        allow_unused=allow_unused,
+        materialize_grads=materialize_grads,
+    )
     if lazy:
         require_one_rank(nodes)
-        if all_finite(found := run(keep=True)):
+        if all_finite(found := run(retain_graph=True)):
             return found
     with masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
-        found = run(keep=keep)
+        found = run(retain_graph=keep)
     if not return_mask:
         return found
     return found, tuple(mask_of_gradient(mode, x, g) for x, g in zip(xs, found, strict=True))
@@ -376,7 +374,7 @@ OURS = {
 @contextmanager
 def watch_backward(on_report: Callable[[Report], None], /) -> Iterator[list[Any]]:
     """
-    Context in which each backward pass is looked at, and explained if it is not finite.
+    Context in which each backward pass is checked, and explained if it is not finite.
 
     Parameters
     ----------
@@ -386,12 +384,12 @@ def watch_backward(on_report: Callable[[Report], None], /) -> Iterator[list[Any]
     Yields
     ------
     list
-        Whether it did, for each backward pass.
+        For each backward pass, whether it made a gradient NaN or inf.
 
     Notes
     -----
-    **Gradient.** None is changed. Graphs are kept until they are garbage, so that a second backward
-    pass through one is no error. Compiled functions run eagerly.
+    **Gradient.** None is changed. Graphs are kept until nothing refers to them, so a second
+    backward pass through a graph is no error. Compiled functions run eagerly.
 
     **Source.** `torch.overrides.TorchFunctionMode`; lines as by `record_lines`.
 
@@ -403,7 +401,7 @@ def watch_backward(on_report: Callable[[Report], None], /) -> Iterator[list[Any]
     ...     (x.sqrt() ** 2).sum().backward()
     GENUINE
     """
-    # What is compiled has no lines, and one fused backward pass.
+    # A compiled function has no lines, and one fused backward pass.
     with torch.compiler.set_stance("force_eager"), Watch(on_report) as mode:
         yield mode.passes
 
@@ -488,7 +486,7 @@ def value_and_grad(
 
 def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
     """
-    Which line of a function makes its gradient NaN, and whether the entry is used.
+    Which line of a function makes its gradient NaN, and whether the entries concerned are used.
 
     Parameters
     ----------
@@ -502,7 +500,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     Returns
     -------
     Report
-        What was found, as data; ``str`` of it is the text.
+        The findings; ``str`` of it is the text.
 
     Raises
     ------
@@ -513,8 +511,8 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
 
     Notes
     -----
-    **Gradient.** None is changed, and none is returned. The backward pass runs once if all is
-    finite; else twice more, ordinary and masked, with the hooks of the user.
+    **Gradient.** None is changed, and none is returned. The backward pass runs once if value and
+    gradient are finite; else twice more, ordinary and masked, with the hooks of the user.
 
     **Source.** `torch.autograd.detect_anomaly`, which names the first operation that made a NaN,
     used or not.
@@ -531,7 +529,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
 
 def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any = None) -> Report:
     """
-    Which line makes the gradient of a loss NaN, for a loss that is there.
+    Which line makes the gradient of an existing loss NaN.
 
     Parameters
     ----------
@@ -540,12 +538,12 @@ def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any =
     grad_tensors : tensor or sequence of tensors, optional
         Cotangents in the shapes of `tensors`. Default: 1, for scalars.
     inputs : tensor or sequence of tensors, optional
-        Leaves that are looked at. Default: all that the graph reaches.
+        Leaves whose gradients are checked. Default: all that the graph reaches.
 
     Returns
     -------
     Report
-        As by `explain`. Lines are known of what ran in `record_lines`.
+        As by `explain`. The lines are known of operations that ran in `record_lines`.
 
     Raises
     ------
@@ -573,7 +571,7 @@ def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any =
 @contextmanager
 def record_lines() -> Iterator[None]:
     """
-    Context in which each operation is noted with its line, for `explain_backward`.
+    Context in which each operation is recorded with its line, for `explain_backward`.
 
     Yields
     ------
@@ -583,7 +581,8 @@ def record_lines() -> Iterator[None]:
     -----
     **Gradient.** None is changed.
 
-    **Source.** `torch.overrides.TorchFunctionMode`. What an `autograd.Function` does has no line.
+    **Source.** `torch.overrides.TorchFunctionMode`. Operations in an `autograd.Function` have no
+    line.
 
     Examples
     --------

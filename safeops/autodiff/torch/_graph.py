@@ -1,4 +1,4 @@
-"""The graph of a program of PyTorch: its nodes, its leaves, and what goes into a backward pass."""
+"""The graph of a PyTorch program: nodes, leaves, and the arguments of a backward pass."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def input_of(x: Any, *, create_graph: bool) -> Array:
 
 
 def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
-    """Return the cotangents of outputs, as tensors of our own: 1 for a scalar without one."""
+    """Return the cotangents of outputs, as new tensors; 1 for a scalar without one."""
     every = [None] * len(outputs) if given is None else listed(given)
     return [
         torch.ones_like(y) if g is None and y.numel() == 1 else None if g is None else g.clone()
@@ -36,14 +36,15 @@ def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
 
 
 def check_graph(nodes: Iterable[Any]) -> None:
-    """Refuse what the dispatch mode cannot see into."""
+    """Raise RuntimeError for a graph into which the dispatch mode cannot see."""
     if in_a_transform():
         msg = (
             "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
             "own; use value_and_grad of this module, twice with create_graph=True for second order"
         )
         raise RuntimeError(msg)
-    # A compiled backward pass is one kernel, which may write into cotangents unseen.
+    # A compiled backward pass is one kernel, which may write into cotangents without the
+    # dispatcher.
     if any(name_of(node) == "CompiledFunctionBackward" for node in nodes):
         msg = (
             "expected a graph of eager operations, got the result of torch.compile, whose backward "
@@ -53,7 +54,7 @@ def check_graph(nodes: Iterable[Any]) -> None:
 
 
 def nodes_of(outputs: Sequence[Array]) -> list[Any]:
-    """Return the graph that was recorded."""
+    """Return the nodes of the recorded graph."""
     found: dict[Any, None] = {}
     stack = [y.grad_fn for y in outputs if y.grad_fn is not None]
     while stack:
@@ -70,6 +71,6 @@ def leaves_of(nodes: Iterable[Any]) -> list[Array]:
 
 
 def all_finite(gradients: Any) -> bool:
-    """Whether gradients are finite: their sum is, or, if that overflows, each entry."""
+    """Whether gradients are finite: told by their sum, or, if that overflows, by each entry."""
     given = [g.detach() for g in gradients if g is not None]
     return all(bool(g.sum().isfinite()) or bool(g.isfinite().all()) for g in given)

@@ -178,7 +178,7 @@ def in_a_stage() -> bool:
 def tell_of_stage(on_unknown: str) -> None:
     """Report that masks end at a stage; an exception would leave the other stages waiting."""
     msg = (
-        "masks end at the boundary of a pipeline stage: absent entries are sent as zeros to the "
+        "masks end with a stage of a pipeline: absent entries are sent as zeros to the "
         "stage before, where a NaN may stay that nothing selected; use safe operations in it"
     )
     tell(msg, "warn" if on_unknown == "error" else on_unknown)

@@ -1,4 +1,4 @@
-"""Where a NaN came into a PyTorch program, so that what it does further on is one finding."""
+"""Where a NaN first came into a PyTorch program, so that all its consequences are one finding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +14,15 @@ from safeops.autodiff.torch._explain.watch import Blocked
 
 @dataclass
 class Causes:
-    """Which nodes met a NaN that another one had met before."""
+    """Groups of nodes that met the same NaN."""
 
     met: Mapping[Any, Blocked]
-    # For a node that met a NaN: where it came in, and the nodes that met it later.
+    # By the first node of a group: the record of the operation that made the NaN; the later nodes.
     entries: dict[Any, Record] = field(default_factory=dict)
     later: dict[Any, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Group the nodes by the operation that was given the NaN first."""
+        """Group the nodes by the operation that made the NaN."""
         first: dict[int, Any] = {}
         for node in sorted(self.met, key=private.number_of_node):
             record = record_of(node)
@@ -36,7 +36,7 @@ class Causes:
                 self.later.setdefault(head, []).append(node)
 
     def is_given(self, node: Any, record: Record) -> bool:
-        """Whether a node met only what it was given as NaN, or what it made NaN itself."""
+        """Whether all that a node met is NaN where its operand or result was NaN already."""
         bad, _, what = self.met[node]
         if record.bad is None or record.what != "nan" or what not in ("", "nan"):
             return False
@@ -44,7 +44,7 @@ class Causes:
         return not (by_entry and (bad & ~record.bad).any())
 
     def heads(self, nodes: Sequence[Any]) -> Iterator[Any]:
-        """Yield the nodes that get a finding."""
+        """Yield the nodes that get a finding: all but the later ones of a group."""
         followers = {id(node) for group in self.later.values() for node in group}
         yield from (node for node in nodes if node in self.met and id(node) not in followers)
 
@@ -58,12 +58,12 @@ class Causes:
         return None if same else made
 
     def passed(self, node: Any) -> int:
-        """Return how many operations have met the NaN after a node."""
+        """Return how many later operations have met the NaN of a node."""
         return len(self.later.get(node, ()))
 
 
 def origin_of(node: Any, record: Record) -> Record:
-    """Return the record of the first operation on the way of a NaN to a node."""
+    """Return the record of the first operation on the path of a NaN to a node."""
     found = [(private.number_of_node(node), record)]
     stack, met = [(node, record)], {node}
     while stack:
@@ -73,7 +73,7 @@ def origin_of(node: Any, record: Record) -> Record:
                 continue
             met.add(parent)
             other = record_of(parent)
-            if other is None or other is record:  # a custom function, a part of one operation
+            if other is None or other is record:  # no record: look further up
                 stack.append((parent, record))
             elif other.bad is not None and other.what == "nan":
                 stack.append((parent, other))

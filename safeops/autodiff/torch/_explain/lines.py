@@ -1,4 +1,4 @@
-"""The lines of a PyTorch program: which one made each node of its graph, and the first NaN."""
+"""The lines of a PyTorch program: which line made each node, and where a value became NaN."""
 
 import sys
 from bisect import bisect
@@ -18,27 +18,28 @@ from safeops.autodiff._explain.locations import Location, frame_of_user, locatio
 from safeops.autodiff._explain.names import METHODS, OF_ENTRIES
 from safeops.autodiff.torch._tags import is_number
 
-KEY = "safeops.autodiff"  # of the record in the metadata of a node
+KEY = "safeops.autodiff"  # the key of a record in the metadata of a node
 
 
 @dataclass
 class Record:
-    """What is known of one operation of the forward pass."""
+    """One operation of the forward pass."""
 
-    frame: tuple[Any, int, int] | None  # code, instruction, line: a location is made on demand
+    frame: tuple[Any, int, int] | None  # code, instruction, line
     name: str
-    # Where the result is not finite; where of these entries all operands are, or none is NaN.
+    # Where the result is not finite; where it is so although all operands are finite; where it is
+    # NaN although no operand is.
     bad: Array | None = None
     first: Array | None = None
     first_nan: Array | None = None
     nan_operand: bool = False
     what: str = ""
-    cause: "Record | None" = None  # of a constant operand that was not finite
+    cause: "Record | None" = None  # the record of a constant operand that was not finite
 
     @property
     def operation(self) -> str:
-        """The name of the function, without the marks of a method that Python calls."""
-        name = self.name.strip("_")  # and of one that works in place
+        """The name of the function, without underscores; of an operator, its operation."""
+        name = self.name.strip("_")  # also the one that marks an in-place method
         return METHODS.get(name, name)
 
     @property
@@ -48,18 +49,19 @@ class Record:
 
 
 def record_of(node: Any) -> Record | None:
-    """Return what is known of a node."""
+    """Return the record of a node, or None."""
     return node.metadata.get(KEY)
 
 
 class RecordLines(TorchFunctionMode):
-    """Write the user's line on each node of the graph that is made."""
+    """Write a record with the user's line on each new node of the graph."""
 
     def __init__(self) -> None:
         super().__init__()
-        # What constants were made of: only those that are not finite are here.
+        # The records of nonfinite constants.
         self.constants: Any = WeakTensorKeyDictionary()
-        # What ran in a transform of torch.func, by the numbers of the nodes that it made.
+        # Operations inside transforms of torch.func: first and last number of their nodes, and a
+        # record.
         self.inside: list[tuple[int, int, Record]] = []
         self.longest = 10_000
 
@@ -68,9 +70,9 @@ class RecordLines(TorchFunctionMode):
     ) -> Any:
         """Run one function of PyTorch."""
         del types
-        if torch.compiler.is_compiling():  # what is traced into a kernel has no nodes
+        if torch.compiler.is_compiling():  # a traced operation has no node
             return func(*args, **(kwargs or {}))
-        # There is no public way to ask which nodes are new.
+        # Private, as no public function tells which nodes are new.
         first = private.next_number()
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
@@ -88,7 +90,7 @@ class RecordLines(TorchFunctionMode):
 
     def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:
         """Write a record on the new nodes."""
-        if in_a_transform():  # whose tensors have neither numbers nor nodes
+        if in_a_transform():  # its tensors have neither values nor nodes
             last = private.next_number()
             self.inside.append((first, last, record))
             del self.inside[: -self.longest]
@@ -100,7 +102,7 @@ class RecordLines(TorchFunctionMode):
             self.label(x, record, first)
 
     def label(self, x: Array, record: Record, first: int) -> None:
-        """Write a record on the nodes that were made since, and on those from a transform."""
+        """Write a record on the new nodes of a tensor, and on nodes that come from a transform."""
         bases = [x] if private.base_of(x) is None else [x, private.base_of(x)]
         stack = [node for node in map(node_of, bases) if node is not None]
         while stack:
@@ -114,20 +116,20 @@ class RecordLines(TorchFunctionMode):
                 stack.extend(n for n, _ in node.next_functions if n is not None)
 
     def record_inside(self, number: int) -> Record | None:
-        """Return the record of the operation in a transform that made a node."""
+        """Return the record of the operation that made a node inside a transform."""
         i = bisect(self.inside, number, key=lambda entry: entry[0])
         _, last, record = self.inside[i - 1] if i else (0, 0, None)
         return record if number < last else None
 
     def note_origin(self, record: Record, x: Array, given: Any) -> None:
-        """Say what of a result is not finite although what it was made of is."""
+        """Record where a result is not finite though its operands are, and from which constant."""
         tensors = [y for y in tree_leaves(given) if isinstance(y, torch.Tensor) and y is not x]
         nonfinite = [y for y in tensors if seen_in(y) is not None]
         record.nan_operand = any(bool(y.isnan().any()) for y in nonfinite)
         record.cause = next((self.constants[y] for y in nonfinite if y in self.constants), None)
         if not x.requires_grad:
             self.constants[x] = record.cause or record
-        # A constant is no result: what it brings in is first there.
+        # A constant is not a result: it counts as made here.
         derived = [y.detach() for y in nonfinite if y.requires_grad]
         by_entry = record.operation in OF_ENTRIES and all(fits(y, x) for y in derived)
         nan = x.detach().isnan()
@@ -142,7 +144,7 @@ def fits(x: Array, result: Array) -> bool:
 
 
 def unlike(made: Any, given: list[Array], *, by_entry: bool) -> Array | None:
-    """Return the entries of a result that are so although no entry that they are made of is."""
+    """Return where a mask of a result is set and no mask of its operands is; None if nowhere."""
     if not by_entry:
         return None if any(mask.any() for mask in given) else made
     for mask in given:
@@ -154,8 +156,8 @@ def node_of(x: Array) -> Any:
     """
     Return the node that made a tensor, or None if PyTorch does not say.
 
-    For a view that was made without gradients, and whose base was written since, it raises: whether
-    the view has a gradient could be meant either way. A program that does not ask is correct.
+    PyTorch raises for a view that was made without gradients and whose base was written since, as
+    it is ambiguous whether the view has a gradient. A program that does not ask for it is correct.
     """
     try:
         return x.grad_fn
@@ -165,7 +167,7 @@ def node_of(x: Array) -> Any:
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Let the watching call operations that neither classes nor modes of the program see."""
+    """Run the operations of `explain` without the modes and the tensor classes of the program."""
     modes = private.dispatch_modes()
     others = private.without_modes() if modes else nullcontext()
     with private.without_functions(), others:
@@ -173,32 +175,32 @@ def unseen() -> Iterator[None]:
 
 
 def seen_in(x: Array) -> Array | None:
-    """Return where a plain tensor is not finite; what another class has in it is its own."""
+    """Return where a plain tensor is not finite; None for tensor subclasses."""
     if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.jit.is_tracing():
         return None
     return not_finite(x)
 
 
-# They return what was there before.
+# These return an earlier result.
 IGNORED = frozenset(["__get__", "detach", "requires_grad_", "backward"])
 
 
 def not_finite(x: Array) -> Array | None:
-    """Return where entries are not finite, or None if all are, or if nobody can tell."""
+    """Return where entries are not finite; None if all are finite, or if it cannot be told."""
     if not is_number(x) or x.is_meta or x.is_nested or not is_there(x):
         return None
     try:
-        # One sum: a NaN or an inf stays in it. (If it overflows, the entries say.)
+        # A NaN or an inf stays in the sum. If the sum alone overflows, the entries decide below.
         if stored(x.detach()).sum().isfinite():
             return None
-    except NotImplementedError:  # for a dtype that PyTorch stores and does not compute with
+    except NotImplementedError:  # a dtype that PyTorch only stores
         return None
     bad = ~(x.detach() if x.layout is torch.strided else x.detach().to_dense()).isfinite()
     return bad if bad.any() else None
 
 
 def stored(x: Array) -> Array:
-    """Return the entries that a tensor stores, in a dtype that has sums."""
+    """Return the stored entries of a tensor, in a dtype that has a sum."""
     if x.layout is torch.sparse_coo:
         return private.stored_values(x)
     x = x if x.layout is torch.strided else x.values()
@@ -206,7 +208,7 @@ def stored(x: Array) -> Array:
 
 
 def is_there(x: Array) -> bool:
-    """Whether the memory of a tensor is there; a program may have freed it, as FSDP does."""
+    """Whether the memory of a tensor is allocated; a program may have freed it, as FSDP does."""
     if x.layout is not torch.strided or not x.numel():
         return True
     pairs = zip(x.shape, x.stride(), strict=True)
@@ -215,7 +217,7 @@ def is_there(x: Array) -> bool:
 
 
 def what_of(values: Array, first: str = "inf") -> str:
-    """Return what a number that is not finite is: one of a kind that is asked for, if there is."""
+    """Return "nan", "inf" or "-inf", whichever is among the values; `first` where both are."""
     values = values.real if values.is_complex() else values
     nan = bool(values.isnan().any())
     infinite = values[values.isinf()].flatten()
@@ -225,10 +227,10 @@ def what_of(values: Array, first: str = "inf") -> str:
 
 
 def in_a_transform() -> bool:
-    """Whether a transform of torch.func is at work."""
-    # There is no public way to ask.
+    """Whether a transform of torch.func runs."""
+    # Private, as no public function tells.
     return private.peek_transform() is not None
 
 
-# The number of the node that accumulates into a leaf is as large as can be.
+# The nodes that accumulate into leaves have the largest number.
 LEAF = 2**64 - 1

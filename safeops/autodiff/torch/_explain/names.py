@@ -1,4 +1,4 @@
-"""The names of PyTorch's nodes, in the words of the array API standard and of the reader."""
+"""The names of PyTorch's nodes, as names of operations of the array API standard."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""A backward pass of PyTorch that is explained: of a function, of a graph, of a call."""
+"""Explanations of backward passes: of a function, of a graph, of a call of autograd."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ from safeops.autodiff.torch._tags import name_of
 def explained_call(
     f: Callable[..., Array], args: Sequence[Any], argnums: int | Sequence[int]
 ) -> Report:
-    """Run a function with lines, and explain its gradient."""
+    """Run a function while recording lines, and explain its gradient."""
     check_graph([])
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     every = list(args)
@@ -40,7 +40,7 @@ def explained_call(
 
 
 def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
-    """Explain the backward pass from tensors that are there."""
+    """Explain the backward pass of existing tensors."""
     outputs = listed(tensors)
     nodes = nodes_of(outputs)
     check_graph(nodes)
@@ -48,7 +48,7 @@ def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
         msg = "expected tensors of one process, got a DTensor; explain the program of full_tensor()"
         raise TypeError(msg)
     if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
-        msg = "expected checkpoints with use_reentrant=False, got one that PyTorch runs apart"
+        msg = "expected checkpoints with use_reentrant=False, got one with its own backward pass"
         raise RuntimeError(msg)
     FORMER.forget_expired()
     seeds = cotangents_of(outputs, grad_tensors)
@@ -57,7 +57,7 @@ def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
 
 
 def explained_if_possible(outputs: Any, seeds: Any, leaves: Any) -> Report:
-    """Explain a backward pass that has run, or say why it does not run again."""
+    """Explain a backward pass that has run once, or report why it cannot run again."""
     try:
         return explained(outputs, leaves, seeds)
     except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)

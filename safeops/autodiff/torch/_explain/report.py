@@ -1,8 +1,8 @@
 """
-Where PyTorch's backward pass stops being finite, and whether what it met there was used.
+Where PyTorch's backward pass stops being finite, and whether the entries there were used.
 
-Two passes are watched, node by node: the ordinary one says which nodes a NaN came through on its
-way to a gradient, the masked one what of it is absent, and which node made it so.
+Two passes are watched, node by node. The ordinary pass shows through which nodes a NaN came to a
+gradient. The masked pass shows which entries are absent, and which node made them absent.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,15 +33,15 @@ from safeops.autodiff.torch._opaque import is_script
 from safeops.autodiff.torch._tags import Tags, leaf_of
 
 NOT_SEEN = (
-    "lines are known of what ran in safeops.autodiff.torch.record_lines(), "
-    "and of no autograd.Function or TorchScript"
+    "lines are known for what ran in safeops.autodiff.torch.record_lines(), "
+    "except in an autograd.Function or TorchScript"
 )
 
 
 def report_of(
     graph: Graph, outputs: Sequence[Array], leaves: Sequence[Array], seeds: Any, former: Tags
 ) -> Report:
-    """Run the backward pass, and twice more if something is not finite; say what it was."""
+    """Run the backward pass, and twice more if something is not finite; report the findings."""
 
     def run() -> Any:
         if not any(y.requires_grad for y in outputs):
@@ -69,7 +69,7 @@ def report_of(
 
 
 def is_bad(x: Any) -> bool:
-    """Whether an array is there, and not finite."""
+    """Whether a tensor, if there is one, is not finite."""
     return x is not None and not_finite(x) is not None
 
 
@@ -81,19 +81,19 @@ class Pass:
     ) -> None:
         self.gradients, self.seen = gradients, seen
         nonfinite = [x for x, g in zip(leaves, gradients, strict=True) if is_bad(g)]
-        # The nodes through which a gradient became what it is.
+        # The nodes through which a gradient became not finite.
         self.on_path = graph.on_path(seen, nonfinite)
 
     @property
     def bad(self) -> int:
-        """How many entries of the gradients are not finite."""
+        """The number of nonfinite entries of the gradients."""
         masks = [not_finite(g) for g in self.gradients if g is not None]
         return sum(int(m.count_nonzero()) for m in masks if m is not None)
 
 
 @dataclass
 class PassPair:
-    """Both of them."""
+    """The ordinary pass and the masked pass."""
 
     graph: Graph
     mode: Watching
@@ -101,9 +101,9 @@ class PassPair:
     masked: Pass
 
     def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
-        """Yield what the value itself became NaN by."""
+        """Yield the operations and inputs that made the value itself not finite."""
         infinite = self.makers(lambda record: record.first)
-        # A NaN of infinities that were given, such as inf - inf.
+        # A NaN that constant infinities made, as in inf - inf.
         after = self.graph.above([node for node, *_ in infinite])
         nan = [m for m in self.makers(lambda record: record.first_nan) if m[0] not in after]
         found = {id(record): of_record(record, used) for _, record, used in (*infinite, *nan)}
@@ -112,7 +112,7 @@ class PassPair:
         yield from found.values()
 
     def makers(self, made: Callable[[Record], Array | None]) -> list[tuple[Any, Record, Array]]:
-        """Return the nodes whose results are not finite of themselves, and where that is used."""
+        """Return which nodes made something nonfinite that is used: node, record, used entries."""
         records = ((node, record_of(node)) for node in self.graph.nodes)
         known = ((n, r, made(r)) for n, r in records if r is not None and not was_given(n, r))
         found = ((n, r, self.used(n, new)) for n, r, new in known if new is not None)
@@ -127,7 +127,7 @@ class PassPair:
         return Finding("FORWARD", "input", None, count, shape, what_of(leaf[used], "nan"))
 
     def active_at(self, leaf: Array) -> Array:
-        """Return which entries of a leaf are used."""
+        """Return which entries of a leaf are used, from the cotangents of its consumers."""
         nodes = [n for n in self.graph.nodes if leaf_of(n) is leaf]
         active = torch.zeros(leaf.shape, dtype=torch.bool, device=leaf.device)
         for node, i in (edge for n in nodes for edge in self.graph.consumers[n]):
@@ -140,7 +140,7 @@ class PassPair:
         return active
 
     def used(self, node: Any, bad: Any) -> Array | None:
-        """Return which of some entries of a result are used."""
+        """Return which of the given entries of a node's result are used; None if none is."""
         for cotangent in self.masked.seen[node].into if node in self.masked.seen else ():
             if cotangent is not None and cotangent.like.shape == bad.shape:
                 found = bad & spread(cotangent.active, bad)
@@ -148,10 +148,10 @@ class PassPair:
         return None
 
     def backward(self, *, value_is_bad: bool) -> Iterator[Finding]:
-        """Yield the formulas in which a gradient stops being finite."""
+        """Yield findings about the formulas in which a gradient becomes nonfinite."""
         origins = ((n, self.origin(n, value_is_bad=value_is_bad)) for n in self.masked.on_path)
         begun = {n: new for n, new in origins if new is not None}
-        # Below what nobody sees into, nobody knows whether an entry is used.
+        # Behind a node whose use of entries is unknown, it is unknown whether an entry is used.
         reasons = {n: reason for n in self.graph.nodes if (reason := self.unseen(n)) is not None}
         unclear = {n for n in begun if not self.graph.above([n]).isdisjoint(reasons)}
         to_blame = self.graph.above(list(unclear))
@@ -166,42 +166,42 @@ class PassPair:
                 yield finding("UNKNOWN", node, reason=reasons[node])
 
     def follows(self, node: Any, reasons: Mapping[Any, str]) -> bool:
-        """Whether a node is not seen into for the cotangent that another one hands it."""
+        """Whether another node explains that the use of entries of this node is unknown."""
         others = self.graph.above([node]) & set(reasons) - {node}
         return bool(others) and reasons[node] in ("kernel", "sparse")
 
     def unseen(self, node: Any) -> str | None:
-        """Return why nobody knows which entries a node uses; None if that is known."""
+        """Return why it is unknown which entries a node uses; None if it is known."""
         if node not in self.masked.seen:
             return None
         if is_script(node):
             return "script"
         out = (x for x in self.masked.seen[node].out if x is not None)
-        # What is not finite comes from a kernel that no operation of PyTorch has run.
+        # Something nonfinite comes from a kernel that ran no operation of PyTorch.
         of_kernel = any(x.bad is not None and not x.known for x in out)
         return self.mode.unseen.get(node, "kernel" if of_kernel else None)
 
     def is_spared(self, node: Any) -> bool:
-        """Whether a NaN comes from a node that the masked pass has not."""
+        """Whether a node makes more nonfinite entries in the ordinary than in the masked pass."""
         if node not in self.ordinary.on_path:
             return False
         pairs = zip(self.ordinary.seen[node].out, self.masked.seen[node].out, strict=True)
         return any(count_of(x) > count_of(y) for x, y in pairs)
 
     def origin(self, node: Any, *, value_is_bad: bool) -> Array | None:
-        """Return the entries that became other than finite in the formula of a node."""
+        """Return which entries became nonfinite in the formula of a node; None if none did."""
         by_entry = operation_of(node) in OF_ENTRIES
         new = origin(self.masked.seen[node], by_entry=by_entry)
         record = record_of(node)
         bad = record.bad if record is not None and value_is_bad else None
         if new is None or bad is None:
             return new
-        # Of a value that is NaN already the slope is a consequence.
+        # The slope at a value that is NaN already is a consequence of that value.
         new = new & ~bad if by_entry and new.shape == bad.shape else None
         return new if new is not None and new.any() else None
 
     def met(self, node: Any) -> Blocked | None:
-        """Return what absent entries have met in a formula: its parts tell, or else its result."""
+        """Return what absent entries met in a formula: as recorded in it, or else by its result."""
         if node in self.mode.blocked:
             return self.mode.blocked[node]
         by_entry = operation_of(node) in OF_ENTRIES
@@ -209,7 +209,7 @@ class PassPair:
         return None if new is None else Blocked(new, new)
 
     def blocked(self, node: Any, causes: Causes) -> Finding:
-        """Return the finding about absent entries that meet an infinite slope."""
+        """Return the finding about absent entries that met a nonfinite slope."""
         bad, entries, what = causes.met[node]
         selection = Search(self.graph, self.masked.seen).selection_of(node, entries)
         record = None if selection is None else record_of(selection)
@@ -226,7 +226,7 @@ class PassPair:
         )
 
     def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
-        """Yield what is known to be there and was not found."""
+        """Yield a finding for each fact without one, so that no report is clean by mistake."""
         kinds = {f.kind for f in findings}
         if any(map(is_bad, outputs)) and "FORWARD" not in kinds:
             yield Finding("FORWARD", "", what=what_of(next(filter(is_bad, outputs))))
@@ -237,7 +237,7 @@ class PassPair:
 
 
 def was_given(node: Any, record: Record) -> bool:
-    """Whether an operation in place may have been given what is not finite."""
+    """Whether an in-place operation may have had a nonfinite operand, which it has overwritten."""
     if not record.name.endswith("_") or record.operation in METHODS:
         return False
     before = (record_of(n) for n, _ in node.next_functions if n is not None)
@@ -245,14 +245,14 @@ def was_given(node: Any, record: Record) -> bool:
 
 
 def count_of(x: CotangentRecord | None) -> int:
-    """Return how many entries are not finite."""
+    """Return the number of nonfinite entries of a cotangent."""
     return 0 if x is None or x.bad is None else int(x.bad.count_nonzero())
 
 
 def origin(
     node_record: NodeRecord, spared: Sequence[CotangentRecord | None] = (), *, by_entry: bool
 ) -> Array | None:
-    """Return what became other than finite in a formula, where the other pass has spared it."""
+    """Return which entries became nonfinite in a formula, and are finite in the other pass."""
     before = [x.bad for x in node_record.into if x is not None and x.bad is not None]
     found: list[Array] = []
     for after, other in zip_longest(node_record.out, spared):
@@ -268,7 +268,7 @@ def origin(
 
 
 def value_at(record: Record | None, bad: Array) -> str:
-    """Return what the result of an operation is at entries, if that is known."""
+    """Return what the result of an operation is at the given entries; "" if unknown."""
     if record is None or record.bad is None:
         return "" if record is None else "finite"
     if record.bad.shape != bad.shape or (bad & record.bad).any():
@@ -277,8 +277,8 @@ def value_at(record: Record | None, bad: Array) -> str:
 
 
 def slope(node: Any, node_record: NodeRecord, bad: Array) -> str:
-    """Return what the derivative of a node is at entries: its formula for a cotangent of ones."""
-    if is_custom(node):  # it may do more than to return a derivative
+    """Return the derivative of a node at entries, from its formula for a cotangent of ones."""
+    if is_custom(node):  # it may have side effects
         return ""
     with suppress(*REFUSED), torch.no_grad():
         found = node(*ones_like(node_record))

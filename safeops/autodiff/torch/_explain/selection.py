@@ -1,4 +1,4 @@
-"""Which operation dropped entries: a search from the formula that met them towards the output."""
+"""Which operation dropped entries: a search from the formula that met them up to the output."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -22,13 +22,13 @@ from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, words
 from safeops.autodiff.torch._tags import Tags
 
-# A node, the number of a result of its, and entries of that.
+# A node, the number of one of its results, and a mask of entries of that result.
 Place: TypeAlias = tuple[Any, int, Array]
 
-# What PyTorch raises where a formula does not run for ones: what it saved is gone (RuntimeError, as
-# is NotImplementedError), it has no derivative, or it takes no such cotangent.
+# What PyTorch raises where a formula does not run for cotangents of ones: a saved tensor was freed
+# (RuntimeError, NotImplementedError), there is no derivative, or it refuses such a cotangent.
 REFUSED = (RuntimeError, IndexError, ValueError)
-# Nodes that read a part of what they are given.
+# Nodes that may read only a part of their operand.
 READERS = words(
     """
     slice index index_select gather masked_select diagonal as_strided unfold split
@@ -39,15 +39,15 @@ READERS = words(
 
 @dataclass
 class Search:
-    """The graph, and what the masked pass has seen of it."""
+    """The graph, and what each node did in the masked pass."""
 
     graph: Graph
     seen: dict[Any, NodeRecord]
 
     def selection_of(self, node: Any, entries: Array | None) -> Any:
-        """Return the nearest node, towards the output, that dropped entries, all if one did."""
+        """Return the nearest node towards the output that dropped the entries, best all of them."""
         places, met = self.absent(node, entries), set()
-        some = reader = None  # which does not read some, and which may not if nobody can say
+        some = reader = None  # a node that drops some, one that may drop some
         while places:
             child, number, entries = places.pop(0)
             for parent, i in self.graph.consumers[child]:
@@ -65,7 +65,7 @@ class Search:
         return some or reader or (None if self.absent(node, None) else node)  # such as a max
 
     def absent(self, node: Any, entries: Array | None) -> list[Place]:
-        """Return what is absent of a cotangent; of these entries, if that says something."""
+        """Return what is absent in the cotangents of a node, of the given entries if possible."""
         return [
             (node, i, narrowed(absent_in(x), entries))
             for i, x in enumerate(self.seen[node].into)
@@ -73,7 +73,7 @@ class Search:
         ]
 
     def drops(self, node: Any, i: int, entries: Array) -> bool:
-        """Whether a node made entries absent that it was given as active ones."""
+        """Whether active entries that a node was given are absent in what it returned."""
         before, after = first(self.seen[node].into), self.seen[node].out[i]
         absent = entries if after is None else selected(before, after)
         if absent is None:
@@ -81,10 +81,10 @@ class Search:
         return bool((absent & entries if absent.shape == entries.shape else absent).any())
 
     def unread(self, node: Any, i: int, entries: Array) -> Array | None:
-        """Return which entries a node does not read, by its formula for ones; None if unknown."""
+        """Return which entries a node does not read, from its formula for ones; None if unknown."""
         if is_of_entries(node):
             return torch.zeros_like(entries)
-        if is_custom(node):  # it may do more than to return a derivative
+        if is_custom(node):  # it may have side effects
             return None
         mode, ones = Watching(Tags()), ones_like(self.seen[node])
         for x in ones:
@@ -97,7 +97,7 @@ class Search:
         return None
 
     def traced(self, node: Any, i: int, entries: Array) -> Array | None:
-        """Return which entries of a cotangent the node made these of; None if nobody knows."""
+        """Return the cotangent entries from which a node made the given ones; None if unknown."""
         if is_of_entries(node):
             return entries
         if operation_of(node) == "convolution" and i == 0:
@@ -121,12 +121,12 @@ class Search:
 
 
 def is_of_entries(node: Any) -> bool:
-    """Whether each entry of a result is made of one entry of each operand."""
+    """Whether each result entry of a node depends on one entry of each operand."""
     return operation_of(node) in OF_ENTRIES
 
 
 def saved_options(node: Any) -> tuple[Any, ...]:
-    """Return stride, padding, dilation, whether it is a transposed one, the rest, the groups."""
+    """Return stride, padding, dilation, transposed, output padding and groups of a convolution."""
     names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
     return tuple(private.saved(node, name) for name in names)
 
@@ -137,7 +137,7 @@ def absent_in(x: CotangentRecord) -> Array:
 
 
 def narrowed(absent: Array, entries: Array | None) -> Array:
-    """Return the absent ones of some entries; all that are, if none of these is."""
+    """Return which of the given entries are absent; if none of these is, all absent ones."""
     if entries is None or len(fitting([entries], absent)) == 0:
         return absent
     both = absent & entries
@@ -151,7 +151,7 @@ def fitting(masks: Sequence[Array], like: Array) -> list[Array]:
 
 
 def selected(before: CotangentRecord, after: CotangentRecord) -> Array | None:
-    """Return which entries are absent after a formula, and were not before it."""
+    """Return which entries a formula made absent; None if that is unknown, or none."""
     if after.active is True:
         return None
     absent = absent_in(after)
@@ -160,18 +160,18 @@ def selected(before: CotangentRecord, after: CotangentRecord) -> Array | None:
     if before.like.shape != after.like.shape:
         return None
     given = ~absent_in(before)
-    if given.count_nonzero() <= (~absent).count_nonzero():  # they are moved, and no more
+    if given.count_nonzero() <= (~absent).count_nonzero():  # they only moved
         return None
     return absent & given
 
 
 def first(cotangents: Sequence[CotangentRecord | None]) -> CotangentRecord:
-    """Return the first cotangent that there is."""
+    """Return the first cotangent that is not None."""
     return next(x for x in cotangents if x is not None)
 
 
 def result(node: Any, cotangents: Sequence[Array | None], i: int) -> Any:
-    """Return what the formula of a node makes for one of its operands."""
+    """Return what the formula of a node returns for operand `i`."""
     found = node(*cotangents)
     return (found if isinstance(found, tuple) else (found,))[i]
 

@@ -1,4 +1,4 @@
-"""What each node of a PyTorch graph is given in a backward pass, and what it hands on."""
+"""What each node of a PyTorch graph gets and returns in a backward pass."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -24,57 +24,57 @@ CONTRACTIONS = (matrix, contract, convolve_backward)
 
 
 class CotangentRecord(NamedTuple):
-    """What was seen of a cotangent."""
+    """A cotangent: its shape, its nonfinite entries, its active entries."""
 
     like: Array  # without data
     device: Any
     bad: Array | None  # where it is not finite; None if nowhere
     active: Mask
-    known: bool = True  # whether it was seen how it was made
+    known: bool = True  # whether the mask is known
 
 
 class NodeRecord(NamedTuple):
-    """What went into the formula of a node, and what came out."""
+    """The cotangents that a node got, and those that it returned."""
 
     into: list[CotangentRecord | None]
     out: list[CotangentRecord | None]
 
     def is_bad(self, i: int) -> bool:
-        """Whether something not finite came out for one of the inputs."""
+        """Whether the cotangent for operand `i` is not finite."""
         cotangent = self.out[i]
         return cotangent is not None and cotangent.bad is not None
 
 
 class Blocked(NamedTuple):
-    """What absent entries have met in a formula."""
+    """What absent entries met in a formula."""
 
     bad: Array  # where the derivative is not finite
-    entries: Array | None  # which absent entries of the cotangent that concerns, if it is known
+    entries: Array | None  # the absent entries of the cotangent; None if unknown
     what: str = ""
 
     @property
     def size(self) -> int:
-        """How many entries of the derivative that are."""
+        """The number of nonfinite entries of the derivative."""
         return int(self.bad.count_nonzero())
 
 
 def met_entries(bad: Array, factors: Sequence[Any], i: int, active: Any) -> Array | None:
-    """Return which absent entries of a factor meet a coefficient, number `i`, in ``x @ y``."""
+    """Return which absent entries meet nonfinite entries of factor `i` in ``x @ y``."""
     x = factors[1 - i]
     if x.dim() == 1 or bad.dim() == 1:
         return None
     met = bad.any(-1)[..., None, :] if i == 1 else bad.any(-2)[..., :, None]
     entries = ~spread(active, x) & met
-    # The formula has transposed the cotangent.
+    # The formula has transposed the cotangent; transpose the mask back.
     turned = not x.is_contiguous() and x.mT.is_contiguous()
     return entries.mT if turned else entries
 
 
 def through_windows(options: Sequence[Any], other: Array, entries: Array, i: int) -> Array:
     """
-    Return which entries of a convolution are made of some of its input (0) or its weights (1).
+    Return the result entries of a convolution that depend on given entries of one factor.
 
-    `other` is the other one of the two.
+    `i` is the place of that factor: input (0) or weights (1). `other` is the other factor.
     """
     pair = [torch.ones_like(other, dtype=torch.float32)] * 2
     pair[i] = entries.to(torch.float32)
@@ -86,19 +86,19 @@ def through_windows(options: Sequence[Any], other: Array, entries: Array, i: int
 
 
 class Watching(Masking):
-    """The masked pass, which notes what it cleans and what it has no rule for."""
+    """The masked pass, which also records what absent entries met and operations without a rule."""
 
     def __init__(self, former: Tags) -> None:
         super().__init__(former, "ignore")
         self.paused = False
         self.blocked: dict[Any, Blocked] = {}
-        # Nodes that run an operation into which nobody sees, and why.
+        # The nodes whose use of entries is unknown, and why.
         self.unseen: dict[Any, str] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one operation; what the watching itself does is none of the backward pass."""
+        """Run one operation; operations of `explain` itself are run as they are."""
         if self.paused:
             return func(*args, **(kwargs or {}))
         if RULES.get(private.name_of_operation(func)) in CONTRACTIONS:
@@ -108,7 +108,7 @@ class Watching(Masking):
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Let operations pass that are no part of the backward pass."""
+        """Run operations as they are that do not belong to the backward pass."""
         self.paused = True
         try:
             yield
@@ -116,14 +116,14 @@ class Watching(Masking):
             self.paused = False
 
     def note_absent(self, values: Array, active: Mask) -> None:
-        """Keep absent entries that a formula made something of that is not finite."""
+        """Record absent entries at which a formula returned something nonfinite."""
         bad = not_finite(values)
         if bad is not None:
             bad = bad & ~spread(active, bad)
             self.keep(Blocked(bad, bad))
 
     def note_coefficients(self, func: Any, args: Sequence[Any]) -> None:
-        """Keep what a product sums up with absent entries beside it."""
+        """Record nonfinite coefficients that a product sums together with absent entries."""
         is_windows = RULES[private.name_of_operation(func)] is convolve_backward
         factors = args[: 3 if is_windows else 2]
         masks = [self.active(x) for x in factors]
@@ -138,47 +138,47 @@ class Watching(Masking):
                 self.keep(Blocked(bad, entries, what_of(x[bad])))
 
     def keep(self, found: "Blocked") -> None:
-        """Keep the largest set of entries for each node."""
+        """Record what absent entries met, for each node the largest set."""
         node = private.current_node()
         earlier = self.blocked.get(node)
         if node is not None and found.size > (0 if earlier is None else earlier.size):
             self.blocked[node] = found
 
     def note_unseen(self, func: Any, given: Any) -> None:
-        """Keep the node of an operation that may leave out entries of a cotangent by itself."""
+        """Record the node of an operation whose use of entries is unknown."""
         if any(self.active(x) is not None for x in tree_leaves(given)):
             reason = reason_unseen(func, given)
             if reason is not None:
                 self.keep_unseen(reason)
 
     def keep_unseen(self, reason: str) -> None:
-        """Keep the running node."""
+        """Record the running node, with the reason."""
         node = private.current_node()
         if node is not None:
             self.unseen.setdefault(node, reason)
 
     def report(self, call: Call) -> None:
-        """Keep the node of an operation without a rule that met absent entries."""
+        """Record the node of an operation without a rule that met absent entries."""
         del call
         self.keep_unseen("")
 
 
 @dataclass
 class Graph:
-    """The nodes of a backward pass, and who hands a cotangent to whom."""
+    """The nodes of a backward pass, and for each node those that hand it a cotangent."""
 
     nodes: Sequence[Any]
     consumers: dict[Any, list[tuple[Any, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        """Turn the edges around."""
+        """Invert the edges."""
         for node in self.nodes:
             for i, (child, _) in enumerate(node.next_functions):
                 if child is not None:
                     self.consumers[child].append((node, i))
 
     def above(self, nodes: Sequence[Any]) -> set[Any]:
-        """Return the nodes that hand cotangents on to these, directly or not; these too."""
+        """Return the nodes, and all nodes that hand cotangents on to them, directly or not."""
         found, stack = set(nodes), list(nodes)
         while stack:
             new = {parent for parent, _ in self.consumers[stack.pop()]} - found
@@ -187,13 +187,13 @@ class Graph:
         return found
 
     def watch(self, run: Callable[[], Any], mode: Watching | None = None) -> Any:
-        """Run a backward pass; return its result and what each node did."""
+        """Run a backward pass; return its result and the records of its nodes."""
         seen: dict[Any, NodeRecord] = {}
         with hooked(self.nodes, seen, mode):
             return run(), seen
 
     def on_path(self, seen: dict[Any, NodeRecord], leaves: Sequence[Array]) -> set[Any]:
-        """Return the nodes from which something not finite has come to one of the leaves."""
+        """Return the nodes through which something nonfinite has come to one of the leaves."""
         found: set[Any] = set()
         stack = [n for n in self.nodes if any(leaf_of(n) is x for x in leaves)]
         while stack:
@@ -206,7 +206,7 @@ class Graph:
 
 @contextmanager
 def hooked(nodes: Sequence[Any], seen: dict[Any, NodeRecord], mode: Any) -> Iterator[None]:
-    """Watch what goes through nodes."""
+    """Record the cotangents of nodes, by hooks."""
     handles = [n.register_hook(partial(note, n, seen, mode)) for n in nodes if n.next_functions]
     try:
         yield
@@ -218,13 +218,13 @@ def hooked(nodes: Sequence[Any], seen: dict[Any, NodeRecord], mode: Any) -> Iter
 def note(
     node: Any, seen: dict[Any, NodeRecord], mode: Watching | None, out: Any, into: Any
 ) -> None:
-    """Note what went through a node."""
+    """Record the cotangents of one node."""
     with nullcontext() if mode is None else mode.pause():
         seen[node] = NodeRecord([recorded(mode, g) for g in into], [recorded(mode, g) for g in out])
 
 
 def recorded(mode: Watching | None, x: Any) -> CotangentRecord | None:
-    """Look at a cotangent."""
+    """Return the record of a cotangent."""
     if x is None:
         return None
     active = None if mode is None else mode.tags.read(x)
