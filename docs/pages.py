@@ -15,20 +15,8 @@ import reductions
 import safeops
 import slices
 from safeops import _recipes, rotations
+from safeops._cli.families import FAMILIES, family_of, functions_of
 
-# The families, by the module of a function.
-FAMILIES = {
-    "where": ("combinators", "Combinators"),
-    "division": ("quotients", "Quotients and products"),
-    "powers": ("powers", "Roots, powers, exponentials"),
-    "logs": ("logarithms", "Logarithms and entropies"),
-    "angles": ("angles", "Angles"),
-    "smooth": ("smooth", "Removable singularities"),
-    "norms": ("norms", "Norms and distances"),
-    "softmax": ("softmax", "Softmax"),
-    "reductions": ("reductions", "Reductions with a mask"),
-    "nan_reductions": ("nan-reductions", "Reductions that leave out NaN"),
-}
 DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 RECIPES = """# Recipes
 
@@ -77,18 +65,6 @@ def write(docs: Path) -> None:
         file.parent.mkdir(exist_ok=True)
         if not file.exists() or file.read_text() != text:
             file.write_text(text)
-
-
-def family_of(name: str) -> str:
-    """Return the module in which a function stands, as `FAMILIES` names it."""
-    module = getattr(safeops, name).__module__.rpartition(".")[2]
-    return "nan_reductions" if module == "quantiles" else module
-
-
-def functions_of(module: str) -> list[str]:
-    """Return the public functions of a module, in the order of its text."""
-    names = [name for name in safeops.__all__ if family_of(name) == module]
-    return sorted(names, key=lambda name: inspect.getsourcelines(getattr(safeops, name))[1])
 
 
 def code_block(code: str) -> str:

@@ -11,6 +11,7 @@ from safeops import __version__, _recipes
 from safeops._backends import FRAMEWORKS
 from safeops._cli.demo import demonstrate
 from safeops._cli.explain import add_explain
+from safeops._cli.families import FAMILIES, functions_of
 from safeops._lint.command import add_lint
 from safeops._speech import INSTALL
 
@@ -57,7 +58,9 @@ def add_recipe(commands: Any) -> None:
     parser.set_defaults(run=print_recipe)
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument("name", nargs="?", type=name_of_recipe, metavar="NAME", help="as in --list")
-    wanted.add_argument("--list", action="store_true", help="list the names, each with its use")
+    wanted.add_argument(
+        "--list", action="store_true", help="list the names by family, each with its use"
+    )
     parser.add_argument(
         "--framework",
         dest="spelling",
@@ -70,8 +73,11 @@ def add_recipe(commands: Any) -> None:
 def print_recipe(options: Namespace) -> int:
     """Print a recipe, or the list of them."""
     if options.list:
-        for name in _recipes.names():
-            print(f"{name:23} {_recipes.read(name).summary}")
+        known = set(_recipes.names())
+        for module, family in FAMILIES.items():
+            print(f"{family.title}:")
+            for name in (name for name in functions_of(module) if name in known):
+                print(f"  {name:22} {_recipes.read(name).summary}")
     else:
         print(_recipes.program(_recipes.read(options.name), options.spelling), end="")
     return 0

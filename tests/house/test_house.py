@@ -117,7 +117,7 @@ LAYERS = (
     ("_lint.formats",),
     ("_lint.*",),
     ("_lint.command",),
-    ("_cli.explain", "_cli.demo"),
+    ("_cli.explain", "_cli.demo", "_cli.families"),
     ("__main__",),
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}

@@ -13,6 +13,7 @@ from frameworks import asarray, to_numpy
 from safeops import _recipes
 from safeops.__main__ import main
 from safeops._backends import load
+from safeops._cli.families import FAMILIES
 from safeops._dtypes import dtype_name
 
 NAMES = _recipes.names()
@@ -170,11 +171,13 @@ def test_the_command_prints_the_program(name, framework, capsys):
 
 
 def test_the_command_lists_all(capsys):
-    """`--list` has a line for each recipe, which opens with its name."""
+    """`--list` has a title for each family, and a line for each recipe, which has its name."""
     assert main(["recipe", "--list"]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == NAMES
+    titles = [line for line in lines if not line.startswith("  ")]
+    assert sorted(line.split()[0] for line in lines if line not in titles) == NAMES
+    assert titles == [f"{family.title}:" for family in FAMILIES.values()]
     assert max(map(len, lines)) <= 120
 
 

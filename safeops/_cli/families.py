@@ -1,0 +1,40 @@
+"""The families of functions, by module, as the command line and the pages group them."""
+
+import inspect
+from typing import NamedTuple
+
+import safeops
+
+
+class Family(NamedTuple):
+    """A family: its page in the documentation, and its title."""
+
+    page: str
+    title: str
+
+
+# By the module of a function.
+FAMILIES = {
+    "where": Family("combinators", "Combinators"),
+    "division": Family("quotients", "Quotients and products"),
+    "powers": Family("powers", "Roots, powers, exponentials"),
+    "logs": Family("logarithms", "Logarithms and entropies"),
+    "angles": Family("angles", "Angles"),
+    "smooth": Family("smooth", "Removable singularities"),
+    "norms": Family("norms", "Norms and distances"),
+    "softmax": Family("softmax", "Softmax"),
+    "reductions": Family("reductions", "Reductions with a mask"),
+    "nan_reductions": Family("nan-reductions", "Reductions that leave out NaN"),
+}
+
+
+def family_of(name: str) -> str:
+    """Return the module in which a function stands, as `FAMILIES` names it."""
+    module = str(getattr(safeops, name).__module__).rpartition(".")[2]
+    return "nan_reductions" if module == "quantiles" else module
+
+
+def functions_of(module: str) -> list[str]:
+    """Return the public functions of a module, in the order of its text."""
+    names = [name for name in safeops.__all__ if family_of(name) == module]
+    return sorted(names, key=lambda name: inspect.getsourcelines(getattr(safeops, name))[1])
