@@ -1,36 +1,36 @@
 """
-Masked autodiff for JAX: JAX's own transformations, in which what was never used is absent.
+Masked autodiff for JAX: JAX's own transformations, in which an entry that nothing used is absent.
 
-`jax.vjp` builds the backward pass, a linear program, and that is run over pairs of a value and what
-of it is active. The result is plain JAX: it can be compiled, mapped, sharded, rematerialised and
-differentiated again, by itself.
+`jax.vjp` builds the backward pass, a linear program. This module runs it over pairs of a value and
+the mask of its active entries. The result is plain JAX: it can be compiled, mapped, sharded,
+rematerialised, and differentiated again by this module.
 
-Beside the classes of `safeops.autodiff` there are, in the backward pass of a custom_vjp, which is
-any program, and in solvers:
+The backward pass of a custom_vjp is any program, and so are solvers. For these there are rules
+beside the classes of `safeops.autodiff`:
 
-- a constant that is added to a cotangent, or selected in its place: active, unless the text of the
-  program makes it 0 (``jnp.where(cond, g, 0.0)`` selects, and so do ``g.at[0].set(0.0)`` and zeros
-  that a cotangent is written into; ``g + 0.0 * x`` is a number). JAX's own transposes write the
+- a constant that is added to a cotangent, or selected in its place, is active, unless it is a
+  literal 0 of the program: ``jnp.where(cond, g, 0.0)`` selects, and so do ``g.at[0].set(0.0)`` and
+  a write of a cotangent into zeros; ``g + 0.0 * x`` is a number. JAX's own transposes write the
   same. So where a backward pass says by a literal 0 that an entry does not count, a NaN behind that
-  is 0 too: write ``g * mask`` for a number. A 0 of Python or NumPy that a backward pass takes from
-  around it is a literal too; one that is an argument of the function, or an array of JAX, is not;
-- functions that are not linear: absent entries enter as 0, and a result is absent if the function
-  is 0 at 0 (abs, tanh, clipping that leaves 0 as it is), else a number; truths are coefficients;
+  entry becomes 0: write ``g * mask`` for a number. A 0 of Python or NumPy from outside the backward
+  pass is a literal too; an argument of the function or an array of JAX is not;
+- nonlinear functions: absent entries enter as 0, and a result is absent if the function is 0 at 0
+  (abs, tanh, clipping that leaves 0 as it is), else a number; booleans are coefficients;
 - products and quotients of two cotangents: absent times anything is absent;
-- solutions, triangular, tridiagonal or by any solver of `lax.custom_linear_solve`, and Fourier
-  transforms: all entries that are mixed are active if one is, and one system of a batch, or one
-  right-hand side, does not spoil another. Inverses, determinants, factorisations (LU, QR, Cholesky)
-  and matrix exponentials are differentiated through these;
+- solutions of equations (triangular, tridiagonal, or by any solver of `lax.custom_linear_solve`)
+  and Fourier transforms: all entries that are mixed are active if one of them is; the systems of a
+  batch are independent, and so are right-hand sides. Inverses, determinants, factorisations (LU,
+  QR, Cholesky) and matrix exponentials are differentiated through these;
 - three operations of equinox (`select_if_vmap`, `vprim`, `nondifferentiable_backward`) and one of
   lineax (`linear_solve`), by name.
 
-What has no rule (sparse products, callbacks, kernels of one's own, top_k of a cotangent) runs as it
-is, with a warning even if all that comes in is active: it may drop entries by itself.
-Forward mode takes the rules of custom_jvp to be linear, as JAX demands.
+An operation without a rule (sparse products, callbacks, custom kernels, top_k of a cotangent) runs
+as it is, with a warning even if all its input is active, as it may drop entries by itself. In
+forward mode the rules of custom_jvp are taken to be linear, as JAX demands.
 
-In `shard_map`, a branch of `lax.cond` that devices take differently must hold no collective, nor a
-use of a replicated value, whose derivative is a sum over devices. JAX itself hangs there, or has a
-wrong gradient (0.10.2), and this module hangs; where all devices take the same branch both work.
+In `shard_map`, a branch of `lax.cond` that devices take differently must contain no collective, and
+use no replicated value, whose derivative is a sum over devices. JAX itself hangs there, or returns
+a wrong gradient (0.10.2), and this module hangs. Where all devices take the same branch both work.
 """
 
 from collections.abc import Callable, Sequence
@@ -92,23 +92,23 @@ def vjp(
         Whether `fun` returns a pair of the value and something else, which is returned last.
     return_mask : bool, default: False
         Whether the pullback also returns where each gradient is active: a 0 that is not active
-        was never used.
+        belongs to an unused entry.
     exact : bool, default: False
-        Whether a matrix product keeps a coefficient that is not finite from the absent entries of
-        a contraction that also has active ones. Default: such a product stays NaN.
+        Whether a matrix product keeps a coefficient that is not finite from absent entries of a sum
+        that also has active entries. Default: such a sum stays NaN.
     lazy : bool, default: False
-        Whether to take the ordinary gradient, and the masked one only if that is not finite: on
-        all devices of a `shard_map` or `pmap` if it is not on one of them.
+        Whether to take the ordinary gradient, and the masked one only if the ordinary one is not
+        finite, on any of the devices of a `shard_map` or `pmap`.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule, which may meet absent entries or leave some
-        out. It runs as it is, which hides nothing.
+        out. It runs as it is, and hides nothing.
 
     Returns
     -------
     value : pytree
         ``fun(*primals)``.
     pullback : callable
-        From a cotangent in the shape of `value`, of which all entries count as active, to a tuple
+        From a cotangent in the shape of `value`, all of whose entries count as active, to a tuple
         of gradients, or to a pair of gradients and masks.
     aux : pytree
         Only with `has_aux`.
@@ -120,8 +120,8 @@ def vjp(
 
     Notes
     -----
-    **Gradient.** That of a scalar tape, which visits only what the output reaches. Where that of
-    `jax.vjp` is finite, the two are equal.
+    **Gradient.** The gradient of a scalar tape, which visits only what the output reaches. It
+    equals the gradient of `jax.vjp` where that is finite.
 
     **Source.** JAX issue 1052, "only tracking a symbolic-zero mask through the entire backward
     pass".
@@ -135,7 +135,7 @@ def vjp(
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     how = Options(RULES, exact=exact, on_unknown=on_unknown)
-    # A number of Python would be a literal of the backward pass, and look like one of its text.
+    # A Python number would be a literal of the backward pass, as if its program contained it.
     primals = jax.tree.map(as_array, primals)
     value, pullback, *aux = jax.vjp(selecting(fun), *primals, has_aux=has_aux)
 
@@ -177,7 +177,7 @@ def value_and_grad(
     has_aux : bool, default: False
         Whether `fun` returns a pair of the value and something else.
     allow_int : bool, default: False
-        Whether integers may be differentiated with respect to; their gradient has dtype float0.
+        Whether to accept integer arguments; their gradient has dtype float0.
     return_mask, exact, lazy, on_unknown
         As for `vjp`.
 
@@ -190,7 +190,7 @@ def value_and_grad(
     Raises
     ------
     TypeError
-        If the value is no real scalar, or an argument has integers without `allow_int`.
+        If the value is not a real scalar, or an argument has integers without `allow_int`.
 
     Notes
     -----
@@ -261,8 +261,8 @@ def grad(
 
     Notes
     -----
-    **Gradient.** As for `vjp`. Take it twice for second derivatives: `jax.grad` of it has absent
-    entries as zeros again, in its own pass.
+    **Gradient.** As for `vjp`. Apply it twice for second derivatives: in the pass of `jax.grad`
+    over it, absent entries are zeros again.
 
     **Source.** `jax.grad`.
 
@@ -310,7 +310,7 @@ def jvp(
     fun : callable
         Function of arrays or pytrees.
     primals, tangents : sequence of pytrees
-        Where to take the derivative, and the direction, of which all entries count as active.
+        The point, and the direction, all of whose entries count as active.
     return_mask, exact, on_unknown
         As for `vjp`.
 
@@ -322,7 +322,7 @@ def jvp(
 
     Notes
     -----
-    **Gradient.** Equal to that of `vjp`, entry by entry.
+    **Gradient.** Equal to the derivative by `vjp`, entry by entry.
 
     **Source.** `jax.jvp`, by `jax.linearize`.
 
@@ -361,7 +361,7 @@ def jacrev(
 
     Notes
     -----
-    **Gradient.** As for `vjp`; each row is taken with the other outputs absent.
+    **Gradient.** As for `vjp`; for each row the other outputs are absent.
 
     **Source.** `jax.jacrev`.
 
@@ -408,7 +408,7 @@ def jacfwd(
 
     Notes
     -----
-    **Gradient.** As for `jvp`; each column is taken with the other inputs absent.
+    **Gradient.** As for `jvp`; for each column the other inputs are absent.
 
     **Source.** `jax.jacfwd`.
 
@@ -478,7 +478,7 @@ def explain(
     progress: Callable[[str], None] | None = None,
 ) -> Report:
     """
-    Say which line makes a gradient not finite, and whether the program or the mathematics does.
+    Which line of a function makes its gradient not finite, and whether the entries are used.
 
     Parameters
     ----------
@@ -489,30 +489,28 @@ def explain(
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
     limit : float, default: 20.0
-        For how many times as long as the gradient itself took, tracing and compiling included, and
-        a second at least, loops are run step by step. A loop that is cut off counts as one
-        operation: the report says so, and that it is UNKNOWN what is in it. Loops in which all is
-        finite are not run so.
+        How long to run loops step by step: `limit` times the time of the gradient itself, tracing
+        and compiling included, and one second at least. A loop that runs out of time counts as one
+        operation, reported as UNKNOWN. Loops in which all is finite are not run step by step.
     progress : callable, optional
-        Called with a text each second in such a loop, as `print` may be.
+        Called with a text, each second of such a loop; `print` will do.
 
     Returns
     -------
     Report
-        Findings, each with a kind, an operation, its line, and what to do. It is clean if value
-        and gradient are finite.
+        The findings, each with its kind, operation, line and repair. Clean if value and gradient
+        are finite.
 
     Raises
     ------
     TypeError
-        If the value is no real scalar, an argument has integers, or this is called in a function
-        that JAX traces.
+        If the value is not a real scalar, an argument has integers, or JAX traces the call.
 
     Notes
     -----
-    **Gradient.** Nothing changes in it: the ordinary one is taken, and if that is not finite the
-    masked one, which says what was never used. Then `f` runs three times; callbacks are called
-    once, and the later runs get what they returned.
+    **Gradient.** None is changed, and none is returned. The ordinary gradient is taken, and, if it
+    is not finite, the masked one, which tells the unused entries. Then `f` runs three times.
+    Callbacks are called once; the later runs get their first results.
 
     **Source.** JAX issue 1052.
 

@@ -1,8 +1,8 @@
 """
-Callbacks of the user: `explain` runs a program several times, and calls Python once.
+Callbacks of the user: `explain` runs a program several times, and calls them once.
 
-In the first run the results of callbacks are written down; in the later ones they are read, in the
-same order. What only tells something, such as `jax.debug.print`, is left out of the later ones.
+The first run records the results of callbacks; later runs read them in the same order. Callbacks
+without results, such as `jax.debug.print`, are left out of later runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ class Callbacks:
         self.results: list[Any] = []
 
     def noting(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `f`, whose callbacks are called, and their results kept."""
+        """Return `f`, with the results of its callbacks recorded."""
 
         def noted(call: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **kwargs: Any) -> Any:
@@ -38,14 +38,14 @@ class Callbacks:
         return traced(f, lambda parent: Calling(parent, noted, silent=False))
 
     def answering(self, f: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `f`, whose callbacks are answered by what they returned before."""
+        """Return `f`, with recorded results in place of its callbacks."""
         left: Iterator[Any] = iter(self.results)
 
         def answered(call: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **kwargs: Any) -> Any:
                 for found in left:
                     return found
-                return call(*args, **kwargs)  # of a loop that is run once more
+                return call(*args, **kwargs)  # a loop that runs once more
 
             return run
 
@@ -56,7 +56,7 @@ Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class Calling(Choosing):
-    """Pass each operation on to the trace below, callbacks with another function."""
+    """Pass each operation on to the trace below, callbacks with a changed function."""
 
     def __init__(self, parent: Any, change: Change, *, silent: bool) -> None:
         super().__init__(parent)
@@ -74,7 +74,7 @@ class Calling(Choosing):
             return primitive.bind(*args, **params)
 
     def changed(self, param: Any) -> Any:
-        """Return the bodies among the parameters of an operation with other callbacks in them."""
+        """Return a parameter of an operation, with other callbacks in the bodies that it holds."""
         if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
             every = [self.changed(x) for x in param]
             return param._make(every) if hasattr(param, "_make") else type(param)(every)
@@ -83,7 +83,7 @@ class Calling(Choosing):
         return param
 
     def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
-        """Run a body, each operation as at the top."""
+        """Run a body, with each operation treated as at the top."""
 
         def run(*args: Any) -> list[Any]:
             return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *args)
@@ -92,7 +92,7 @@ class Calling(Choosing):
 
 
 def _calls(jaxpr: Jaxpr) -> bool:
-    """Whether there are callbacks in a program."""
+    """Whether a program has callbacks."""
     return any(
         eqn.primitive.name in (*SILENT, *ANSWERING) or any(map(_calls, bodies_in(eqn.params)))
         for eqn in jaxpr.eqns

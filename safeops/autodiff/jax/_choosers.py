@@ -1,11 +1,10 @@
 """
-Choosers: operations that select, and that JAX differentiates by multiplying with 0 or 1.
+Choosers: operations that select, although JAX differentiates them by multiplying with 0 or 1.
 
-Of JAX's rules exactly four do that: max, min, reduce_max, reduce_min; cummax and cummin go through
-them. A function runs under a trace that passes everything on to the trace below, and puts an
-operation with a rule that selects in the place of each of these. Values are the same, and so are
-the shares of a tie and what happens at NaN. Nothing is abstract, so that Python control flow on
-concrete values works.
+Exactly four of JAX's rules multiply so: max, min, reduce_max, reduce_min; cummax and cummin are
+made of them. A function runs under a trace that passes each operation on to the trace below, and
+replaces these by operations with a rule that selects. Values stay the same, and so do shares of
+ties and slopes at NaN. Nothing becomes abstract: Python control flow on concrete values works.
 """
 
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from safeops.autodiff.jax._pairs import bodies_in, is_inexact
 try:
     from jax.core import Trace
     from jax.extend.core import find_top_trace, set_current_trace
-except ImportError:  # before 0.10 they were private
+except ImportError:  # private before JAX 0.10
     from jax._src.core import Trace, find_top_trace, set_current_trace
 
 
@@ -34,7 +33,7 @@ def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def traced(f: Callable[..., Any], over: Callable[[Any], "Choosing"]) -> Callable[..., Any]:
-    """Return `f` under a trace over the one of its arguments."""
+    """Return `f` under a trace that `over` makes from the trace of the arguments."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         with set_current_trace(over(find_top_trace(args))):
@@ -65,7 +64,7 @@ class Choosing(Trace):
             return primitive.bind(*args, **params)
 
     def stage_value(self, value: Any) -> Any:
-        """Take in a constant."""
+        """Take a constant into this trace."""
         with self.below():
             return self.parent_trace.stage_value(value)
 
@@ -75,21 +74,21 @@ class Choosing(Trace):
             return self.parent_trace.process_call(primitive, f, args, params)
 
     def process_shard_map(self, *args: Any, **params: Any) -> Any:
-        """Run a sharded function, whose own max and min stay JAX's."""
+        """Run a sharded function; max and min inside it stay JAX's."""
         with self.below():
             return self.parent_trace.process_shard_map(*args, **params)
 
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which stays."""
+        """Run a function with a derivative rule of its own, which is kept."""
         with self.below():
             return self.parent_trace.process_custom_jvp_call(primitive, f, rule, args, **how)
 
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which stays; its arguments are data."""
+        """Run a function with a derivative rule of its own; its arguments are data."""
         with self.below():
             return self.parent_trace.process_custom_vjp_call(
                 primitive, f, forward, backward, list(map(_as_data, args)), **how
@@ -97,13 +96,13 @@ class Choosing(Trace):
 
 
 def _as_data(x: Any) -> Any:
-    """Return a number as an array: else it would look like a literal of the rule's own text."""
+    """Return a number as an array, which is not taken for a literal of the rule's program."""
     is_number = not isinstance(x, jax.Array) and np.ndim(x) == 0 and is_inexact(x)
     return jnp.asarray(x) if is_number else x
 
 
 def _chosen(param: Any) -> Any:
-    """Return the bodies among the parameters of an operation with choosers in them."""
+    """Return a parameter of an operation, with choosers in the bodies that it holds."""
     if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
         return getattr(type(param), "_make", type(param))(map(_chosen, param))
     if isinstance(param, ClosedJaxpr) and _has_choosers(param.jaxpr):

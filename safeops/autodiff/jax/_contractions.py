@@ -1,9 +1,9 @@
 """
 Products of tensors over pairs: matrix products and convolutions.
 
-What is summed may have absent entries beside active ones, and a coefficient that is not finite
-meets both. By default one product is taken, in which a coefficient is 0 if it meets absent entries
-only; `exact` takes a second one where that does not settle it.
+Absent entries and active ones may stand in one sum, where both meet a coefficient that is not
+finite. By default the product is taken once, with coefficients that meet absent entries only set to
+0; with `exact` it is taken a second time where that is not enough.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from safeops.autodiff.jax._pairs import (
 
 
 def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Multiply and sum: a coefficient that meets absent entries only is 0."""
+    """Multiply and sum: coefficients that meet absent entries only are set to 0."""
     factors = factors_of(eqn, ins)
     if factors is None:
         return _of_pairs(eqn, ins)
@@ -59,20 +59,20 @@ def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
 
 
 def _any_but(mask: Array, axes: Sequence[int]) -> Array:
-    """Return where any entry is active along the other axes, the given ones in their order."""
+    """Return where any entry is active along the other axes; the given axes keep their order."""
     rest = tuple(i for i in range(mask.ndim) if i not in axes)
     left = [i for i in range(mask.ndim) if i in axes]
     return jnp.transpose(mask.any(rest), [left.index(i) for i in axes])
 
 
 def _spread_over(mask: Array, axes: Sequence[int], like: Array) -> Array:
-    """Return a mask, whose axes are these of an array, in the shape of the array."""
+    """Return a mask over some axes of an array, broadcast to the shape of the array."""
     order = sorted(range(len(axes)), key=lambda i: axes[i])
     return lax.broadcast_in_dim(jnp.transpose(mask, order), like.shape, sorted(axes))
 
 
 def _reached(mask: Array, ours: Any, others: int, at: int, out: Any) -> Array:
-    """Return where a product of tensors is active: any over what is contracted."""
+    """Return where a product of tensors is active: where any entry that it sums is."""
     batch, contracted = ours
     free = [i for i in range(mask.ndim) if i not in (*batch, *contracted)]
     kept = _any_but(mask, (*batch, *free))
@@ -82,27 +82,27 @@ def _reached(mask: Array, ours: Any, others: int, at: int, out: Any) -> Array:
 
 
 def _product(product: Any, x: Array, y: Array, active: Array, reached: Array, how: Options) -> Pair:
-    """Return the product; if `exact`, an absent entry meets no coefficient that is not finite."""
+    """Return the product; with `exact`, absent entries meet no coefficient that is not finite."""
     if not how.exact:
         return cleared(product(x, y), reached)
     finite = jnp.isfinite(y)
 
     def rest() -> Array:
-        # Where an active entry meets what is not finite, IEEE says what comes of it.
+        # Where an active entry meets one that is not finite, the IEEE product stands.
         hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
         return jnp.where(hit, product(x, y), jnp.zeros((), out.dtype))
 
     # The large product stays outside: XLA runs a branch on one thread (CPU).
     safe = product(x, jnp.where(finite, y, jnp.zeros((), y.dtype)))
     out, whole = jax.typeof(safe), finite.all()
-    if not isinstance(whole, jax.core.Tracer):  # a branch would be compiled anew each time
+    if not isinstance(whole, jax.core.Tracer):  # eagerly, each branch would be compiled again
         return Pair(safe if whole else safe + rest(), reached)
     none = varying_as(jnp.zeros(out.shape, out.dtype), out)
     return Pair(safe + lax.cond(whole, lambda: none, lambda: varying_as(rest(), out)), reached)
 
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Contract over windows: a coefficient that meets absent entries only is 0."""
+    """Contract over windows: coefficients that meet absent entries only are set to 0."""
     factors = factors_of(eqn, ins)
     if factors is None:
         return _of_pairs(eqn, ins)
@@ -118,9 +118,9 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 
 
 def _in_windows(factors: Factors, mask: Array) -> Array:
-    """Return where a convolution is active; strides and padding make zeros of their own."""
+    """Return where a convolution is active; its strides and padding add zeros that are not."""
     ones, (ours, theirs) = jnp.ones_like(factors.other), _specs(factors)
-    if _is_one_group(factors):  # one feature will do, and one row of the coefficients
+    if _is_one_group(factors):  # one feature is enough, and one row of coefficients
         mask = mask.any(ours[1], keepdims=True)
         for axis in theirs[:2]:
             ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
@@ -131,7 +131,7 @@ def _in_windows(factors: Factors, mask: Array) -> Array:
 def _met_in_windows(factors: Factors, mask: Array) -> Array:
     """Return which coefficients of a convolution an active entry meets."""
     like, (ours, theirs) = factors.other, _specs(factors)
-    if _is_one_group(factors):  # one row of the entries will do, and one of the coefficients
+    if _is_one_group(factors):  # one row of entries is enough, and one of coefficients
         mask = mask.any(ours[0], keepdims=True)
         like = lax.slice_in_dim(like, 0, 1, axis=theirs[0])
     entries = mask.astype(like.dtype)
@@ -140,7 +140,7 @@ def _met_in_windows(factors: Factors, mask: Array) -> Array:
 
 
 def _specs(factors: Factors) -> Any:
-    """Return where batch, features and windows are: of the pair, and of the coefficients."""
+    """Return the axes for batch, features and windows, of the pair and of the coefficients."""
     spec = factors.eqn.params["dimension_numbers"]
     return (spec.lhs_spec, spec.rhs_spec)[:: 1 if factors.at == 0 else -1]
 

@@ -1,8 +1,8 @@
 """
-Control flow over pairs: a mask is one more value that the loop or the branch carries.
+Control flow over pairs: masks are carried by the loop or branch as further values.
 
-What a value is (a coefficient, a pair all or none of which is active, a pair with a mask) is a fact
-about the program text, found by tracing before anything is run; for loops to a fixed point.
+The kind of a value (coefficient, zero, pair without, with all or with some active entries) is known
+from the program alone: it is found by tracing before anything runs, for loops to a fixed point.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,14 +32,14 @@ COEFFICIENT, ZERO, NONE, ALL, SOME = "coefficient", "zero", "none", "all", "some
 
 
 def kind_of(x: Any) -> str:
-    """Return what a value is."""
+    """Return the kind of a value."""
     if not isinstance(x, Pair):
         return ZERO if is_zero(x) else COEFFICIENT
     return {True: ALL, False: NONE}[x.active] if isinstance(x.active, bool) else SOME
 
 
 def join(a: str, b: str) -> str:
-    """Return what may be either; beside a pair a coefficient is active, and a zero is absent."""
+    """Return a kind that holds both; beside a pair a coefficient is active, and a zero absent."""
     if a == b:
         return a
     if {a, b} == {COEFFICIENT, ZERO}:
@@ -49,31 +49,31 @@ def join(a: str, b: str) -> str:
 
 
 def pack(x: Any, kind: str) -> tuple[Array, ...]:
-    """Return a value as arrays."""
+    """Return a value of a kind as arrays."""
     if kind != SOME:
         return (value_of(x),)
     return value_of(x), array_of(x)
 
 
 def unpack(arrays: tuple[Array, ...], kind: str) -> Any:
-    """Return a value from its arrays."""
+    """Return the value of a kind from its arrays."""
     if kind in (COEFFICIENT, ZERO):
         return Zero(arrays[0]) if kind == ZERO else arrays[0]
     return Pair(arrays[0], arrays[1] if kind == SOME else kind == ALL)
 
 
 def pack_all(values: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Array, ...]]:
-    """Return values as arrays."""
+    """Return values of kinds as arrays."""
     return [pack(x, kind) for x, kind in zip(values, kinds, strict=True)]
 
 
 def unpack_all(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
-    """Return values from their arrays."""
+    """Return the values of kinds from their arrays."""
     return [unpack(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
 
 
 def kinds_after(run: Callable[..., list[Any]], *args: Any) -> list[str]:
-    """Return what a function returns, by tracing it."""
+    """Return the kinds of a function's results, by tracing it."""
     found: list[str] = []
 
     def watched(*args: Any) -> list[Array]:
@@ -86,7 +86,7 @@ def kinds_after(run: Callable[..., list[Any]], *args: Any) -> list[str]:
 
 
 def body_of(closed: ClosedJaxpr, first: Sequence[Any], how: Options) -> Callable[..., list[Any]]:
-    """Return a body as a function of arrays and kinds; the first arguments are given."""
+    """Return a body as a function of arrays and kinds, with its first arguments fixed."""
 
     def run(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
         args = [*first, *unpack_all(arrays, kinds)]
@@ -98,7 +98,7 @@ def body_of(closed: ClosedJaxpr, first: Sequence[Any], how: Options) -> Callable
 def settled(
     carry: Sequence[Any], kinds_from: Callable[[Any, list[str]], list[str]]
 ) -> tuple[Any, list[str], list[str]]:
-    """Return a carry as arrays, what it is through all steps, and what a body returns beside it."""
+    """Return the carry as arrays, its kinds in all steps, and the kinds of the other results."""
     kinds = [kind_of(x) for x in carry]
     while True:
         start = pack_all(carry, kinds)
@@ -142,7 +142,7 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 
 def _first(x: Array) -> Array:
-    """Return an array of the type of the first along an axis, which may be empty."""
+    """Return the type of a slice along the first axis, which may be empty."""
     return x[0] if x.shape[0] else jnp.zeros(x.shape[1:], x.dtype)
 
 
@@ -162,7 +162,7 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         new, old = body(arrays, kinds), unpack_all(arrays, kinds)
         if not test.out_avals[0].shape:
             return new
-        going = holds(old)  # of a loop that is mapped: what has ended stays as it is
+        going = holds(old)  # in a mapped loop: an instance that has ended keeps its carry
         return [_where(going, x, y) for x, y in zip(new, old, strict=True)]
 
     start, kinds, _ = settled(
@@ -177,7 +177,7 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 
 def _where(cond: Array, x: Any, y: Any) -> Any:
-    """Return a value where a condition of its leading axes holds, and another elsewhere."""
+    """Return `x` where a condition over its leading axes holds, else `y`."""
     shape = shape_of(x)
     cond = lax.broadcast_in_dim(cond, shape, range(cond.ndim))
     kind = join(kind_of(x), kind_of(y))
@@ -199,7 +199,7 @@ def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 
 def kinds_of_branches(bodies: Sequence[Callable[..., list[Any]]]) -> list[str]:
-    """Return what the results of branches are, whichever is taken."""
+    """Return the kinds of results that hold those of every branch."""
     every = [kinds_after(lambda body=body: body([], [])) for body in bodies]
     kinds = every[0]
     for more in every[1:]:
@@ -208,7 +208,7 @@ def kinds_of_branches(bodies: Sequence[Callable[..., list[Any]]]) -> list[str]:
 
 
 def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
-    """Return results of one branch, in which what another branch would use is absent."""
+    """Return results of a branch as given kinds; what only another branch uses is absent."""
     return [
         Pair(value_of(x), active_of(x))
         if kind in (NONE, ALL, SOME) and not isinstance(x, Pair)
@@ -218,7 +218,7 @@ def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
 
 
 def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Run a body on each device's part of the pairs."""
+    """Run a body on the part of each device."""
     params = eqn.params
     kinds = [kind_of(x) for x in ins]
     body = params["jaxpr"]
@@ -238,5 +238,5 @@ def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 
 def _specs(specs: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return how values and their masks are split."""
+    """Return the partition specs of values and their masks."""
     return [(s, s) if k == SOME else (s,) for s, k in zip(specs, kinds, strict=True)]

@@ -1,9 +1,9 @@
 """
-Functions of a cotangent that are not linear, as a backward pass of the user's own may have them.
+Nonlinear functions of a cotangent, which the backward pass of a custom_vjp may contain.
 
-It may ask whether a cotangent is finite, clip it, take its norm, or solve by iteration. An absent
-entry enters as the 0 that it has in JAX. What comes of it is absent if it is 0 whatever else is
-given, as the sine is, or a clipped entry; any other number is a number, and active.
+Such a pass may ask whether a cotangent is finite, clip it, take its norm, or solve by iteration. An
+absent entry enters as 0, its value in JAX. A result that depends on absent entries alone is absent
+if the function maps 0 to 0, as sine and clipping do; else it is an active number.
 """
 
 from typing import Any
@@ -18,23 +18,23 @@ from safeops.autodiff.jax._pairs import Options, active_of, array_of, made, plai
 
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
-    """Ask for a truth or an index, which is a coefficient; or return nothing at all."""
+    """Compute booleans or indices, which are coefficients."""
     return plain(eqn, [value_of(x) for x in ins])
 
 
 def number(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
-    """Return a function that is not 0 at 0: its results are numbers throughout."""
+    """Compute a function that is not 0 at 0: all its results are active."""
     return made(plain(eqn, [value_of(x) for x in ins]), mask=True)
 
 
 def power(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
-    """Raise to a whole power: 0 at 0 if that is positive."""
+    """Raise to an integer power, which is 0 at 0 if the exponent is positive."""
     keeps = eqn.params["y"] > 0
     return made(plain(eqn, [value_of(ins[0])]), active_of(ins[0]) if keeps else True)
 
 
 def choose(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Choose one of several, as max, min and clamp: active where one that is active may be it."""
+    """Choose an operand, as max, min and clamp do: active where an active one may be chosen."""
     (value,) = plain(eqn, [value_of(x) for x in ins])
     if all(active_of(x) is True for x in ins):
         return [Pair(value)]
@@ -42,14 +42,14 @@ def choose(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 
 def _chosen(x: Any, value: Array) -> Array:
-    """Return where an argument is active, and is what was chosen."""
+    """Return where an operand is active and may have been chosen."""
     own = jnp.asarray(value_of(x))
     mask = jnp.broadcast_to(array_of(x), value.shape)
     return mask & ((own == value) | jnp.isnan(own))
 
 
 def extreme(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Reduce axes by what is 0 if all are 0: active where one of the entries is."""
+    """Reduce axes by a function that is 0 for zeros: active where any entry is."""
     (value,) = plain(eqn, [value_of(ins[0])])
     mask = active_of(ins[0])
     if isinstance(mask, bool):
@@ -58,7 +58,7 @@ def extreme(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 
 def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Do so along an axis, up to each entry."""
+    """Reduce cumulatively along an axis: active from the first active entry on."""
     (value,) = plain(eqn, [value_of(ins[0])])
     mask = active_of(ins[0])
     if isinstance(mask, bool):
@@ -70,7 +70,7 @@ def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 
 def order(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
-    """Sort along an axis, which may bring any entry to any place of it."""
+    """Sort along an axis: where any entry along it is active, all are."""
     outs = plain(eqn, [value_of(x) for x in ins])
     axis, found = eqn.params["dimension"], []
     for x, out in zip(ins, outs, strict=True):

@@ -1,8 +1,8 @@
 """
-Linear algebra over pairs: what mixes the entries of a vector, but not one vector with another.
+Linear algebra over pairs: operations that mix the entries of a vector, each vector by itself.
 
-Within what is mixed all is active if one entry is. A right-hand side that is all absent has an
-absent solution, whatever is in its matrix.
+If one of the mixed entries is active, all are. An absent right-hand side has an absent solution,
+whatever the matrix.
 """
 
 from typing import Any
@@ -29,17 +29,17 @@ from safeops.autodiff.jax._pairs import (
 
 
 def triangular_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Solve with triangular matrices: each right-hand side is solved by itself."""
+    """Solve with triangular matrices: right-hand sides are independent."""
     return _solve(eqn, ins, how, -2 if eqn.params["left_side"] else -1)
 
 
 def tridiagonal_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Solve with tridiagonal matrices: each right-hand side is solved by itself."""
+    """Solve with tridiagonal matrices: right-hand sides are independent."""
     return _solve(eqn, ins, how, -2)
 
 
 def _solve(eqn: JaxprEqn, ins: list[Any], how: Options, axis: int) -> list[Any]:
-    """Solve with matrices that are coefficients, and come first."""
+    """Solve with matrices, which are coefficients and the first arguments."""
     *matrices, right = ins
     if any(isinstance(x, Pair) for x in matrices):
         return unknown(eqn, ins, how)
@@ -47,18 +47,18 @@ def _solve(eqn: JaxprEqn, ins: list[Any], how: Options, axis: int) -> list[Any]:
 
 
 def transform(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
-    """Transform along the last axes, as Fourier did."""
+    """Fourier-transform along the last axes."""
     return _mixed(eqn, ins, _any_of(ins[0], range(-len(eqn.params["fft_lengths"]), 0)))
 
 
 def _any_of(x: Any, axes: Any) -> Mask:
-    """Return where any entry along axes is active, axes kept."""
+    """Return where any entry along axes is active; the axes are kept."""
     mask = active_of(x)
     return mask if isinstance(mask, bool) else mask.any(tuple(axes), keepdims=True)
 
 
 def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
-    """Return results that are active where a mask is; the mask repeats along axes of length 1."""
+    """Return results with a mask, which may have length 1 along mixed axes."""
     values = plain(eqn, [value_of(x) for x in ins])
     if isinstance(some, bool):
         return made(values, mask=True) if some else [_kept(x, jnp.zeros((), bool)) for x in values]
@@ -67,10 +67,10 @@ def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
 
 def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """
-    Solve a linear system, with a solver that JAX or the user wrote.
+    Solve a linear system, with a solver of JAX or of the user.
 
-    The solution is as ever. As the inverse of a matrix is a polynomial of it, what of the solution
-    is active is what the matrix makes of the right-hand side, applied over and over.
+    The solution is computed as ever. The inverse of a matrix is a polynomial in it, so the mask of
+    the solution is the mask of the right-hand side, spread by the matrix until it grows no more.
     """
     values = plain(eqn, [value_of(x) for x in ins])
     lengths, matvec = eqn.params["const_lengths"], eqn.params["jaxprs"].matvec
@@ -103,7 +103,7 @@ def solve_all(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
 
 
 def mapped(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
-    """Do what equinox has mapped over an axis (its `vprim`), which is the first of the results."""
+    """Run an operation that equinox maps over an axis (`vprim`); results have it as axis 0."""
     some = jnp.zeros((), bool)
     for x, axis in zip(ins, eqn.params["__batch_axes"], strict=True):
         if isinstance(x, Pair):
@@ -118,7 +118,7 @@ def _but(axis: int, ndim: int) -> tuple[int, ...]:
 
 
 def _kept(value: Array, some: Array) -> Any:
-    """Return a result with a mask; a finite number that is not 0 is active in any case."""
+    """Return a result with a mask; a finite number other than 0 is active in any case."""
     if not is_inexact(value):
         return value
     number = jnp.isfinite(value) & (value != 0)

@@ -1,15 +1,15 @@
 """
-The evaluator: a linear JAX program, run over pairs of a value and what of it is active.
+The evaluator: a linear JAX program, run over pairs of a value and its mask of active entries.
 
-JAX has transposed (or linearised) the program already; what is left to do is to run it forwards
-with an arithmetic in which an entry may be absent. No derivative is written in this file. The table
-in `safeops.autodiff.jax` gives each primitive its class; one function serves a class: here those
-that move, add and scale, in `_contractions` products of tensors, in `_functions` what is not
-linear, in `_linalg` what mixes the entries of a matrix, in `_control` control flow.
+JAX has transposed (or linearised) the program already. The evaluator runs it forwards, with an
+arithmetic in which an entry may be absent; no derivative is written in this file. The table in
+`_tables` gives each primitive its class, and one function serves a class: here the classes that
+move, add and scale; in `_contractions` products of tensors, in `_functions` nonlinear functions, in
+`_linalg` linear algebra, in `_control` control flow.
 
-The program is not linear throughout: the backward pass of a custom_vjp is any program. It may add a
-constant to a cotangent, or select one. So a coefficient beside a pair is active, unless the text of
-the program makes it 0, as in what JAX's own transposition puts there.
+The program need not be linear: the backward pass of a custom_vjp is any program. It may add a
+constant to a cotangent, or select one. So a coefficient beside a pair is active, unless it is a
+literal 0, as those are that JAX's own transposition writes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +27,18 @@ from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
 
-# True: all entries are active, and there is nothing to do; False: none is. An array of NumPy is
-# known when the program is traced, and is folded; one of JAX is not.
+# True: all entries are active; False: none is. A NumPy array is known while the program is traced,
+# and may be folded to True or False; a JAX array is not.
 Mask: TypeAlias = bool | np.ndarray | Array
 
 
 @dataclass(frozen=True)
 class Zero:
     """
-    A coefficient that is absent beside a pair, as the text of the program makes it 0.
+    A coefficient that is absent beside a pair, because it is a literal 0 of the program.
 
-    In forward mode all that the program is given counts as this: JAX's own rules put nothing but
-    zeros beside a tangent, and demand of a custom_jvp rule that it is linear.
+    In forward mode every input of the linear program counts as such: JAX's own rules put nothing
+    but zeros beside a tangent, and a custom_jvp rule has to be linear.
     """
 
     value: Array
@@ -46,7 +46,7 @@ class Zero:
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose."""
+    """The options of the user."""
 
     rules: Mapping[str, "Rule"]
     exact: bool = False
@@ -58,9 +58,9 @@ Rule: TypeAlias = Callable[[JaxprEqn, list[Any], Options], list[Any]]
 
 def evaluate(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Any], how: Options) -> list[Any]:
     """
-    Return the outputs of a linear program, whose arguments are pairs, and coefficients.
+    Return the outputs of a linear program, whose arguments are pairs and coefficients.
 
-    What depends on no Pair is a coefficient, and computed as ever.
+    A value that depends on no Pair is a coefficient, and computed as ever.
     """
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known |= dict(zip(jaxpr.invars, args, strict=True))
@@ -79,7 +79,7 @@ def evaluate(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Any], how: Op
 
 
 def computed(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
-    """Run one equation on coefficients; zeros that are moved or added are zeros."""
+    """Run one equation on coefficients; zeros that are moved or added stay zeros."""
     outs: list[Any] = plain(eqn, [value_of(x) for x in ins])
     linear = ins[1:] if eqn.primitive.name == "select_n" else ins
     if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
@@ -90,14 +90,14 @@ def computed(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
 def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
     """Run one equation as it is."""
     params = eqn.primitive.get_bind_params(eqn.params)
-    # Before 0.10 the functions of a call stood beside the parameters.
+    # Before JAX 0.10, the functions of a call are not among its parameters.
     functions, params = params if isinstance(params, tuple) else ((), params)
     out = eqn.primitive.bind(*functions, *ins, **params)
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
 def bodies_in(params: Mapping[str, Any]) -> list[Jaxpr]:
-    """Return the programs among the parameters of an operation."""
+    """Return the bodies among the parameters of an operation."""
     every = [x for p in params.values() for x in (p if isinstance(p, (tuple, list)) else (p,))]
     closed = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in every]
     return [x for x in closed if isinstance(x, Jaxpr)]
@@ -112,12 +112,12 @@ def value_of(x: Any) -> Array:
 
 
 def active_of(x: Any) -> Mask:
-    """Return what is active: of a coefficient everything, unless it is 0 by the program's text."""
+    """Return which entries are active: all of a coefficient, unless it is a literal 0."""
     return x.active if isinstance(x, Pair) else not is_zero(x)
 
 
 def is_zero(x: Any) -> bool:
-    """Whether the text of the program makes a coefficient 0; data that happen to be 0 are not."""
+    """Whether a coefficient is a literal 0 of the program; data that happen to be 0 are not."""
     if isinstance(x, (Pair, Zero)):
         return isinstance(x, Zero)
     written = not isinstance(x, jax.Array) and np.ndim(x) == 0  # a literal
@@ -125,30 +125,30 @@ def is_zero(x: Any) -> bool:
 
 
 def is_inexact(x: Any) -> bool:
-    """Whether a value has a dtype that cotangents have."""
+    """Whether a value has a dtype of cotangents."""
     dtype = getattr(x, "dtype", None)
     return jnp.issubdtype(np.result_type(x) if dtype is None else dtype, np.inexact)
 
 
 def made(values: Sequence[Any], mask: Mask) -> list[Any]:
-    """Return results with the same mask; a result that is no number is a coefficient."""
+    """Return results as pairs with one mask; integer results are coefficients."""
     return [Pair(x, mask) if is_inexact(x) else x for x in values]
 
 
 def is_known(mask: Mask) -> bool:
-    """Whether a mask is known when the program is traced."""
+    """Whether a mask is known while the program is traced."""
     return isinstance(mask, (bool, np.ndarray))
 
 
 def folded(mask: Mask) -> Mask:
-    """Return True or False for a known mask that is so throughout."""
+    """Return True or False for a known mask with one value throughout."""
     if isinstance(mask, np.ndarray):
         return True if mask.all() else bool(mask.any()) and mask
     return mask
 
 
 def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
-    """Return a mask as an array of a shape; arithmetic in a jaxpr repeats axes of length 1."""
+    """Return a mask as an array of a shape; it may have length 1 along some axes."""
     if isinstance(mask, bool):
         return np.full(shape, mask)
     if mask.shape == shape:
@@ -157,7 +157,7 @@ def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
 
 
 def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
-    """Return a mask in a shape, True and False as they are."""
+    """Return a mask in a shape; True and False stay as they are."""
     return mask if isinstance(mask, bool) else spread(mask, shape)
 
 
@@ -167,35 +167,35 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 
 def union(*masks: Mask) -> Mask:
-    """Return where one of several masks of the same shape is active."""
+    """Return where any of several masks of one shape is active."""
     return folded(_pairs.union(*masks))
 
 
 def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
-    """Return what of a value is active as an array of JAX, which varies as the value does."""
+    """Return the mask of a value as a JAX array that varies over mesh axes as the value does."""
     shape = shape_of(x) if shape is None else shape
     return varying_as(jnp.asarray(spread(active_of(x), shape)), value_of(x))
 
 
 def varying_as(x: Array, like: Any) -> Array:
-    """Return an array that varies over the axes of a shard_map as another does."""
+    """Return an array that varies over the mesh axes of a shard_map as another does."""
     missing = axes_of(like) - axes_of(x)
     return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
 
 
 def axes_of(x: Any) -> frozenset[Any]:
-    """Return the axes of a shard_map over which a value, or one of a type, varies."""
+    """Return the mesh axes of a shard_map over which a value, or a value of this type, varies."""
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     kind = getattr(aval, "manual_axis_type", None)  # before 0.10: vma
     return frozenset(aval.vma if kind is None else kind.varying)
 
 
 def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
-    """Apply a function to masks; its result is known if they are."""
+    """Apply a function to masks; the result is known if the masks are."""
     if all(is_known(m) for m in masks):
         with jax.ensure_compile_time_eval():
             found = f(*(jnp.asarray(m) for m in masks))
-        # In an eager shard_map nothing is known before it is run.
+        # In an eager shard_map nothing is known before it runs.
         return found if isinstance(found, jax.core.Tracer) else folded(np.asarray(found))
     return f(*masks)
 
@@ -204,7 +204,7 @@ def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
 
 
 def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Move entries: the same operation on the mask, where a zero that is filled in is absent."""
+    """Move entries: the same operation on the mask; a 0 that is filled in is absent."""
     operands = _moved(eqn)
     values = plain(eqn, [value_of(x) for x in ins])
     params, filled = _with_mask_as_fill(eqn)
@@ -224,7 +224,7 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         moved = move(*arrays)
         return [Pair(v, m) for v, m in zip(values, moved, strict=True)]
     fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
-    if fixed and all(map(is_known, masks)):  # and where to is known too
+    if fixed and all(map(is_known, masks)):  # and the indices are known
         known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
         return [Pair(values[0], on_masks(move, *known))]
     return [Pair(values[0], move(*arrays))]
@@ -235,13 +235,13 @@ FILLS_NOTHING = """
     reshape transpose broadcast_in_dim squeeze slice rev copy copy_p dynamic_slice concatenate split
     dynamic_update_slice stack unstack tile
 """.split()  # noqa: SIM905  (a list of words)
-# Operations that make zeros of zeros. A factor of 0 is a number: what it meets may be infinite.
+# Operations that make zeros from zeros. Products are not among them: 0 may meet infinity.
 KEEPS_ZERO = """
     reshape transpose broadcast_in_dim squeeze slice rev copy copy_p concatenate split stack unstack
     tile pad select_n neg real imag conj convert_element_type reduce_precision add add_any sub
     complex reduce_sum cumsum pvary sharding_constraint mesh_cast reshard
 """.split()  # noqa: SIM905  (a list of words)
-# Operations between devices, which run where the program does and not where it is traced.
+# Collectives: they run on devices, and not while the program is traced.
 COLLECTIVE = """
     all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast psum
     psum_invariant unreduced_psum reduce_scatter unreduced_reduce_scatter
@@ -250,7 +250,7 @@ _MOVED = {"dynamic_update_slice": (0, 1), "pad": (0, 1), "scatter": (0, 2)}
 
 
 def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
-    """Return which arguments are entries, the others being indices."""
+    """Return which arguments hold entries; the others are indices."""
     name = eqn.primitive.name
     return (
         tuple(range(len(eqn.invars)))
@@ -260,7 +260,7 @@ def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
 
 
 def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
-    """Return parameters for the mask, and whether what is filled in is active: NaN, a number."""
+    """Return parameters for the mask, and whether the fill value is active: NaN, or a number."""
     if "fill_value" not in eqn.params:
         return eqn.params, False
     fill = eqn.params["fill_value"]
@@ -305,18 +305,18 @@ def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 
 def scatter_add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Add entries at indices to others, or subtract them."""
+    """Add entries at indices to an array, or subtract them."""
     base, indices, update = ins
     (value,) = plain(eqn, [value_of(x) for x in ins])
     if active_of(base) is True:
         return [Pair(value)]
-    # In the dtype of the values, for which the operation is made.
+    # The operation is made for the dtype of the values.
     none, some = jnp.zeros_like(value), varying_as(array_of(update), value).astype(value.dtype)
     return [Pair(value, union(active_of(base), plain(eqn, [none, indices, some])[0] != 0))]
 
 
 def scatter_mul(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Multiply entries at indices with coefficients."""
+    """Multiply the entries at indices by coefficients."""
     base, indices, update = ins
     if isinstance(update, Pair):
         return unknown(eqn, ins, how)
@@ -325,14 +325,14 @@ def scatter_mul(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 
 
 def cleared(value: Array, active: Mask) -> Pair:
-    """Return a pair whose value is 0 where it is not active, whatever was there."""
+    """Return a pair whose value is set to 0 where it is not active."""
     if active is True:
         return Pair(value)
     return Pair(jnp.where(active, value, jnp.zeros((), value.dtype)), active)
 
 
 def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Send each entry to where the largest of its window was, as in max pooling, or back."""
+    """Send each entry to the place of the largest in its window, as in max pooling, or back."""
     source, operand = ins
     if isinstance(operand, Pair):
         return unknown(eqn, ins, how)
@@ -342,7 +342,7 @@ def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 
 
 def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Select entries by a coefficient, and their masks by the same."""
+    """Select entries by a coefficient, and their masks in the same way."""
     which, *cases = ins
     (value,) = plain(eqn, [which, *map(value_of, cases)])
     masks = [active_of(x) for x in cases]
@@ -351,7 +351,7 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         return [Pair(value, masks[0])]
     if known and len(masks) == 2:  # noqa: PLR2004  (a condition)
         active = jnp.broadcast_to(which, value.shape)
-        # Else XLA folds the masks of constant predicates, which takes it a minute.
+        # Without a barrier XLA folds the masks of constant predicates, which takes a minute.
         active = lax.optimization_barrier(active if masks[1] else ~active)
         return [Pair(value, active)]
     arrays = [varying_as(jnp.asarray(spread(m, value.shape)), value) for m in masks]
@@ -359,7 +359,7 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 
 def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
-    """Select by a condition that comes first, with the case that is kept before the other."""
+    """Select by a condition that is the first argument, before the case for True."""
     which, kept, other = ins
     (value,) = plain(eqn, [which, value_of(kept), value_of(other)])
     return [Pair(value, plain(eqn, [which, array_of(kept), array_of(other)])[0])]
@@ -372,20 +372,20 @@ def absent(eqn: JaxprEqn) -> list[Pair]:
 
 
 class Factors(NamedTuple):
-    """A pair and the coefficient that it is multiplied with, in either order."""
+    """A pair and its coefficient, in either order."""
 
     eqn: JaxprEqn
-    at: int  # which of the two is the pair
+    at: int  # the position of the pair
     pair: Pair
     other: Array
 
     def product(self, x: Array, y: Array) -> Array:
-        """Return the product with other values in the place of the pair's and the coefficient."""
+        """Return the product with another value of the pair, and another coefficient."""
         return plain(self.eqn, [x, y] if self.at == 0 else [y, x])[0]
 
 
 def factors_of(eqn: JaxprEqn, ins: list[Any]) -> Factors | None:
-    """Return the factors; None if both are pairs, or the pair is a divisor: no linear product."""
+    """Return the factors; None if both are pairs, or the pair is the divisor."""
     at = 0 if isinstance(ins[0], Pair) else 1
     if isinstance(ins[1 - at], Pair) or (eqn.primitive.name == "div" and at == 1):
         return None
@@ -410,13 +410,13 @@ def _scale_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     """Multiply two pairs, or divide by one: absent times anything is absent."""
     (value,) = plain(eqn, [value_of(x) for x in ins])
     masks = [widened(active_of(x), value.shape) for x in ins]
-    if eqn.primitive.name == "div":  # by an absent entry is by 0
+    if eqn.primitive.name == "div":  # division by an absent entry is division by 0
         return [cleared(value, masks[0])]
     return [cleared(value, masks[1] if masks[0] is True else masks[0] & masks[1])]
 
 
 def _is_harmless(factor: Any, name: str) -> bool:
-    """Whether a number of the program text, such as 2.0, needs no guard."""
+    """Whether a literal coefficient, such as 2.0, maps 0 to 0."""
     if isinstance(factor, jax.Array):
         return False
     return bool(np.isfinite(factor).all() and (name == "mul" or np.all(factor)))
@@ -426,7 +426,7 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run the body of a call."""
     body = next(eqn.params[key] for key in CALL_BODIES if key in eqn.params)
     if eqn.primitive.name in ("checkpoint", "remat2"):
-        # Else XLA shares the values that are meant to be computed again.
+        # Without a barrier XLA shares the values that are to be computed again.
         ins = [_behind_barrier(x) for x in ins]
     if isinstance(body, ClosedJaxpr):
         return evaluate(body.jaxpr, body.consts, ins, how)
@@ -434,14 +434,14 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 
 def call_with_rule(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Run the body of a function with a derivative of its own; that stays its derivative."""
+    """Run the body of a function with a derivative rule of its own, which is kept."""
     outs = call(eqn, ins, how)
     ruled = plain(eqn, [value_of(x) for x in ins])
     return [_ruled_by(x, y) for x, y in zip(outs, ruled, strict=True)]
 
 
 def _ruled_by(x: Any, ruled: Array) -> Any:
-    """Return what a body made, with the derivative of the function where something is active."""
+    """Return a result of a body, with the function's own derivative where it is active."""
     if isinstance(x, Zero):
         return Zero(ruled)
     if not isinstance(x, Pair):
@@ -451,7 +451,7 @@ def _ruled_by(x: Any, ruled: Array) -> Any:
 
 @jax.custom_jvp
 def _with_derivative(value: Array, ruled: Array) -> Array:
-    """Return a value that is differentiated as another expression for it is."""
+    """Return `value` with the derivative of `ruled`, another expression for it."""
     del ruled
     return value
 
@@ -462,7 +462,7 @@ def _derivative(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 def _behind_barrier(x: Any) -> Any:
-    """Return the same value, of the same kind, for which XLA has to wait."""
+    """Return a value of the same kind behind an optimization barrier."""
     value = lax.optimization_barrier(value_of(x))
     if isinstance(x, Pair):
         return Pair(value, x.active)
@@ -473,7 +473,7 @@ CALL_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Run an operation as it is: all that it returns is active, and nothing is hidden."""
+    """Run an operation as it is: all its results are active, and nothing is hidden."""
     msg = (
         f"{eqn.primitive.name} has no rule for absent entries: those that it meets, or makes by "
         "itself, are zeros from here on, as in jax.grad"

@@ -1,4 +1,4 @@
-"""One masked pass of JAX: a linear program, its arguments, and what is made of its results."""
+"""One masked pass of JAX: a linear program, its arguments, and its results."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,7 +22,7 @@ def as_array(x: Any) -> Any:
 def run_linear(
     f: Any, args: Any, how: Options, masks: Any = None, *, forward: bool = False
 ) -> tuple[Any, Any]:
-    """Return what a linear function makes of pairs, all active without `masks`, and its masks."""
+    """Return the results of a linear function of pairs (by default all active), and their masks."""
     leaves, tree = jax.tree.flatten(args)
     actives = [True] * len(leaves) if masks is None else jax.tree.leaves(masks)
     out_tree: list[Any] = []
@@ -49,13 +49,13 @@ def run_linear(
 
 
 def _given(consts: Any, *, forward: bool) -> list[Any]:
-    """Return what a program is given: data, or in forward mode, which is linear, zeros too."""
+    """Return the constants of a linear program; in forward mode these are zeros beside tangents."""
     arrays = [jnp.asarray(x) if isinstance(x, (np.ndarray, np.generic)) else x for x in consts]
     return [pairs.Zero(x) if forward and pairs.is_inexact(x) else x for x in arrays]
 
 
 def is_float0(x: Any) -> bool:
-    """Whether this is the cotangent of an integer, which has no entries."""
+    """Whether a value is the cotangent of an integer, which has no entries."""
     return getattr(x, "dtype", None) == jax.dtypes.float0
 
 
@@ -67,8 +67,8 @@ def lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
     """
     Return the ordinary gradient if it is finite, else the masked one.
 
-    That starts anew, with the function: to hand it what the ordinary pass has computed would keep
-    all of that in memory (a chain of elementwise operations took 2.7 times as long).
+    The masked pass starts again from the function: handing it the results of the ordinary pass
+    would keep all of these in memory (a chain of elementwise operations took 2.7 times as long).
     """
     numbers = [x for x in jax.tree.leaves(ordinary) if not is_float0(x)]
     finite = jnp.asarray(True)  # noqa: FBT003  (a value)
@@ -89,7 +89,7 @@ def _on_all_devices(finite: Array) -> Array:
     """
     Return one decision for the devices of a `shard_map` or `pmap`.
 
-    With one each they would take different branches, and wait for each other in the collectives.
+    With different decisions they would take different branches, and wait in collectives for ever.
     """
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return lax.pmin(finite.astype(jnp.int32), axes) == 1 if axes else finite
@@ -102,7 +102,7 @@ def with_argument(fun: Any, args: Any, kwargs: Any, argnums: int, x: Any) -> Any
 
 
 def basis_of(leaves: Sequence[Array]) -> tuple[list[Array], list[Array]]:
-    """Return unit vectors over all leaves, along a first axis, and their masks."""
+    """Return the unit vectors of all leaves, stacked along a first axis, and their masks."""
     sizes = [int(np.prod(np.shape(x), dtype=int)) for x in leaves]
     one = np.eye(sum(sizes), dtype=bool)
     starts = np.cumsum([0, *sizes])
@@ -116,7 +116,7 @@ def basis_of(leaves: Sequence[Array]) -> tuple[list[Array], list[Array]]:
 
 
 def cut(stacked: Any, leaves: Sequence[Array], *, first: bool) -> list[Any]:
-    """Return the parts of a stack of rows (or columns) that belong to each leaf, in its shape."""
+    """Return the parts of stacked rows (or columns) that belong to each leaf, in its shape."""
     sizes = [int(np.prod(np.shape(x), dtype=int)) for x in leaves]
     starts = np.cumsum([0, *sizes])
 

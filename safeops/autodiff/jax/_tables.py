@@ -6,7 +6,7 @@ from safeops.autodiff.jax import _functions as functions
 from safeops.autodiff.jax import _linalg as linalg
 from safeops.autodiff.jax import _pairs as pairs
 
-# What is not here is unknown.
+# An operation that is not listed is unknown.
 CLASSES = {
     pairs.transport: """
         reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy

@@ -1,22 +1,22 @@
 """
-Masked autodiff for TensorFlow: a gradient tape, in which what was never used is absent.
+Masked autodiff for TensorFlow: a gradient tape in which an entry that nothing used is absent.
 
-In a `tf.function`, `tf.GradientTape` builds the backward pass as a graph, a linear program, and
-that is run over pairs of a value and what of it is active. The result is plain TensorFlow: it can
-be compiled, saved and differentiated again.
+In a `tf.function`, `tf.GradientTape` builds the backward pass as a graph, a linear program. This
+module runs it over pairs of a value and the mask of its active entries. The result is plain
+TensorFlow: it can be compiled, saved and differentiated again.
 
-Not covered: a gradient tape outside `tf.function` (`grad` and `value_and_grad` make one), forward
-mode, `jacobian` and `batch_jacobian`, sparse tensors and `tf.py_function`. Operations that the
-table does not name, such as `tf.math.cumulative_logsumexp` and fused recurrent layers, run as they
-are, with a warning, and hide nothing. Solves and factorisations are dense within a matrix, cubic
-resampling within a channel of an image, Fourier transforms along their axes: there a NaN that is
-read in part stays. Selections count as numbers, and hide nothing either, within
+Not covered: a gradient tape outside `tf.function` (`grad` and `value_and_grad` make a
+`tf.function`), forward mode, `jacobian` and `batch_jacobian`, sparse tensors and `tf.py_function`.
+Operations without a rule, such as `tf.math.cumulative_logsumexp` and fused recurrent layers, run as
+they are, with a warning, and hide nothing. Solves and factorisations are dense within a matrix,
+cubic resampling within a channel of an image, Fourier transforms along their axes: there a NaN
+stays where any entry is read. A selection counts as a number, which hides nothing, within
 `tf.recompute_grad` in the body of a function, branch or loop, in the formula of a custom gradient,
 and where the gradient is taken in another body than its forward pass. But a literal 0 that a custom
 gradient puts around a cotangent (`tf.pad`, `tf.concat`, an update of `tf.zeros`) is absent, as in
-TensorFlow's own formulas, and a NaN behind it is 0: write ``g * mask`` for a number. XLA drops NaN
-in largest entries, as in their values (TensorFlow issue 116992). What a backward pass does beside
-its result, such as printing, it may do twice.
+TensorFlow's own formulas, and a NaN behind it becomes 0: write ``g * mask`` for a number. XLA
+ignores NaN in a maximum, in its gradient as in its value (TensorFlow issue 116992). Side effects of
+a backward pass, such as printing, may happen twice.
 """
 
 import functools
@@ -49,15 +49,16 @@ class GradientTape(tf.GradientTape):
     Parameters
     ----------
     persistent : bool, default: False
-        Whether several gradients can be taken.
+        Whether more than one gradient can be taken.
     watch_accessed_variables : bool, default: True
-        Whether trainable variables are watched without being asked for.
+        Whether trainable variables are watched automatically.
 
     Notes
     -----
-    **Gradient.** That of a scalar tape, which visits only what the target reaches. Where that of
-    `tf.GradientTape` is finite, the two are equal, but for ``tf.sqrt``, ``tf.math.rsqrt`` and
-    ``tf.math.reciprocal``: there TensorFlow's kernels, outside XLA, turn 0 times infinity into 0.
+    **Gradient.** The gradient of a scalar tape, which visits only what the target reaches. It
+    equals the gradient of `tf.GradientTape` where that is finite, except for ``tf.sqrt``,
+    ``tf.math.rsqrt`` and ``tf.math.reciprocal``, whose kernels outside XLA turn 0 times infinity
+    into 0.
 
     **Source.** JAX issue 1052, "only tracking a symbolic-zero mask through the entire backward
     pass".
@@ -95,13 +96,14 @@ class GradientTape(tf.GradientTape):
         target, sources, output_gradients, unconnected_gradients
             As for `tf.GradientTape.gradient`; all entries of `output_gradients` count as active.
         return_mask : bool, default: False
-            Whether to return also where the gradient is active: a 0 that is not active was never
-            used.
+            Whether to return also where the gradient is active: a 0 that is not active belongs to
+            an unused entry.
         lazy : bool, default: False
-            Whether to take the ordinary gradient, and the masked one only if that is not finite.
+            Whether to take the ordinary gradient, and the masked one only if the ordinary one is
+            not finite.
         on_unknown : {"warn", "error", "ignore"}, default: "warn"
             What to do about an operation without a rule that meets absent entries. It runs as it
-            is, which hides nothing.
+            is, and hides nothing.
 
         Returns
         -------
@@ -117,7 +119,7 @@ class GradientTape(tf.GradientTape):
 
         Notes
         -----
-        **Gradient.** That of a scalar tape.
+        **Gradient.** The gradient of a scalar tape.
 
         **Source.** `tf.GradientTape.gradient`.
         """
@@ -131,12 +133,12 @@ class GradientTape(tf.GradientTape):
         before = len(tf.compat.v1.get_default_graph().get_operations())
         seeds = seeds_of(target, output_gradients)
         found = super().gradient(target, sources, seeds, unconnected_gradients)
-        if return_mask:  # rows have none for the rest
+        if return_mask:  # the sparse rows of a gradient have no mask for the other rows
             found = tf.nest.map_structure(dense, found)
         return masked(found, frame_of(seeds, before, how), lazy=lazy, return_mask=return_mask)
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
-        """Refuse: it maps the backward pass over rows, which have no masks there."""
+        """Raise NotImplementedError: the pass is mapped over rows there, which have no masks."""
         del args, kwargs
         msg = (
             "expected gradient, got jacobian, which has no masked form; stack the masked gradients "
@@ -158,8 +160,8 @@ def value_and_grad(
     """
     Value and masked gradient of a scalar function.
 
-    An eager call is run as a `tf.function`, once traced for each signature; f is not converted by
-    AutoGraph, so that it is written with `tf.cond` and `tf.while_loop`, or is a `tf.function`.
+    An eager call runs as a `tf.function`, traced once for each signature. AutoGraph does not
+    convert `f`: write it with `tf.cond` and `tf.while_loop`, or make it a `tf.function`.
 
     Parameters
     ----------
@@ -179,11 +181,11 @@ def value_and_grad(
     Raises
     ------
     TypeError
-        If the value is no real scalar, or an argument has integers.
+        If the value is not a real scalar, or an argument has integers.
 
     Notes
     -----
-    **Gradient.** As for `GradientTape`. What is not used has gradient 0, of the same shape.
+    **Gradient.** As for `GradientTape`. An unused argument has gradient 0, in its shape.
 
     **Source.** `jax.value_and_grad`.
 
@@ -194,7 +196,7 @@ def value_and_grad(
     >>> float(value), float(slope)
     (0.0, 1.0)
     """
-    options_of(on_unknown, lazy=lazy, return_mask=return_mask)  # raises for those that do not fit
+    options_of(on_unknown, lazy=lazy, return_mask=return_mask)  # raises if they are wrong
     how = {"return_mask": return_mask, "lazy": lazy, "on_unknown": on_unknown}
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     both = _of_arguments(f, numbers, how, one=isinstance(argnums, int))
@@ -202,7 +204,7 @@ def value_and_grad(
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        # Before the function is traced: there a Python number is a constant.
+        # Before tracing, in which a Python number is a constant.
         args = with_tensors(args, numbers)
         return (compiled if tf.executing_eagerly() else both)(*args, **kwargs)
 
@@ -212,7 +214,7 @@ def value_and_grad(
 def _of_arguments(
     f: Callable[..., Any], numbers: tuple[int, ...], how: dict[str, Any], *, one: bool
 ) -> Callable[..., Any]:
-    """Return the function of arguments to value and gradient, for the graph that is being built."""
+    """Return the function of arguments to value and gradient, for use inside a graph."""
 
     @tf.autograph.experimental.do_not_convert
     def both(*args: Any, **kwargs: Any) -> Any:
@@ -252,8 +254,8 @@ def grad(
 
     Notes
     -----
-    **Gradient.** As for `GradientTape`. Take it twice for second derivatives: a `tf.GradientTape`
-    around it has absent entries as zeros again, in its own pass.
+    **Gradient.** As for `GradientTape`. Apply it twice for second derivatives: in the pass of a
+    `tf.GradientTape` around it, absent entries are zeros again.
 
     **Source.** `jax.grad`.
 
@@ -277,7 +279,7 @@ def grad(
 
 def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
     """
-    Say which line makes a gradient not finite, and whether the program or the mathematics does.
+    Which line of a function makes its gradient not finite, and whether the entries are used.
 
     Parameters
     ----------
@@ -291,21 +293,21 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
     Returns
     -------
     Report
-        Findings, each with a kind, an operation, its line, and what to do. It is clean if value
-        and gradient are finite.
+        The findings, each with its kind, operation, line and repair. Clean if value and gradient
+        are finite.
 
     Raises
     ------
     RuntimeError
         Inside `tf.function`.
     TypeError
-        If the value is no real scalar, or an argument has integers.
+        If the value is not a real scalar, or an argument has integers.
 
     Notes
     -----
-    **Gradient.** Nothing changes in it. What is explained is that of IEEE arithmetic, as XLA has
-    it: outside XLA the kernels of ``tf.sqrt``, ``tf.math.rsqrt`` and ``tf.math.reciprocal`` turn 0
-    times infinity into 0, and hide that a derivative does not exist.
+    **Gradient.** None is changed, and none is returned. The explained gradient is that of IEEE
+    arithmetic, as under XLA: outside XLA the kernels of ``tf.sqrt``, ``tf.math.rsqrt`` and
+    ``tf.math.reciprocal`` turn 0 times infinity into 0, and hide that a derivative does not exist.
 
     **Source.** JAX issue 1052.
 

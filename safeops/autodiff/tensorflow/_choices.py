@@ -1,10 +1,10 @@
 """
-Choosers: which products and selections in a derivative's formula select.
+Choosers: which products and selections in the formula of a derivative stand for a selection.
 
-The gradient of `tf.where` selects by the condition of the program. Another `where` in a formula is
-a convention about a number, and no selection. So a condition is followed back to where it was made,
-through calls, loops and branches, and counts if a `tf.where`, a maximum or a minimum of the program
-uses it. What is not recognised is taken for a number, which hides nothing.
+The gradient of `tf.where` selects by the condition of the program. Any other `where` in a formula
+is a convention about a number, and not a selection. So a condition is traced back to where it was
+made, through calls, loops and branches; it counts if a `tf.where`, a maximum or a minimum of the
+program uses it. A condition that is not recognised counts as a number, which hides nothing.
 """
 
 import functools
@@ -50,7 +50,7 @@ def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
         functions = op.get_attr(name)
         for function in functions if isinstance(functions, list) else [functions]:
             graph = op.graph
-            # Private, for TensorFlow has no public way from a call to its body.
+            # Private: TensorFlow has no public way from a call to its body.
             while (body := graph._get_function(function.name)) is None:  # noqa: SLF001  (there is no public name)
                 graph = graph.outer_graph
             found.append(body.graph)
@@ -58,13 +58,13 @@ def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
 
 
 def arguments(op: Any) -> list[Array]:
-    """Return the tensors that the bodies of an operation get."""
+    """Return the tensors that an operation hands to its bodies."""
     return list(op.inputs)[op.type in BRANCHES :]
 
 
 def trail(tensor: Array, frame: Frame) -> Iterator[tuple[Array, Frame]]:
-    """Follow a tensor back through arguments, results, lists and options to where it was made."""
-    for _ in range(1000):  # of steps, so that it ends
+    """Follow a tensor back through arguments, results, lists and options to its origin."""
+    for _ in range(1000):  # a bound on the steps, so that the search ends
         yield tensor, frame
         step = _arrived(tensor, frame)
         if step is None:
@@ -73,7 +73,7 @@ def trail(tensor: Array, frame: Frame) -> Iterator[tuple[Array, Frame]]:
 
 
 def _arrived(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
-    """Return the tensor that this one is a copy of, and its frame."""
+    """Return the tensor of which this one is a copy, and its frame."""
     op = tensor.op
     if op.type == "Placeholder":
         return frame.arguments.get(tensor.ref())
@@ -91,36 +91,36 @@ def _arrived(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
 
 
 def _returned(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
-    """Return what a body returns as a result of its operation."""
+    """Return the tensor in a body that is a result of its operation, and its frame."""
     op, places = tensor.op, [i for i, x in enumerate(tensor.op.outputs) if x is tensor]
     for graph in bodies(op):
         out = graph.outputs[places[0]]
-        if out.op.type not in ("OptionalNone", "FakeParam"):  # it is another branch's
+        if out.op.type not in ("OptionalNone", "FakeParam"):  # the result is another branch's
             return out, called(op, graph, frame)
     return None
 
 
 def called(op: Any, graph: Any, frame: Frame) -> Frame:
-    """Return a frame for a body of the program."""
+    """Return the frame of a body of the program."""
     given = zip(graph.inputs, arguments(op), strict=True)
     fixed = {x.ref(): (y, frame) for i, (x, y) in enumerate(given) if is_fixed(op, graph, i)}
     return Frame(frame.how, arguments=fixed, program=True)
 
 
 def is_fixed(op: Any, graph: Any, i: int) -> bool:
-    """Whether an argument is the same in each step; a list counts by its origin."""
+    """Whether an argument is the same in each step of a loop; a list is, if its origin is."""
     if op.type not in LOOPS:
         return True
-    if len(graph.outputs) != len(graph.inputs):  # a condition, in which nothing selects
+    if len(graph.outputs) != len(graph.inputs):  # the condition of a loop, which has no selection
         return False
     return graph.outputs[i] is graph.inputs[i] or graph.inputs[i].dtype == tf.variant
 
 
 def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]]:
-    """Return the operations of the program that use a tensor, and in which place."""
+    """Yield the operations of the program that use a tensor, and the positions where they do."""
     of_tape = FORMULA in asked_by.name
     for found, where in trail(tensor, frame):
-        # All that is in a body of the formula is new.
+        # A body of the formula contains no operation of the program.
         new = None if where.inner and not where.program else where.since
         yield from _used(found, new, recomputed=of_tape)
 
@@ -129,10 +129,10 @@ def _used(
     tensor: Array, new: frozenset[str] | None, *, recomputed: bool = False
 ) -> Iterator[tuple[Any, int]]:
     """
-    Return the uses of a tensor by operations that are not new.
+    Yield the uses of a tensor by operations that are not new.
 
-    What `tf.recompute_grad` runs again is new, and of the program all the same. It is not in the
-    scope of TensorFlow's own formulas, which do not select by what they use for other purposes.
+    Operations that `tf.recompute_grad` runs again are new, and still belong to the program. They
+    are outside the scopes of TensorFlow's own formulas, whose selections do not count as uses.
     """
     for op in tensor.consumers():
         is_new = new is None or op.name in new
@@ -145,11 +145,11 @@ def _used(
             at = i - (op.type in BRANCHES)
             if op.type in BODIES and at >= 0:
                 for graph in bodies(op):
-                    yield from _used(graph.inputs[at], frozenset())  # a body is of one kind
+                    yield from _used(graph.inputs[at], frozenset())  # all in it is of the program
 
 
 def name_of(op: Any) -> tuple[int, str]:
-    """Return what tells operations apart."""
+    """Return a key by which operations are told apart."""
     return id(op.graph), op.name
 
 
@@ -157,7 +157,7 @@ def name_of(op: Any) -> tuple[int, str]:
 
 
 def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Select entries, and their masks by the same, if this is a selection of the program."""
+    """Select entries, and their masks alike, if this is a selection of the program."""
     cond, *cases = ins
     if isinstance(cond, Pair):
         return unknown(op, ins, frame)
@@ -170,7 +170,7 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if by is None and linear is True:
         return [Pair(value)]
     active = _selected(op, cond, masks, value)
-    if by is None:  # what is linear stays active, and what else is chosen is a number
+    if by is None:  # a convention: cotangents keep their masks, other values are numbers
         active = union(linear, active)
     if by == "equal":
         active = union(active, widened(_beside_nan(op, frame), value))
@@ -178,7 +178,7 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
-    """Return what is active where a condition selects from two cases."""
+    """Return which entries are active after a selection from two cases."""
     if all(m is True for m in masks):
         return True
     if not all(isinstance(m, bool) for m in masks):
@@ -188,7 +188,7 @@ def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:
-    """Return a condition in the shape of a value; `Select` may have one for each row."""
+    """Return a condition in the shape of a value; the condition of `Select` may be one per row."""
     if op.type == "Select" and cond.shape.rank != value.shape.rank:
         cond = tf.reshape(
             cond, tf.concat([tf.shape(cond), tf.ones(tf.rank(value) - tf.rank(cond), tf.int32)], 0)
@@ -197,7 +197,7 @@ def in_shape(cond: Array, op: Any, value: Array) -> Array:
 
 
 def _condition(op: Any, frame: Frame) -> str | None:
-    """Return what kind of selection of the program this is, if it is one."""
+    """Return the kind of selection of the program that an operation stands for; None if none."""
     cond = op.inputs[0]
     if not _is_formula(op):
         return None
@@ -212,16 +212,16 @@ def _condition(op: Any, frame: Frame) -> str | None:
 
 
 def _is_dropping(test: Any, frame: Frame, asked_by: Any) -> bool:
-    """Whether a condition leaves out entries of no segment, whose number is negative."""
+    """Whether a condition drops entries of no segment, which have a negative segment number."""
     ids = _tested_by(test)
     if ids is None or ids.dtype.is_floating:
         return False
-    known = tf.get_static_value(ids) is not None  # which formulas in loops repeat
+    known = tf.get_static_value(ids) is not None  # formulas in loops repeat constants
     return known or any(user.type in UNSORTED and i == 1 for user, i in uses(ids, frame, asked_by))
 
 
 def _tested_by(test: Any) -> Array | None:
-    """Return what is compared with 0, in the shape of the entries by now."""
+    """Return the tensor that is compared with 0, before it was broadcast."""
     while test.type in ("LogicalAnd", "Reshape"):
         test = test.inputs[0].op
     is_test = test.type == "GreaterEqual" and _same_constant(test.inputs[1], tf.constant(0))
@@ -230,10 +230,10 @@ def _tested_by(test: Any) -> Array | None:
 
 def _is_formula(op: Any) -> bool:
     """
-    Whether an operation is of TensorFlow's own formulas, and not of a custom gradient.
+    Whether an operation belongs to TensorFlow's own formulas, and not to a custom gradient.
 
-    Told by the name scope: that of a tape, or that which `tf.gradients` makes for each operation in
-    the body of a function; custom gradients stand there at an `IdentityN`.
+    Told by its name scope: that of a tape, or the scope that `tf.gradients` makes for each
+    operation in the body of a function. A custom gradient stands in the scope of an `IdentityN`.
     """
     scopes = op.name.split("/")[:-1]
     in_body = "gradients" in scopes
@@ -244,7 +244,7 @@ def _is_formula(op: Any) -> bool:
 
 
 def _is_larger(test: Any, frame: Frame, asked_by: Any) -> bool:
-    """Whether a maximum or minimum of the program makes a comparison."""
+    """Whether a maximum or minimum of the program makes this comparison."""
     x, y = test.inputs
     for a, b, place in ((x, y, 0), (y, x, 1)):
         other = {name_of(user) for user, i in uses(b, frame, asked_by) if i == 1 - place}
@@ -257,13 +257,13 @@ def _is_larger(test: Any, frame: Frame, asked_by: Any) -> bool:
 
 
 def _same_constant(x: Array, y: Array) -> bool:
-    """Whether two tensors are the same constant, which formulas in loops repeat."""
+    """Whether two tensors are equal constants, as formulas in loops repeat these."""
     a, b = tf.get_static_value(x), tf.get_static_value(y)
     return a is not None and b is not None and np.array_equal(a, b)
 
 
 def _equality(test: Any) -> Any:
-    """Return the comparison with the largest of a segment."""
+    """Return the comparison of entries with the largest of their segment."""
     if test.type == "LogicalAnd":
         tests = [x.op for x in test.inputs if x.op.type == "Equal"]
         return tests[0] if tests else None
@@ -277,14 +277,14 @@ def _is_of_segments(test: Any, frame: Frame, asked_by: Any) -> bool:
 
 
 def _gathered(x: Array) -> Array:
-    """Return what entries were taken from."""
+    """Return the tensor from which entries were gathered."""
     while x.op.type in ("GatherV2", "Reshape", "Select", "SelectV2"):
         x = x.op.inputs[1 if x.op.type in WHERE else 0]
     return x
 
 
 def _beside_nan(op: Any, frame: Frame) -> Array:
-    """Return where what was compared is NaN: there nothing was selected, if it is of a segment."""
+    """Return where a compared value is NaN: in a segment nothing is selected there."""
     test = op.inputs[0].op
     a, b = (value_of(frame.read(x)) for x in _equality(test).inputs)
     beside = tf.math.is_nan(a) | tf.math.is_nan(b)
@@ -293,7 +293,7 @@ def _beside_nan(op: Any, frame: Frame) -> Array:
 
 
 def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Multiply by a coefficient; the coefficient of a largest entry selects."""
+    """Multiply by a coefficient; a coefficient that marks the largest entry selects."""
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     if len(at) > 1:
         return of_two(op, ins, intersection)
@@ -304,7 +304,7 @@ def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     has_share = tf.not_equal(share, tf.zeros((), share.dtype))
     best = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[0]))
     other = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[1]))
-    # Beside NaN nobody has a share, and the derivative is NaN.
+    # Where an entry is NaN nobody has a share, and the derivative is NaN.
     active = spread(has_share | tf.math.is_nan(best) | tf.math.is_nan(other), pair.value)
     if pair.active is not True:
         active = tf.logical_and(active, spread(pair.active, pair.value))
@@ -335,7 +335,7 @@ def of_two(op: Any, ins: list[Any], active_in: Callable[[Mask, Mask], Mask]) -> 
 
 
 def intersection(a: Mask, b: Mask) -> Mask:
-    """Return where both of two masks are active."""
+    """Return where both masks are active."""
     if isinstance(a, bool) or isinstance(b, bool):
         first, second = (a, b) if isinstance(a, bool) else (b, a)
         return second if first is True else False
@@ -351,14 +351,14 @@ def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:
 
 
 def _compared(share: Array) -> Any:
-    """Return the comparison that a coefficient is made of, if it is one."""
+    """Return the comparison from which a coefficient is made; None if there is none."""
     cast = share.op.inputs[0].op if share.op.type == "RealDiv" else share.op
     test = cast.inputs[0].op if cast.type == "Cast" else None
     return test if test is not None and test.type == "Equal" else None
 
 
 def _is_chosen(x: Array, y: Array, frame: Frame, asked_by: Any) -> bool:
-    """Whether the one is the largest of the other, as an operation of the program made it."""
+    """Whether `x` is the largest of `y`, as a maximum or minimum of the program made it."""
     while y.op.type in ("ExpandDims", "GatherNd", "Reshape"):
         y = y.op.inputs[0]
     makers = {name_of(t.op) for t, _ in trail(y, frame) if t.op.type in LARGEST}

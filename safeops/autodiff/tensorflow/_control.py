@@ -1,8 +1,8 @@
 """
-Control flow over pairs: a mask is one more value that the loop or the branch carries.
+Control flow over pairs: masks are carried by the loop or branch as further values.
 
-The body of a call is run where the call stands. That of a loop or a branch is traced anew, with
-`tf.while_loop` and `tf.cond`, so that outer tapes and compilers see what they know.
+The body of a call is inlined. The body of a loop or a branch is traced again, with `tf.while_loop`
+and `tf.cond`, so that outer tapes and compilers see loops and branches.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,13 @@ from safeops.autodiff.tensorflow._pairs import (
 
 
 def call(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Run the body of a call."""
+    """Run the body of a call in its place."""
     (graph,) = bodies(op)
     return evaluate(graph.outputs, entered(op, graph, ins, frame))
 
 
 def entered(op: Any, graph: Any, ins: Sequence[Any], frame: Frame) -> Frame:
-    """Return a frame for a body, whose inputs are given."""
+    """Return the frame of a body with given inputs."""
     given = list(zip(graph.inputs, arguments(op), strict=True))
     return Frame(
         frame.how,
@@ -43,13 +43,13 @@ def entered(op: Any, graph: Any, ins: Sequence[Any], frame: Frame) -> Frame:
 
 
 def pack(xs: Sequence[Any], linear: Sequence[bool]) -> list[Array]:
-    """Return values as tensors, and the masks of those that are linear after them."""
+    """Return values as tensors, followed by the masks of the linear ones."""
     masks = [spread(active_of(x), value_of(x)) for x, yes in zip(xs, linear, strict=True) if yes]
     return [value_of(x) for x in xs] + masks
 
 
 def unpack(tensors: Sequence[Array], linear: Sequence[bool]) -> list[Any]:
-    """Return values from their tensors."""
+    """Return values from their tensors and masks."""
     values, masks = tensors[: len(linear)], iter(tensors[len(linear) :])
     return [Pair(x, next(masks)) if yes else x for x, yes in zip(values, linear, strict=True)]
 
@@ -81,7 +81,7 @@ def branch(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def while_loop(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Repeat a body over pairs; what it does not change is not carried."""
+    """Repeat a body over pairs; loop variables that it does not change are not carried."""
     (graph,), (test,) = bodies(op), bodies(op, ("cond",))
     carried = [i for i, x in enumerate(graph.inputs) if graph.outputs[i] is not x]
     linear = _linear_carry(graph, [isinstance(x, Pair) for x in ins], frame)
@@ -111,7 +111,7 @@ def while_loop(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def _linear_carry(graph: Any, linear: list[bool], frame: Frame) -> list[bool]:
-    """Return which loop variables are linear, to a fixed point."""
+    """Return which loop variables are linear, as a fixed point."""
     while True:
         after = linear_results(graph, linear, frame)
         joined = [

@@ -1,8 +1,8 @@
 """
-Derivatives of a cotangent's own functions: a custom gradient in the formula of another.
+Second derivatives where a custom gradient stands in the formula of another.
 
 A masked result is made of new operations, which have TensorFlow's derivatives. Where a custom
-gradient made the ordinary result, its second derivative is the user's, and the masked result's too.
+gradient made the ordinary result, the masked result gets the user's second derivative as well.
 """
 
 import functools
@@ -18,12 +18,12 @@ from safeops.autodiff.tensorflow._pairs import BODIES, Frame, Rule, cleaned
 
 
 def kept(rule: Rule) -> Rule:
-    """Return a rule whose results have the derivatives that custom gradients give them."""
+    """Return a rule whose results keep the derivatives of custom gradients."""
 
     @functools.wraps(rule)
     def run(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
         outs = rule(op, ins, frame)
-        # What is in a body counts where that is called; an explanation has no derivative.
+        # A body is handled where it is called; in `explain` there is no second derivative.
         if frame.inner or tf.executing_eagerly() or not _is_custom(op):
             return outs
         return [_ruled_by(x, y) for x, y in zip(outs, op.outputs, strict=True)]
@@ -33,10 +33,10 @@ def kept(rule: Rule) -> Rule:
 
 def _is_custom(op: Any) -> bool:
     """
-    Whether an operation is, or runs, what has a custom gradient.
+    Whether an operation has a custom gradient, or runs an operation that has one.
 
-    `tf.recompute_grad` has one in its formula, to say that there is no second derivative: then
-    that is the derivative of what it runs.
+    `tf.recompute_grad` has one in its formula, which says that there is no second derivative; then
+    the derivative is that of the recomputed operations.
     """
     if op.type in BODIES:
         return any(map(_is_custom, _operations(op)))
@@ -53,7 +53,7 @@ def _operations(op: Any) -> list[Any]:
 
 
 def _ruled_by(x: Any, ruled: Array) -> Any:
-    """Return a masked result, with the derivative of the ordinary one where it is active."""
+    """Return a masked result with the derivative of the ordinary result, where it is active."""
     if not isinstance(x, Pair) or x.active is False or x.value.dtype == tf.variant:
         return x
     value = tf.stop_gradient(x.value)

@@ -1,13 +1,13 @@
 """
-The evaluator: a linear TensorFlow program, run over pairs of a value and what of it is active.
+The evaluator: a linear TensorFlow program, run over pairs of a value and its mask.
 
-TensorFlow has built the backward graph already; what is left to do is to run it forwards with an
-arithmetic in which an entry may be absent. No derivative is written in this file, but for three
-kernels that return 0 for 0 times infinity. The table in `safeops.autodiff.tensorflow` gives each
-type of operation its class; one function here serves a class.
+TensorFlow has built the backward graph already. The evaluator runs it forwards, with an arithmetic
+in which an entry may be absent. No derivative is written in this file, except for three kernels
+that return 0 for 0 times infinity. The table in `_tables` gives each type of operation its class;
+one function serves a class.
 
-Operations are run through `tf.raw_ops`, so that outer tapes see them. What meets only active
-entries is the ordinary operation itself, and costs nothing.
+Operations run through `tf.raw_ops`, so that outer tapes see them. An operation that meets only
+active entries is the ordinary operation itself, and costs nothing.
 """
 
 import inspect
@@ -24,11 +24,11 @@ from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair, union
 
-# True: all entries are active; False: none is. A mask of a list of tensors (a variant) is a list of
-# 0 and 1 in the dtype of the values, so that the operations on the one serve the other.
+# True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list
+# of 0 and 1 in the dtype of the values, so that operations on such lists serve both.
 Mask: TypeAlias = bool | Array
 
-# Operations that run others, and the attributes that name these.
+# Operations that run bodies, and the attributes that name the bodies.
 BODIES = {
     "PartitionedCall": ("f",),
     "StatefulPartitionedCall": ("f",),
@@ -44,27 +44,27 @@ FORMULA = "gradient_tape"  # the name scope of the formulas of a tape
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chose."""
+    """The options of the user."""
 
     rules: Mapping[str, "Rule"]
-    readers: frozenset[str]  # operations that ask for shapes, and for no entry
+    readers: frozenset[str]  # operations that read shapes only
     on_unknown: str = "warn"
 
 
 @dataclass
 class Frame:
-    """One graph that is run: its tensors, and for the body of a call whose it is."""
+    """One graph that runs: its tensors, and, for a body, the frame of its call."""
 
     how: Options
-    backward: frozenset[str] = frozenset()  # names of the operations of the gradient, at the top
+    backward: frozenset[str] = frozenset()  # names of the gradient's operations, outermost graph
     known: dict[Any, Any] = field(default_factory=dict)
     arguments: dict[Any, tuple[Array, "Frame"]] = field(default_factory=dict)
     inner: bool = False
-    program: bool = False  # a body of the program itself, and not of the gradient
-    since: frozenset[str] = frozenset()  # names of what was made since the seed, at the top
+    program: bool = False  # whether it is a body of the program, not of the gradient
+    since: frozenset[str] = frozenset()  # names of operations after the seed, outermost graph
 
     def read(self, tensor: Array) -> Any:
-        """Return what a tensor is."""
+        """Return the value of a tensor."""
         key = tensor.ref()
         if not self.inner:
             return self.known.get(key, tensor)
@@ -75,10 +75,10 @@ Rule: TypeAlias = Callable[[Any, list[Any], Frame], list[Any]]
 
 
 def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
-    """Return what tensors of a linear program are; inputs stand in the frame."""
+    """Return the values of tensors of a linear program; the inputs stand in the frame."""
     for op in _in_order(targets, frame):
         if op.type == "Placeholder":
-            continue  # of an argument that no caller gives, such as one that is not used
+            continue  # an argument that no caller gives, such as an unused one
         ins = [frame.read(x) for x in op.inputs]
         for i in vacant(op, frame.since):
             ins[i] = Pair(ins[i], active=False)
@@ -92,7 +92,7 @@ def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
 
 
 def _shaped(x: Any, shape: Any) -> Any:
-    """Tell a value and its mask what shape the program knows them to have."""
+    """Give a value and its mask the static shape that the program knows."""
     value_of(x).set_shape(shape)
     if isinstance(x, Pair) and not isinstance(x.active, bool):
         x.active.set_shape(shape)
@@ -100,7 +100,7 @@ def _shaped(x: Any, shape: Any) -> Any:
 
 
 def _in_order(targets: Sequence[Array], frame: Frame) -> list[Any]:
-    """Return the operations that make tensors, each after those that it needs."""
+    """Return the operations that make tensors, each after those that it depends on."""
     order, seen = [], set()
     stack = [(x.op, False) for x in targets]
     while stack:
@@ -117,7 +117,7 @@ def _in_order(targets: Sequence[Array], frame: Frame) -> list[Any]:
 
 
 def _is_ours(op: Any, frame: Frame) -> bool:
-    """Whether an operation is still to be run: at the top only what depends on the seed."""
+    """Whether an operation is to be run: in the outermost graph, only if it depends on the seed."""
     if frame.inner:
         return any(x.ref() not in frame.known for x in op.outputs)
     return op.name in frame.backward
@@ -129,7 +129,7 @@ def dependents(
     how: Options,
     new: frozenset[str] = frozenset(),
 ) -> tuple[frozenset[str], set[Any]]:
-    """Return the names of operations, and the tensors, that are linear in the seeds."""
+    """Return the names of the operations, and the tensors, that are linear in the seeds."""
     reached = {x.ref() for x in seeds}
     found: set[str] = set()
     for op in operations:
@@ -143,9 +143,9 @@ def dependents(
 
 def vacant(op: Any, new: frozenset[str]) -> list[int]:
     """
-    Return which arguments of an operation of a derivative are cotangents of unused results.
+    Return the positions of an operation's arguments that are cotangents of unused results.
 
-    TensorFlow puts zeros there: for a call, loop or branch made with the formula, else beside it.
+    TensorFlow puts zeros there: inside a call, loop or branch, or beside the formula.
     """
     if op.type in BODIES:
         return _vacant_in_call(op, new)
@@ -153,7 +153,7 @@ def vacant(op: Any, new: frozenset[str]) -> list[int]:
 
 
 def _is_beside(x: Array, new: frozenset[str]) -> bool:
-    """Whether a tensor is one of the zeros that TensorFlow hands to formulas, by its name."""
+    """Whether a tensor is, by its name, a zero that TensorFlow hands to a formula."""
     if (
         x.op.type not in ("Const", "Fill", "ZerosLike")
         or not x.dtype.is_floating | x.dtype.is_complex
@@ -172,7 +172,7 @@ def _is_beside(x: Array, new: frozenset[str]) -> bool:
 
 
 def _is_of_custom_gradient(op: Any) -> bool:
-    """Whether a custom gradient made an operation, and not the tape itself, by who called whom."""
+    """Whether a custom gradient made an operation, and not the tape itself, by the Python stack."""
     frames = list(op.traceback)
     taped = [i for i, frame in enumerate(frames) if frame.name == "imperative_grad"]
     since = frames[taped[-1] :] if taped else frames
@@ -180,7 +180,7 @@ def _is_of_custom_gradient(op: Any) -> bool:
 
 
 def _vacant_in_call(op: Any, new: frozenset[str]) -> list[int]:
-    """Return which arguments of a derivative's call, loop or branch nobody used."""
+    """Return which arguments of the derivative of a call, loop or branch are of unused results."""
     if not new:
         return []
     is_formula = FORMULA in op.name or "gradients" in op.name.split("/")
@@ -199,7 +199,7 @@ def is_linear(x: Array) -> bool:
 
 
 def run(op: Any, ins: Sequence[Any]) -> list[Array]:
-    """Run one operation on values; with its own inputs it is run already."""
+    """Run one operation on values; with its own inputs, return its own outputs."""
     values = [value_of(x) for x in ins]
     if op.inputs and all(x is y for x, y in zip(values, op.inputs, strict=True)):
         return list(op.outputs)
@@ -224,7 +224,7 @@ def run(op: Any, ins: Sequence[Any]) -> list[Array]:
 
 @cache
 def _words(kind: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Return what `tf.raw_ops` calls the arguments of an operation: a few have other names."""
+    """Return the argument names of `tf.raw_ops` that differ from those of an operation."""
     if not hasattr(tf.raw_ops, kind):
         msg = f"expected operations of tf.raw_ops, got {kind}, which meets absent entries"
         raise NotImplementedError(msg)
@@ -243,15 +243,16 @@ def _listed(outs: Any, count: int) -> list[Array]:
 
 
 def value_of(x: Any) -> Array:
-    """Return the value of a Pair; a coefficient is its own."""
+    """Return the value of a Pair; a coefficient is its own value."""
     return x.value if isinstance(x, Pair) else x
 
 
 def active_of(x: Any) -> Mask:
     """
-    Return what is active. A coefficient where a linear value belongs can only be 0: absent.
+    Return which entries are active.
 
-    Whatever else a custom gradient adds is active.
+    A coefficient where a linear value belongs is absent if it is known to be 0. Whatever else a
+    custom gradient adds is active.
     """
     if isinstance(x, Pair):
         return x.active
@@ -262,7 +263,7 @@ def active_of(x: Any) -> Mask:
 
 def _is_zero(x: Array) -> bool:
     """Whether a tensor is known to be 0."""
-    if hasattr(x, "numpy"):  # an eager one
+    if hasattr(x, "numpy"):  # an eager tensor
         return not x.numpy().any()
     if x.op.type == "ZerosLike":
         return True
@@ -275,7 +276,7 @@ def _is_zero(x: Array) -> bool:
 def spread(mask: Mask, like: Array) -> Array:
     """Return a mask as an array in the shape of a value."""
     if like.dtype == tf.variant:
-        return mask if tf.is_tensor(mask) else like  # nothing is active in it: a list of zeros
+        return mask if tf.is_tensor(mask) else like  # False: a list of zeros is its own mask
     if isinstance(mask, bool):
         return tf.fill(tf.shape(like), mask)
     if mask.shape.is_fully_defined() and mask.shape == like.shape:
@@ -284,7 +285,7 @@ def spread(mask: Mask, like: Array) -> Array:
 
 
 def widened(mask: Mask, like: Array) -> Mask:
-    """Return a mask in the shape of a value, True and False as they are."""
+    """Return a mask in the shape of a value; True and False stay as they are."""
     return mask if isinstance(mask, bool) else spread(mask, like)
 
 
@@ -298,7 +299,7 @@ def cleaned(value: Array, active: Mask) -> Array:
 
 
 def indicator(x: Any) -> Array:
-    """Return a mask as 0 and 1 in the dtype of the values, for which operations are made."""
+    """Return a mask as 0 and 1 in the dtype of the values, for which the operations are made."""
     value, active = value_of(x), active_of(x)
     if value.dtype == tf.variant:
         return spread(active, value)
@@ -308,7 +309,7 @@ def indicator(x: Any) -> Array:
 
 
 def met(value: Array, counts: Array) -> Pair:
-    """Return a pair from what an operation makes of a value and of its indicator."""
+    """Return a pair from the results of an operation for a value and for its indicator."""
     if value.dtype == tf.variant:
         return Pair(value, counts)
     return Pair(value, tf.not_equal(counts, tf.zeros((), counts.dtype)))
@@ -331,7 +332,7 @@ def transport(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     return [met(v, m) if is_linear(v) else v for v, m in pairs]
 
 
-# Operations that only move entries of their arguments. A sum of no entries is 0, and active.
+# Operations that only move entries of their arguments. An empty sum is 0, and active.
 _FILLS_NOTHING = frozenset(
     """
     Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice Gather GatherV2
@@ -344,24 +345,24 @@ _FILLS_NOTHING = frozenset(
 
 
 def _excludes(op: Any) -> bool:
-    """Whether some entries are the 0 of nothing: of no summand, or of an index out of range."""
+    """Whether some results are a 0 without an entry: an empty sum, or an index out of range."""
     if op.type == "Cumsum":
         return bool(op.get_attr("exclusive"))
     if op.type == "GatherNd" and op.get_attr("bad_indices_policy") == b"IGNORE":
         return True
-    # There an index out of range gives 0; on a CPU it is an error.
+    # On a GPU an index out of range gives 0; on a CPU it is an error.
     return op.type in ("Gather", "GatherV2", "GatherNd") and bool(
         tf.config.list_logical_devices("GPU")
     )
 
 
 def total(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Sum entries, which is linear in the mask as well: active where any summand is."""
+    """Sum entries: active where any summand is, which is a sum over the mask."""
     return transport(op, ins, frame)
 
 
 def unpool(op: Any, ins: list[Any], _: Frame) -> list[Any]:
-    """Send entries to where a coefficient says, as in max pooling."""
+    """Send entries to the places that a coefficient tells, as in max pooling."""
     (value,) = run(op, ins)
     moved = [indicator(x) if isinstance(x, Pair) else x for x in ins]
     return [met(value, run(op, moved)[0])]
@@ -384,7 +385,7 @@ def add(op: Any, ins: list[Any], _: Frame) -> list[Any]:
 
 
 def scale(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Multiply by coefficients, elementwise; what is absent stays so."""
+    """Multiply by coefficients, elementwise; absent stays absent."""
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     if len(at) != 1 or (op.type in _QUOTIENTS and at != [0]):
         return elementwise(op, ins, frame)
@@ -399,8 +400,8 @@ def elementwise(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     """
     Compute entry by entry, in the formula of a custom gradient.
 
-    An absent entry enters as 0. What comes out is a number if it is not 0, and else as absent as
-    what went in. Predicates are numbers.
+    An absent entry enters as 0. A result that is not 0 is a number; a result 0 is as absent as its
+    operands. Booleans are numbers.
     """
     values = run(op, ins)
     masks = [x.active for x in ins if isinstance(x, Pair)]
@@ -413,14 +414,14 @@ def elementwise(op: Any, ins: list[Any], _: Frame) -> list[Any]:
 
 
 def unless_zero(masks: Sequence[Mask], value: Array) -> Mask:
-    """Return where a value is not 0, if that matters."""
+    """Return where a value is not 0, if a mask has absent entries."""
     if any(m is True for m in masks):
         return True
     return tf.not_equal(value, tf.zeros((), value.dtype))
 
 
 def _is_harmless(factor: Array, kind: str) -> bool:
-    """Whether a number of the program text, such as 2.0, leaves a 0 as it is."""
+    """Whether a literal coefficient, such as 2.0, maps 0 to 0."""
     number = tf.get_static_value(factor)
     if number is None or kind not in ("Mul", "RealDiv", "Div"):
         return False
@@ -433,7 +434,7 @@ _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
 
 def root(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """
-    Differentiate sqrt, rsqrt and 1/x by the rules of IEEE.
+    Differentiate sqrt, rsqrt and 1/x in IEEE arithmetic.
 
     TensorFlow's kernels return 0 for a zero cotangent beside an infinite slope (2.21, outside XLA).
     """
@@ -454,11 +455,12 @@ def root(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def rectify(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Select where a rectifier lets entries through, and where it met NaN."""
+    """Select where a rectifier lets entries through, and where its input is NaN."""
     cotangent, features = ins
     if isinstance(features, Pair) or not isinstance(cotangent, Pair):
         return unknown(op, ins, frame)
-    # Grappler makes `x > 0` of a negated `x <= 0` (TensorFlow 2.21), which NaN fails.
+    # Grappler turns the negation of `x <= 0` into `x > 0` (TensorFlow 2.21), which is False for
+    # NaN.
     passes = tf.equal(features <= 0, False)  # noqa: FBT003  (a value)
     if op.type == "Relu6Grad":
         passes &= tf.equal(features >= 6, False)  # noqa: FBT003, PLR2004  (the six of its name)
@@ -501,16 +503,16 @@ _MATRICES = {
     "BatchMatMulV2": ("adj_x", "adj_y"),
     "BatchMatMulV3": ("adj_x", "adj_y"),
 }
-_PRODUCTS = (*_MATRICES, "Einsum")  # of these each entry of the result has a summand
+_PRODUCTS = (*_MATRICES, "Einsum")  # in these, each entry of the result has a summand
 
 
 def _summed(op: Any, at: int) -> int:
-    """Return over which axis of an argument a product of matrices sums."""
+    """Return the axis of an argument over which a product of matrices sums."""
     return -1 if (at == 0) != op.get_attr(_MATRICES[op.type][at]) else -2
 
 
 def _reached(op: Any, at: int, mask: Array, value: Array) -> Array:
-    """Return where a product of matrices is active: any over what is summed."""
+    """Return where a product of matrices is active: where any summand is."""
     reached = tf.reduce_any(mask, _summed(op, at), keepdims=True)
     turned = op.get_attr(_MATRICES[op.type][at])
     return spread(tf.linalg.matrix_transpose(reached) if turned else reached, value)
@@ -519,30 +521,31 @@ def _reached(op: Any, at: int, mask: Array, value: Array) -> Array:
 def _met_by(op: Any, at: int, mask: Array) -> Array:
     """Return which coefficients of a product of matrices meet an active entry."""
     ours, theirs = _summed(op, at), _summed(op, 1 - at)
-    met_by = tf.reduce_any(mask, -3 - ours, keepdims=True)  # over the other axis
+    met_by = tf.reduce_any(mask, -3 - ours, keepdims=True)  # any over the other axis
     return met_by if ours == theirs else tf.linalg.matrix_transpose(met_by)
 
 
 def _exact(product: Any, pair: Pair, y: Array, met_by: Any = None) -> Array:
-    """Return a product in which what is absent meets no coefficient that is not finite."""
+    """Return a product in which absent entries meet no coefficient that is not finite."""
     x = pair.value
 
     def careful(y: Array) -> Array:
-        # The two agree where an active entry meets what is not finite: there IEEE says what it is.
+        # The exact product: where an active entry meets one that is not finite, the IEEE product
+        # stands.
         finite = is_finite(y)
         counts = product(indicator(pair), tf.cast(~finite, y.dtype))
         hit = tf.math.real(counts) > 0.5  # noqa: PLR2004  (whole, but for rounding)
         return tf.where(hit, product(x, y), product(x, cleaned(y, finite)))
 
     def used() -> Array:
-        """Leave out what meets absent entries only, which is most often enough."""
+        """Set coefficients to 0 that meet absent entries only; most often that is enough."""
         return careful(y) if met_by is None else _if_finite(product, x, cleaned(y, met_by), careful)
 
     return _if_finite(product, x, y, lambda _: used())
 
 
 def _if_finite(product: Any, x: Array, y: Array, otherwise: Any) -> Array:
-    """Return a product, taken in another way if not all coefficients are finite."""
+    """Return a product, or `otherwise` if a coefficient is not finite."""
     finite = tf.reduce_all(is_finite(y))
     return tf.cond(finite, lambda: product(x, y), lambda: otherwise(y))
 
@@ -555,7 +558,7 @@ def is_finite(x: Array) -> Array:
 
 
 def unknown(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Run an operation as it is: all that it returns is active, and nothing is hidden."""
+    """Run an operation as it is: all its results are active, and nothing is hidden."""
     active = [x.active for x in ins if isinstance(x, Pair)]
     msg = f"{op.type} has no rule: what it leaves out counts as used, as in tf.GradientTape"
     if any(m is not True for m in active):

@@ -1,4 +1,4 @@
-"""One masked pass of TensorFlow: its arguments, its frame, and what is made of its results."""
+"""One masked pass of TensorFlow: its arguments, its frame, and its results."""
 
 import functools
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ def options_of(on_unknown: str, *, lazy: bool, return_mask: bool) -> Options:
 
 
 def seeds_of(target: Any, output_gradients: Any) -> Any:
-    """Return the cotangents of targets, as tensors of their own."""
+    """Return the cotangents of targets, as new tensors."""
 
     def seed(y: Any, given: Any = None) -> Array:
         return tf.identity(tf.ones_like(y) if given is None else given)
@@ -33,7 +33,7 @@ def seeds_of(target: Any, output_gradients: Any) -> Any:
 
 
 def frame_of(seeds: Any, before: int, how: Options) -> Frame:
-    """Return a frame for the backward pass in the graph that is being built."""
+    """Return the frame of the backward pass in the graph that is being built."""
     made = tf.compat.v1.get_default_graph().get_operations()[before:]
     every = tf.nest.flatten(seeds)
     since = frozenset(op.name for op in made)
@@ -42,10 +42,10 @@ def frame_of(seeds: Any, before: int, how: Options) -> Frame:
 
 
 def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
-    """Return the masked form of gradients, and where they are active if asked."""
+    """Return the masked gradients, with their masks if asked."""
     every = tf.nest.flatten(found)
     place = [i for i, x in enumerate(every) if x is not None]
-    tensors = [getattr(every[i], "values", every[i]) for i in place]  # of rows, the rows alone
+    tensors = [getattr(every[i], "values", every[i]) for i in place]  # of sparse rows, their values
 
     def run() -> list[Any]:
         return pairs.evaluate(tensors, frame)
@@ -67,12 +67,12 @@ def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
 
 
 def dense(x: Any) -> Any:
-    """Return a gradient as a tensor, if there is one."""
+    """Return a gradient as a dense tensor; None stays None."""
     return None if x is None else tf.convert_to_tensor(x)
 
 
 def _healthy(tensors: Sequence[Array], frame: Frame) -> Array:
-    """Return whether ordinary gradients are finite, and no kernel hid that they are not."""
+    """Return whether ordinary gradients are finite, and no kernel has hidden that they are not."""
     healthy = tf.constant(True)  # noqa: FBT003  (a value)
     for x in tensors:
         healthy &= tf.reduce_all(pairs.is_finite(x))
@@ -90,7 +90,7 @@ def _healthy(tensors: Sequence[Array], frame: Frame) -> Array:
 
 
 def with_tensors(args: tuple[Any, ...], numbers: tuple[int, ...]) -> tuple[Any, ...]:
-    """Return arguments, those that are differentiated as tensors or variables."""
+    """Return arguments, with those to differentiate as tensors or variables."""
     every = list(args)
     for i in numbers:
         every[i] = tf.nest.map_structure(_differentiable, every[i])

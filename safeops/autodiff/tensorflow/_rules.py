@@ -1,10 +1,10 @@
 """
-Rules for operations that mix entries of a cotangent in one part of it, and for custom gradients.
+Rules for operations that mix the entries of a part of a cotangent, and for custom gradients.
 
-A solve mixes the rows of a matrix, and leaves the other matrices of a batch alone; a Fourier
-transform mixes what lies along some axes; batch normalisation mixes a channel. Where nothing of a
-part is active, nothing that is made of it is, whatever the coefficients are. A custom gradient is
-any program: what it makes of an absent entry is absent if it is 0, and a number if it is not.
+A solve mixes the rows of a matrix, a Fourier transform mixes entries along some axes, batch
+normalisation mixes a channel; the parts are independent. A result of a part without active entries
+is absent, whatever the coefficients. A custom gradient is any program: a result made from absent
+entries is absent if it is 0, and a number if it is not.
 """
 
 from collections.abc import Sequence
@@ -29,29 +29,29 @@ from safeops.autodiff.tensorflow._pairs import (
 
 
 def only_pair(ins: Sequence[Any]) -> int | None:
-    """Return which argument is linear, if it is one and no other."""
+    """Return the position of the linear argument if there is exactly one, else None."""
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     return at[0] if len(at) == 1 else None
 
 
 def any_along(pair: Pair, axes: Any) -> Mask:
-    """Return where anything is active along axes; they stay, with length 1."""
+    """Return where any entry along axes is active; the axes stay, with length 1."""
     if isinstance(pair.active, bool):
         return pair.active
     return tf.reduce_any(spread(pair.active, pair.value), axes, keepdims=True)
 
 
 def of_parts(op: Any, ins: list[Any], parts: Mask) -> list[Any]:
-    """Run an operation on separate parts, some of them not active."""
+    """Run an operation on independent parts, only some of them active."""
     values = run(op, ins)
     masks = [widened(parts, x) for x in values]
     return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
 
 
 def batched(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Solve equations: dense within a column, columns and matrices of a batch apart."""
+    """Solve equations: dense within a column; columns and matrices are independent."""
     at = only_pair(ins)
-    if at is None or at != len(ins) - 1:  # a derivative by the matrix is made of products
+    if at is None or at != len(ins) - 1:  # the derivative for the matrix consists of products
         return unknown(op, ins, frame)
     return of_parts(op, ins, any_along(ins[at], [-2]))
 
@@ -64,7 +64,7 @@ def least_squares(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def along_last(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Mix what lies along the last axis, with coefficients."""
+    """Mix entries along the last axis, with coefficients."""
     at = only_pair(ins)
     if at is None:
         return unknown(op, ins, frame)
@@ -72,7 +72,7 @@ def along_last(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def spectral(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Transform along the last axes: dense along them, the rest apart."""
+    """Transform along the last axes: dense along these, independent along the others."""
     if only_pair(ins) != 0:
         return unknown(op, ins, frame)
     axes = {"2": [-2, -1], "3": [-3, -2, -1]}.get(op.type.removesuffix("D")[-1], [-1])
@@ -81,9 +81,10 @@ def spectral(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 def resized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """
-    Return to the size of an image: dense within a channel of it.
+    Return to the original size of an image: dense within a channel.
 
-    Weights of cubic interpolation are negative too, so that they do not say which entries meet.
+    Some weights of cubic interpolation are negative, so sums of weights do not tell which entries
+    meet.
     """
     if only_pair(ins) != 0:
         return unknown(op, ins, frame)
@@ -91,7 +92,7 @@ def resized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def cropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Differentiate a crop by its box: boxes are apart, whatever the image holds."""
+    """Differentiate a crop for its box: boxes are independent, whatever the image holds."""
     if only_pair(ins) != 0:
         return unknown(op, ins, frame)
     parts = any_along(ins[0], [1, 2, 3])
@@ -102,7 +103,7 @@ def cropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def uncropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Put crops back into the image: by weights that are not negative, if a box is used at all."""
+    """Put crops back into the image: by their weights, which are not negative, and used boxes."""
     if only_pair(ins) != 0:
         return unknown(op, ins, frame)
     crops, boxes, *rest = ins
@@ -113,7 +114,7 @@ def uncropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def normalized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Differentiate a batch normalisation: channels are apart."""
+    """Differentiate batch normalisation: channels are independent."""
     if only_pair(ins) != 0:
         return unknown(op, ins, frame)
     if not op.get_attr("is_training"):
@@ -125,12 +126,12 @@ def normalized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     by_channel = parts if isinstance(parts, bool) else tf.reshape(parts, [-1])
     values = run(op, ins)
     masks = [widened(parts, values[0]), widened(by_channel, values[1])]
-    masks += [masks[1], True, True]  # there is nothing in the rest
+    masks += [masks[1], True, True]  # the other results are empty
     return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
 
 
 def _by_fixed_moments(op: Any, ins: list[Any]) -> list[Any]:
-    """Differentiate ``(x - mean) / sqrt(variance + epsilon) * scale + offset`` entry by entry."""
+    """Differentiate ``(x - mean) / sqrt(variance + epsilon) * scale + offset``, elementwise."""
     dy, x, scale, mean, variance, *_ = ins
     rank = x.shape.rank
     last = op.get_attr("data_format").endswith(b"C")

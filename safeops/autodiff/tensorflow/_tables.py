@@ -6,7 +6,7 @@ from safeops.autodiff.tensorflow import _derivatives as derivatives
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow import _rules as rules
 
-# What is not here is unknown.
+# An operation that is not listed is unknown.
 CLASSES = {
     pairs.transport: """
         Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice StridedSliceGrad
@@ -77,7 +77,7 @@ CLASSES = {
     derivatives.kept(control.while_loop): "While StatelessWhile",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
-# These ask for a shape, or make a 0 or a 1 of it.
+# These read a shape, or make zeros or ones of it.
 READERS = frozenset(
     """
     Shape ShapeN Size Rank ZerosLike OnesLike TensorListLength TensorListElementShape

@@ -1,9 +1,9 @@
 """
-The backward pass, explained: run over pairs that remember what dropped them and what tainted them.
+The backward pass of `explain`: run over marked pairs, on concrete values.
 
-It is the evaluator of masked autodiff, on concrete values. A cotangent carries two kinds of marks:
-where each selection dropped it, and where it would not be finite in ordinary autodiff, because of
-which operation. Both move as masks do, and by the same rules.
+It is the evaluator of masked autodiff. The marks of a cotangent tell which selections dropped its
+entries, and which operations would make them nonfinite in ordinary autodiff. Marks move by the
+rules for masks.
 """
 
 import functools
@@ -42,7 +42,7 @@ from safeops.autodiff.jax._pairs import Factors, Options
 
 ELEMENTWISE = ("mul", "div")
 WHOLE = ("shard_map",)  # whose body runs on several devices
-# Operations without a rule that work entry by entry, and so leave none out.
+# Elementwise operations without a rule, which leave no entry out.
 SMOOTH = frozenset(
     """
     abs acos acosh asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma erf erf_inv erfc exp
@@ -54,7 +54,7 @@ PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 
 
 class Backward(Steps):
-    """Run a linear program over marked pairs, and take note."""
+    """Run a linear program over marked pairs, and record what it meets."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Backward(Steps):
     ) -> None:
         super().__init__(self.body, looking)
         self.how, self.sites, self.evidence, self.outer = how, sites, evidence, outer
-        self.compiled: dict[Any, Any] = {}  # by equation, which is kept with it
+        self.compiled: dict[Any, Any] = {}  # by identity of the equation, which is kept alive here
 
     def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         """Run a body."""
@@ -121,7 +121,7 @@ class Backward(Steps):
         )
 
     def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
-        """Run the branch that is taken; what another branch would use is dropped here."""
+        """Run the branch that is taken; entries that only another branch uses are dropped here."""
         outs = super().cond(params, ins)
         bodies = [control.body_of(branch, ins[1:], self.how) for branch in params["branches"]]
         joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
@@ -134,7 +134,7 @@ class Backward(Steps):
         ]
 
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
-        """Run one equation by its rule, and move the marks."""
+        """Run one equation by its rule, and move the marks by the same rule."""
         self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
         outs = self.once(eqn, ins, self.how)
         dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
@@ -143,7 +143,7 @@ class Backward(Steps):
         slope = self.slope(eqn, ins, site, counts)
         found = []
         for i, out in enumerate(outs):
-            # An older JAX has cotangents of integers in shard_map, which have no entries.
+            # Before JAX 0.10, shard_map has cotangents of integers, which have no entries.
             if not isinstance(out, Pair) or numbers_of(out.value) is None:
                 found.append(out)
                 continue
@@ -161,9 +161,9 @@ class Backward(Steps):
     def moved(
         self, eqn: JaxprEqn, ins: list[Any], of: Callable[[Any], Marks], site: Site
     ) -> list[dict[Any, np.ndarray]]:
-        """Return where marks are in the results of an equation."""
+        """Return the masks of marks in the results of an equation, by mark."""
         found: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
-        how = replace(self.how, exact=False)  # which matters to values only
+        how = replace(self.how, exact=False)  # which changes values only
         linear = [x for x in ins if isinstance(x, Pair)]
         for key in dict.fromkeys(key for x in linear for key in of(x)):
             # A coefficient has no marks.
@@ -187,7 +187,7 @@ class Backward(Steps):
     def met(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int
     ) -> tuple[dict[Cause, np.ndarray], list[Count]]:
-        """Return where coefficients that are not finite met entries, and count these."""
+        """Return by cause where nonfinite coefficients meet entries, and the counts of these."""
         factors = pairs.factors_of(eqn, ins) if eqn.primitive.name in PRODUCTS else None
         if factors is None:
             return {}, []
@@ -207,7 +207,7 @@ class Backward(Steps):
     def compare(
         self, marks: dict[Any, np.ndarray], at: Any, ins: list[Any], i: int, out: Pair, site: Site
     ) -> None:
-        """Add where ordinary autodiff is not finite and this is, in a body that is run whole."""
+        """Mark where a body that is run whole is finite, and is not in ordinary autodiff."""
         eqn, run = at
         value = np.asarray(pairs.plain(eqn, [pairs.value_of(x) for x in ins])[i])
         bad = ~np.isfinite(value) & np.isfinite(np.asarray(out.value))
@@ -219,7 +219,7 @@ class Backward(Steps):
     def slope(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]
     ) -> Slope | None:
-        """Return what the formula of an operation makes of 1, and tell who has met what."""
+        """Return the formula of an operation at 1, and update the counts of what has met it."""
         if eqn.primitive.name not in (*ELEMENTWISE, "neg"):
             return None
         kept = slope_so_far(ins, site)
@@ -232,7 +232,7 @@ class Backward(Steps):
         return tell(Slope(site, value, every), np.asarray(value))
 
     def is_unclear(self, eqn: JaxprEqn, ins: list[Any], site: Site) -> bool:
-        """Whether nobody knows what an operation leaves out, or what is in it."""
+        """Whether it is unknown which entries an operation uses."""
         if site in self.looking.stopped:
             return True
         known = eqn.primitive.name in SMOOTH
@@ -258,7 +258,7 @@ class Backward(Steps):
         values: list[Any],
         masks: dict[int, Any],
     ) -> tuple[list[Any], dict[int, Any]]:
-        """Run a loop by its rule."""
+        """Run a loop by its rule, from values and masks as arrays."""
         coefficients = [pairs.Zero(x) if i in zeros else x for i, x in enumerate(values)]
         ins = [Pair(values[i], masks[i]) if i in masks else x for i, x in enumerate(coefficients)]
         outs = self.rule(eqn)(eqn, ins, how)
@@ -276,14 +276,14 @@ def spread_over(x: Pair) -> Any:
 
 
 def slope_of(factors: Factors) -> Array:
-    """Return what a cotangent is multiplied with."""
+    """Return the coefficient as the slope: its reciprocal if the pair is divided by it."""
     if factors.eqn.primitive.name == "div":
         return 1 / jnp.asarray(factors.other)
     return factors.other
 
 
 def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """Return which entries of a product are made of entries and coefficients in two masks."""
+    """Return which result entries depend on an entry in `mask` and a coefficient in `bad`."""
     if factors.eqn.primitive.name in ELEMENTWISE:
         return np.broadcast_to(mask & bad, factors.eqn.outvars[0].aval.shape)
     counts = [jnp.asarray(x, factors.pair.value.dtype) for x in (mask, bad)]
@@ -296,7 +296,7 @@ def mask_of(x: Any) -> np.ndarray:
 
 
 def is_full(x: Any) -> bool:
-    """Whether nothing of a value is absent."""
+    """Whether a value has no absent entry."""
     return not isinstance(x, Pair) or bool(mask_of(x).all())
 
 
@@ -304,8 +304,8 @@ def _stays(key: Cause | Site, site: Site) -> bool:
     """
     Whether a mark passes a selection.
 
-    What was dropped stays the doing of who dropped it, but for a `where` that drops it once more:
-    the nearest counts. What is tainted stays so if ordinary autodiff multiplies with 0 and 1 there.
+    An entry stays marked with the selection that dropped it, until a `where` drops it again: the
+    nearest `where` counts. A taint passes where ordinary autodiff multiplies with 0 or 1.
     """
     if isinstance(key, Site):
         return site.operation != "select_n"

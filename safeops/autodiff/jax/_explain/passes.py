@@ -1,4 +1,4 @@
-"""The gradient of a function of JAX that is explained: what is run, and what it found."""
+"""The explanation of a JAX gradient: which passes run, and their findings."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from safeops.autodiff.jax._pairs import Options
 from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._tables import RULES
 
-# A gradient counts for this many seconds at least: one that is compiled already takes none.
+# The least time of a gradient in seconds, for the limit: a compiled gradient takes almost none.
 LEAST = 1.0
 
 
@@ -65,12 +65,12 @@ def explained_call(
 
 
 def _bad(arrays: Sequence[Array]) -> int:
-    """Return how many entries are not finite."""
+    """Return the number of nonfinite entries."""
     return sum(int((~jnp.isfinite(x)).sum()) for x in arrays)
 
 
 def _checked(pullback: Any, value: Array, chosen: Any) -> str:
-    """Say what an explanation looks at."""
+    """Return what an explanation has checked, in words."""
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
     count = count_of(jax.make_jaxpr(pullback)(jnp.ones_like(value)).jaxpr)
     return f"the gradient at {counted(entries)}, through {operations(count)}"
@@ -79,7 +79,7 @@ def _checked(pullback: Any, value: Array, chosen: Any) -> str:
 def _found(
     f: Callable[..., Any], chosen: Sequence[Any], looking: Looking, callbacks: Callbacks
 ) -> tuple[list[Finding], int]:
-    """Return what makes a value or gradient not finite, and how much of the masked one is so."""
+    """Return the findings, and the number of nonfinite entries of the masked gradient."""
     forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
     result = callbacks.answering(watching(f, forward, looking))(*chosen)
     value, pullback = jax.vjp(callbacks.answering(tagging(f, sites)), *chosen)
@@ -91,7 +91,7 @@ def _found(
         outs = Backward(how, sites, evidence, looking).body(closed, [start])
         results = ((x.tainted, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
         causes = list(reaching(results))
-        # A healthy loop that left out what a finding is about: the line in it is asked for.
+        # A loop that ran whole may contain the selection of a finding: run it again, step by step.
         asked = evidence.selections(causes) & looking.whole - looking.opened
         if not asked:
             break

@@ -1,9 +1,9 @@
 """
-Sites: which operation of the user's program, on which line, an equation of JAX came from.
+Sites: the operation of the user's program, and its line, from which an equation of JAX comes.
 
-A function runs under a trace that gives each operation a name scope of its own. JAX carries scopes
-along through differentiation and transposition, into the bodies of loops and calls, so that each
-equation of a backward pass names the operation of the program whose derivative it is.
+A function runs under a trace that gives each operation a name scope of its own. JAX keeps scopes
+through differentiation and transposition, also in the bodies of loops and calls, so each equation
+of a backward pass names the operation whose derivative it is.
 """
 
 import itertools
@@ -28,10 +28,10 @@ from safeops.autodiff.jax._explain.steps import CALLS, body_of_call
 from safeops.autodiff.jax._pairs import bodies_in, plain
 
 SCOPE = re.compile(r"safeops-site-(\d+)-(\d+)")
-# Operations whose bodies are the program, and are run as it is. Others keep theirs to themselves.
+# Operations whose bodies belong to the program and run step by step.
 BODIES = ("scan", "while", "cond")
 
-Code: TypeAlias = tuple[CodeType, int, int]  # with where in it, as bytes and as a line
+Code: TypeAlias = tuple[CodeType, int, int]  # code, byte offset, line
 
 
 class Sites:
@@ -43,20 +43,20 @@ class Sites:
         self.runs = itertools.count()
 
     def scope(self, site: Site) -> Any:
-        """Return a name scope for a site."""
+        """Return the name scope of a site."""
         if site not in self.number:
             self.number[site] = len(self.every)
             self.every.append(site)
         return jax.named_scope(f"safeops-site-{self.number[site]}-{next(self.runs)}")
 
     def of(self, eqn: JaxprEqn, otherwise: tuple[Site, int]) -> tuple[Site, int]:
-        """Return the site that an equation came from, and in which of its runs."""
+        """Return the site of an equation, and the number of its run."""
         found = SCOPE.findall(str(eqn.source_info.name_stack))
         return (self.every[int(found[-1][0])], int(found[-1][1])) if found else otherwise
 
 
 def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
-    """Return the site at which Python is."""
+    """Return the site of the running line of Python."""
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (its name, and documented)
     codes: list[Code] = []
     while frame is not None:
@@ -66,7 +66,7 @@ def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Si
 
 
 def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
-    """Return the site of an equation in a body, whose operation stands at another site."""
+    """Return the site of an equation in the body of an operation."""
     own, name = _of_user(_of_body(_codes(eqn), body)), eqn.primitive.name
     if not own:
         return Site(name, outer.where, outer.path, outer.caller or _called(eqn.params))
@@ -74,19 +74,19 @@ def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
 
 
 def _place(codes: list[Code], path: tuple[Any, ...] = ()) -> tuple[Location | None, Any]:
-    """Return the line of the innermost of the user's functions, and the way there."""
+    """Return the line of the user's innermost function, and the path of calls to it."""
     return location_of(*codes[0]) if codes else None, (*path, *codes)
 
 
 def _called(params: Mapping[str, Any]) -> str:
-    """Return the name of the function that an operation calls, if it is a library's."""
+    """Return the name of the library function that an operation calls; "" for the user's."""
     body = params.get("jaxpr")
     file = body.jaxpr.debug_info.func_filename if isinstance(body, ClosedJaxpr) else None
     return str(params.get("name", "")).strip("_") if file and is_library(file) else ""
 
 
 def _codes(eqn: JaxprEqn) -> list[Code]:
-    """Return where Python was when an equation was made."""
+    """Return the frames of Python in which an equation was made."""
     traceback = eqn.source_info.traceback
     if traceback is None:
         return []
@@ -96,7 +96,7 @@ def _codes(eqn: JaxprEqn) -> list[Code]:
 
 
 def _of_user(codes: Sequence[Code]) -> list[Code]:
-    """Return where the user's functions were, the innermost first."""
+    """Return the frames of the user's functions, the innermost first."""
     return [code for code in codes if not is_library(code[0].co_filename)]
 
 
@@ -104,7 +104,7 @@ def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
     """
     Return the frames that belong to a body.
 
-    Before JAX 0.10 those of whoever had it traced come after them, which may be another call.
+    Before JAX 0.10 the frames of whoever traced the body follow, which may be another call.
     """
     start = (body.debug_info.func_filename, body.debug_info.func_lineno)
     for i, (code, *_) in enumerate(codes):
@@ -114,7 +114,7 @@ def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
 
 
 class Tagging(Choosing):
-    """Run each operation in the scope of its site, choosers in place of max and min."""
+    """Run each operation in the name scope of its site, with choosers in place of max and min."""
 
     def __init__(self, parent: Any, sites: Sites) -> None:
         super().__init__(parent)
@@ -138,30 +138,30 @@ class Tagging(Choosing):
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which stays."""
+        """Run a function with a derivative rule of its own, which is kept."""
         with self.sites.scope(here(word_for(f))):
             return super().process_custom_jvp_call(primitive, f, rule, args, **how)
 
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which stays."""
+        """Run a function with a derivative rule of its own, which is kept."""
         with self.sites.scope(here(word_for(f))):
             return super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
 
 
 def tagging(f: Callable[..., Any], sites: Sites) -> Callable[..., Any]:
-    """Return `f` with each operation in the scope of its site."""
+    """Return `f` with each operation in the name scope of its site."""
     return traced(f, lambda parent: Tagging(parent, sites))
 
 
 def word_for(f: Any) -> str:
-    """Return the name of a function that has a rule of its own."""
+    """Return the name of a function with a derivative rule of its own."""
     return getattr(f, "__name__", "custom").strip("_<>")
 
 
 def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict[str, Any]:
-    """Return parameters, in whose bodies each equation is in the scope of its site."""
+    """Return parameters in whose bodies each equation is in the name scope of its site."""
     if name not in BODIES:
         return params
     return {key: _tagged_body(value, site, sites) for key, value in params.items()}
@@ -182,7 +182,7 @@ def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites)
     """
     Run a body, each equation in the scope of its site.
 
-    Calls are run where they stand: a compiler would meet each anew, for scopes are part of it.
+    Calls are inlined: a compiled body would be compiled again for each scope.
     """
 
     def run(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
@@ -207,7 +207,7 @@ def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
 def each(
     closed: ClosedJaxpr, args: Sequence[Any], run: Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 ) -> list[Any]:
-    """Return the results of a program; a function runs each of its equations."""
+    """Return the results of a program, each of whose equations is run by a function."""
     jaxpr = closed.jaxpr
     given = zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True)
     known: dict[Any, Any] = dict(given)
@@ -222,17 +222,17 @@ def each(
 
 
 def count_of(jaxpr: Jaxpr) -> int:
-    """Return how many operations a program has, those in bodies among them."""
+    """Return the number of operations in a program and in its bodies."""
     return sum(1 + sum(map(count_of, bodies_in(eqn.params))) for eqn in jaxpr.eqns)
 
 
 def numbers_of(x: Any) -> np.ndarray | None:
-    """Return the numbers of a value, if it is one that can be infinite."""
+    """Return the numbers of a value; None if it cannot be infinite."""
     dtype = getattr(x, "dtype", None) or np.result_type(x)
     return np.asarray(x) if jax.dtypes.issubdtype(dtype, np.inexact) else None
 
 
 def named(site: Site) -> str:
-    """Return the name of an operation in the words of the array API standard."""
+    """Return the name of an operation, as in the array API standard."""
     word = word_of(site.where) or OWN.get(site.caller, "")
     return word or IN_JAX.get(site.operation, site.operation)

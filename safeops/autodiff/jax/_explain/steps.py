@@ -1,4 +1,4 @@
-"""Control flow on concrete values: calls, loops and branches of JAX, run step by step in Python."""
+"""Control flow on concrete values: calls, loops and branches, run step by step in Python."""
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -24,11 +24,11 @@ def body_of_call(params: Mapping[str, Any]) -> ClosedJaxpr:
 
 
 class Stopped(Exception):  # noqa: N818  (it is no error)
-    """Raised in a loop for which there is no time left."""
+    """Raised in a loop that has no time left."""
 
 
 class Steps:
-    """How to run a body, and what the entries of values are along their first axis."""
+    """How to run bodies, and how to take values apart along their first axis."""
 
     def __init__(self, run: Run, looking: "Looking") -> None:
         self.run, self.looking = run, looking
@@ -42,13 +42,13 @@ class Steps:
         return x[i]
 
     def stack(self, rows: Sequence[Any], like: Any) -> Any:
-        """Return rows as one value; `like` is one of them, in the abstract."""
+        """Return rows as one value; `like` is the type of a row."""
         return jnp.stack(rows) if rows else jnp.zeros((0, *like.shape), like.dtype)
 
     def controlled(
         self, name: str, params: Mapping[str, Any], ins: Sequence[Any], site: Site
     ) -> Any:
-        """Return what an operation makes of values, None if it is to be run as one operation."""
+        """Return the results of a call, loop or branch; None to run it as one operation."""
         if name in CALLS:
             return self.call(params, ins)
         if name == "cond":

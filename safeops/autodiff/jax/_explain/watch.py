@@ -1,8 +1,8 @@
 """
-The forward pass, watched: which operations make values that are not finite.
+The watched forward pass: which operations make values that are not finite.
 
-It is run concretely, bodies of loops and calls step by step, and each operation is looked at. An
-array that is not finite remembers which operations made it so, until it is finite again.
+It runs on concrete values, the bodies of loops and calls step by step. A nonfinite array is
+recorded with the operations that made it nonfinite.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from safeops.autodiff.jax._pairs import plain
 
 
 class Watching(Choosing):
-    """Run each operation, and look at what it makes."""
+    """Run each operation, and record it if its results are not finite."""
 
     def __init__(self, parent: Any, forward: Forward, looking: Looking) -> None:
         super().__init__(parent)
@@ -41,7 +41,7 @@ class Watching(Choosing):
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which counts as one operation."""
+        """Run a function with a derivative rule of its own, which counts as one operation."""
         outs = super().process_custom_jvp_call(primitive, f, rule, args, **how)
         self.forward.made(here(word_for(f)), args, outs)
         return outs
@@ -49,21 +49,21 @@ class Watching(Choosing):
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function that has a rule of its own, which counts as one operation."""
+        """Run a function with a derivative rule of its own, which counts as one operation."""
         outs = super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
         self.forward.made(here(word_for(f)), args, outs)
         return outs
 
 
 def watching(f: Callable[..., Any], forward: Forward, looking: Looking) -> Callable[..., Any]:
-    """Return `f` with each operation looked at."""
+    """Return `f` with each operation watched."""
     return traced(f, lambda parent: Watching(parent, forward, looking))
 
 
 def _bodies_at(
     outer: Site, forward: Forward, looking: Looking
 ) -> Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]:
-    """Return how to run a body whose operation stands at a site."""
+    """Return a function that runs the body of the operation at a site."""
 
     def run(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
         def watched(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:

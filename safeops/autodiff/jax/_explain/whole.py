@@ -1,9 +1,9 @@
 """
-Loops that `explain` runs whole: those in which nothing is to be found, or for which time is up.
+Loops that `explain` runs whole: all of their values are finite, or their time is up.
 
-A loop is compiled with a flag that says whether any of its operations, in any of its steps, made
-what is not finite. If none did, it counts as one operation; else it is run step by step, in Python,
-for as long as there is time.
+A loop is first compiled with a flag that tells whether any operation in any step makes something
+nonfinite. If not, the loop counts as one operation. Else it runs step by step in Python, while
+there is time.
 """
 
 import time
@@ -24,22 +24,22 @@ from safeops.autodiff.jax._explain.steps import CALLS, Stopped, body_of_call
 from safeops.autodiff.jax._pairs import bodies_in, plain
 
 LOOPS = ("scan", "while")
-FEW = 200  # operations, which are run one by one in less time than it takes to compile them
-SECOND = 1.0  # between two words about progress
+FEW = 200  # operations: running so many one by one takes less time than compiling them
+SECOND = 1.0  # between two calls of `progress`
 
 
 class Looking:
-    """What has been looked into, and for how long to go on."""
+    """Which loops have been run step by step, and how much time is left."""
 
     def __init__(self, seconds: float, progress: Callable[[str], None] | None = None) -> None:
         self.seconds, self.progress = seconds, progress
         self.start = self.said = time.monotonic()
-        self.opened: set[Site] = set()  # loops to be run step by step, healthy or not
-        self.whole: set[Site] = set()  # loops that were run whole, and are healthy
-        self.stopped: dict[Site, None] = {}  # loops that were not, for want of time
+        self.opened: set[Site] = set()  # loops to run step by step even if all in them is finite
+        self.whole: set[Site] = set()  # loops that ran whole, as all in them is finite
+        self.stopped: dict[Site, None] = {}  # loops that ran out of time
 
     def step(self, site: Site, i: int, length: int | None = None) -> None:
-        """Begin a step of a loop; raise Stopped if time is up."""
+        """Begin a step of a loop; raise Stopped if the time is up."""
         now = time.monotonic()
         if now - self.start > self.seconds:
             self.stopped[site] = None
@@ -50,20 +50,20 @@ class Looking:
             self.progress(f"step {i + 1}{of} of the loop at {site.where or 'an unknown line'}")
 
     def is_whole(self, name: str, params: Mapping[str, Any], values: Any, site: Site) -> bool:
-        """Whether a loop is run whole: nothing in it is not finite, or there is no time to look."""
+        """Whether to run a loop whole: all in it is finite, or there is no time."""
         if name == "scan" and params["length"] * _cost(params["jaxpr"].jaxpr) <= FEW:
             return False
         if site in self.opened or any(_is_nonfinite(x) for x in values):
             return False
         if any(params[key].effects for key in ("jaxpr", "body_jaxpr") if key in params):
-            return False  # what a step does beside its results is not done twice
+            return False  # its side effects must not happen twice
         _, nonfinite = jax.jit(lambda *xs: _flagged(name, params, xs))(*values)
         if not nonfinite:
             self.whole.add(site)
         return not nonfinite
 
     def notes(self) -> list[str]:
-        """Say what was not looked into."""
+        """Return notes about loops that were not run step by step."""
         return [
             f"stopped after {self.seconds:.0f} seconds in the loop at {site.where}, which counts "
             "as one operation; make it shorter, or pass a larger limit"
@@ -72,7 +72,7 @@ class Looking:
 
 
 def _cost(jaxpr: Jaxpr) -> int:
-    """Return how many operations a program runs, those in the steps of loops among them."""
+    """Return how many operations a program runs, counting each step of its loops."""
     return sum(
         1
         + eqn.params.get("length", FEW if "body_jaxpr" in eqn.params else 1)
@@ -86,7 +86,7 @@ def _is_nonfinite(x: Any) -> bool:
     return numbers is not None and not np.isfinite(numbers).all()
 
 
-# What is run with a flag
+# Bodies with a flag
 
 
 def _flagged(name: str, params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
@@ -128,7 +128,7 @@ def _cond(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Arr
 
 
 def _body(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], Array]:
-    """Run a body; what is not finite in it raises the flag."""
+    """Run a body; the flag is set by anything nonfinite in it."""
     flags = [jnp.zeros((), bool)]
 
     def one(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:

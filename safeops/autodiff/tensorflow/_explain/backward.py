@@ -1,10 +1,10 @@
 """
-The backward pass, explained: run over pairs that remember what dropped them and what tainted them.
+The backward pass of `explain`: run over marked pairs, on concrete values.
 
-Program and gradient are one graph, which is run here on concrete values, operation by operation:
-the program as it is, and watched; the gradient by the evaluator of masked autodiff. A cotangent
-carries two kinds of marks: where each selection dropped it, and where it would not be finite by the
-arithmetic of IEEE, because of which operation. Both move as masks do, and by the same rules.
+Program and gradient are one graph, which runs here operation by operation: the program as it is,
+and watched; the gradient by the evaluator of masked autodiff. The marks of a cotangent tell which
+selections dropped its entries, and which operations would make them nonfinite in IEEE arithmetic.
+Marks move by the rules for masks.
 """
 
 import functools
@@ -39,7 +39,7 @@ ELEMENTWISE = (choices.product, choices.quotient, pairs.scale, pairs.root)
 
 
 class At(NamedTuple):
-    """An operation of the backward pass: whose formula it is of, and where that stands."""
+    """An operation of the backward pass, and the site whose formula it belongs to."""
 
     op: Any
     frame: Frame
@@ -48,21 +48,21 @@ class At(NamedTuple):
 
     @property
     def key(self) -> tuple[Any, Any]:
-        """Tell it from others: there is one run of each operation, or several in a loop."""
+        """A key for the operation and its run: in a loop there are several runs."""
         return self.site, (id(self.op.graph), self.op.name)
 
 
 @dataclass
 class Run:
-    """One graph that is run: the program with its gradient, or a body of either."""
+    """The run of one graph: the program with its gradient, or a body of either."""
 
     frame: Frame
     program: Program
     evidence: Evidence
-    is_gradient: bool = False  # of a body of the gradient, in which nothing is the program
+    is_gradient: bool = False  # a body of the gradient contains no operation of the program
 
     def evaluate(self, targets: Sequence[Array]) -> list[Any]:
-        """Return what tensors are; inputs stand in the frame."""
+        """Return the values of tensors; the inputs of the graph stand in the frame."""
         known = self.frame.known
         for op in self.in_order(targets):
             outs = self.operation(op, [known[x.ref()] for x in op.inputs])
@@ -70,7 +70,7 @@ class Run:
         return [known[x.ref()] for x in targets]
 
     def in_order(self, targets: Sequence[Array]) -> list[Any]:
-        """Return the operations that are still to be run, each after those that it needs."""
+        """Return the operations that are still to be run, each after those that it depends on."""
         known = self.frame.known
         order: dict[Any, Any] = {}
         stack = [(x.op, False) for x in targets]
@@ -97,17 +97,17 @@ class Run:
         if linear and op.type not in self.frame.how.readers:
             return self.marked(self.at(op), ins)
         outs = pairs.run(op, ins)
-        if not is_gradient and op.type != "Const":  # which was not made of anything
+        if not is_gradient and op.type != "Const":  # a constant has no operands
             self.evidence.forward.made(site_of(op), ins, outs)
         return outs
 
     def at(self, op: Any) -> At:
-        """Return where an operation of the backward pass stands."""
+        """Return an operation of the backward pass with its site."""
         origin, drops = self.program.origin(op), self.program.dropping(op)
         site = Site(op.type) if origin is None else site_of(origin)
         return At(op, self.frame, site, site if drops is None else site_of(drops))
 
-    # Calls, branches and loops.
+    # Calls, branches and loops
 
     def controlled(self, op: Any, ins: list[Any], *, is_gradient: bool) -> list[Any]:
         """Run a call, a loop or a branch."""
@@ -123,7 +123,7 @@ class Run:
         given = [isinstance(x, Pair) for x in operands]
         if len(graphs) == 1 or not any(given):
             return outs
-        # What another branch would use is a zero of this one, and absent.
+        # A result that only another branch uses is a zero in this one, and absent.
         every = [control.linear_results(graph, given, self.frame) for graph in graphs]
         dropped = self.at(op).drops
         return [
@@ -152,7 +152,7 @@ class Run:
     def inside(
         self, op: Any, graph: Any, ins: Sequence[Any], which: int, *, is_gradient: bool
     ) -> "Run":
-        """Return how to run a body."""
+        """Return the run of a body."""
         frame = control.entered(op, graph, ins, self.frame)
         program = self.program
         if not is_gradient:
@@ -162,10 +162,10 @@ class Run:
             program = Program(every[which] if which < len(every) else every[0])
         return Run(frame, program, self.evidence, is_gradient)
 
-    # The gradient.
+    # The gradient
 
     def marked(self, at: At, ins: list[Any]) -> list[Any]:
-        """Run one operation by its rule, and move the marks."""
+        """Run one operation by its rule, and move the marks by the same rule."""
         rule, site = rule_of(at), at.site
         linear = [x for x in ins if isinstance(x, Pair) and x.value.dtype != tf.variant]
         self.evidence.uses(site, [mask_of(x) for x in linear])
@@ -189,7 +189,7 @@ class Run:
         return found
 
     def met(self, at: At, ins: list[Any]) -> tuple[dict[Cause, np.ndarray], list[Count]]:
-        """Return where coefficients that are not finite met entries, and count these."""
+        """Return by cause where nonfinite coefficients meet entries, and the counts of these."""
         slope = coefficient_of(at, ins)
         if slope is None:
             return {}, []
@@ -209,7 +209,7 @@ class Run:
         return self.evidence.meet(meeting)
 
     def slope(self, at: At, ins: list[Any], counts: Sequence[Count]) -> Slope | None:
-        """Return what the formula of an operation makes of 1, and tell who has met what."""
+        """Return the formula of an operation at 1, and update the counts of what has met it."""
         if rule_of(at) not in ELEMENTWISE and at.op.type != "Neg":
             return None
         kept = slope_so_far(ins, at.site)
@@ -219,14 +219,14 @@ class Run:
 
 
 def absent(x: Array, dropped: Site) -> Any:
-    """Return a zero as a pair without active entries."""
+    """Return a pair of zeros without active entries."""
     if x.dtype == tf.variant or not pairs.is_linear(x):
         return x
     return Marked(x, pairs.active_of(x), {dropped: np.ones(x.shape, bool)})
 
 
 def is_recomputed(op: Any) -> bool:
-    """Whether an operation is of what `tf.recompute_grad` runs again, whose selections are lost."""
+    """Whether `tf.recompute_grad` runs an operation again, whose selections are then unknown."""
     scopes = op.name.split("/")
     return pairs.FORMULA in scopes and "gradients" in scopes[scopes.index(pairs.FORMULA) :]
 
@@ -237,7 +237,7 @@ def rule_of(at: At) -> pairs.Rule:
 
 
 def moved(at: At, ins: list[Any], name: str) -> list[dict[Any, Any]]:
-    """Return where marks are in the results of an operation."""
+    """Return the masks of marks in the results of an operation, by mark."""
     found: list[dict[Any, Any]] = [{} for _ in at.op.outputs]
     linear = [x for x in ins if isinstance(x, Pair)]
     for key in dict.fromkeys(key for x in linear for key in marks_of(x, name)):
@@ -253,7 +253,7 @@ def moved(at: At, ins: list[Any], name: str) -> list[dict[Any, Any]]:
 
 
 def _shown(x: Pair, mask: Any) -> Pair:
-    """Return a pair that is active where a mark is."""
+    """Return a pair whose active entries are those of a mark."""
     if mask is None:
         mask = tf.zeros_like(x.value) if x.value.dtype == tf.variant else False
     return Pair(x.value, mask if isinstance(mask, bool) else tf.convert_to_tensor(mask))
@@ -263,7 +263,7 @@ def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
     """Run the rule of an operation over marks."""
     rule = rule_of(at)
     if isinstance(key, Cause) and at.op.type in choices.WHERE:
-        # It selects in ordinary autodiff, even where it is a convention.
+        # In ordinary autodiff it selects, even where it is a convention.
         cond, *cases = shown
         value = pairs.run(at.op, shown)[0]
         masks = [pairs.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
@@ -274,7 +274,7 @@ def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
 
 
 def coefficient_of(at: At, ins: list[Any]) -> np.ndarray | None:
-    """Return what an operation multiplies cotangents with, None if it does not."""
+    """Return the coefficient of cotangents in an operation; None if it has none."""
     linear = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     if len(linear) != 1 or not pairs.is_linear(ins[linear[0]].value):
         return None
@@ -292,7 +292,7 @@ def divides_by_zero(at: At, ins: list[Any]) -> bool:
 
 
 def _of_ones(at: At, ins: list[Any], kept: Array | None = None) -> Array:
-    """Return what an elementwise operation makes of ones, or of what was kept."""
+    """Return the result of an elementwise operation for cotangents of ones, or for `kept`."""
     ones = [
         Pair(tf.ones_like(x.value) if kept is None else kept) if isinstance(x, Pair) else x
         for x in ins
@@ -302,7 +302,7 @@ def _of_ones(at: At, ins: list[Any], kept: Array | None = None) -> Array:
 
 
 def reached(at: At, ins: list[Any], mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
-    """Return which entries of a product are made of entries and coefficients in two masks."""
+    """Return which result entries depend on an entry in `mask` and a coefficient in `bad`."""
     if rule_of(at) in ELEMENTWISE:
         return np.broadcast_to(mask, bad.shape) & bad
     counts = []

@@ -1,4 +1,4 @@
-"""The gradient of a function of TensorFlow that is explained: what is run, and what it found."""
+"""The explanation of a TensorFlow gradient: which passes run, and their findings."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ def explained_call(
 
 
 class _Traced(NamedTuple):
-    """A graph of a program and its gradient, and what is put into it."""
+    """The graph of a program and its gradient, with its inputs and outputs."""
 
     graph: Any
     inputs: Sequence[Array]
@@ -43,7 +43,7 @@ class _Traced(NamedTuple):
 
 
 def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int]) -> _Traced:
-    """Return a program and its gradient as a graph, by `tf.gradients`, which names formulas."""
+    """Return the graph of a program and its gradient, by `tf.gradients`, which names formulas."""
     every = list(args)
     leaves = tf.nest.flatten([args[i] for i in places])
     inputs = [x for x in leaves if not isinstance(x, tf.Variable)]
@@ -73,7 +73,7 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
 
 
 def _found(traced: _Traced) -> list[Finding]:
-    """Return what makes a value or a gradient not finite."""
+    """Return the findings about a value or gradient that is not finite."""
     graph, inputs, known, value, seed, gradients, new = traced
     evidence = Evidence(Forward(numbers_of, inputs))
     since = frozenset(op.name for op in new)
@@ -81,7 +81,7 @@ def _found(traced: _Traced) -> list[Finding]:
     run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
     (result,) = run.evaluate([value])
     known[seed.ref()] = Marked(tf.ones_like(result))
-    # A gradient that is made of the constants of a custom gradient alone is used whole.
+    # A gradient that a custom gradient makes from constants alone counts as used everywhere.
     outs = [x if isinstance(x, Marked) else Marked(x) for x in run.evaluate(gradients)]
     values = [values_of(x.value) for x in outs]
     results = zip((x.tainted for x in outs), values, strict=True)

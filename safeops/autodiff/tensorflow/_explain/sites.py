@@ -1,8 +1,8 @@
 """
-Sites: which operation of the user's program, on which line, an operation of TensorFlow came from.
+Sites: the operation of the user's program, and its line, from which an operation comes.
 
-`tf.gradients` puts the formula of each operation into a name scope that is named after it, in the
-bodies of functions, loops and branches too; and each operation remembers where Python was.
+`tf.gradients` puts the formula of each operation into a name scope with the name of the operation,
+also in the bodies of functions, loops and branches. Each operation also keeps its Python stack.
 """
 
 import re
@@ -16,7 +16,7 @@ from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import is_library, location
 from safeops.autodiff._explain.names import IN_TENSORFLOW, OWN
 
-SUFFIX = "_grad"  # of the scope of a formula
+SUFFIX = "_grad"  # of the name scope of a formula
 
 
 def site_of(op: Any) -> Site:
@@ -30,18 +30,18 @@ def site_of(op: Any) -> Site:
 
 
 def _words(kind: str) -> str:
-    """Return the type of an operation in small letters."""
+    """Return the type of an operation in lower case with underscores."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(r"V\d+$", "", kind)).lower()
 
 
 def _caller(op: Any) -> str:
-    """Return the function of TensorFlow that an operation is a part of, by its name scope."""
+    """Return the TensorFlow function that an operation is part of, by its name scope."""
     scopes = [re.sub(r"_\d+$", "", scope) for scope in op.name.split("/")]
     return next((OWN[scope] for scope in scopes if scope in OWN), "")
 
 
 def named(site: Site) -> str:
-    """Return the name of an operation in the words of the array API standard."""
+    """Return the name of an operation, as in the array API standard."""
     return site.caller or site.operation
 
 
@@ -53,13 +53,13 @@ NAMES = IN_TENSORFLOW | {
 
 
 class Program:
-    """The graph of the program, or one of its bodies, whose formulas name its operations."""
+    """The graph of the program or of one of its bodies, whose formulas name its operations."""
 
     def __init__(self, graph: Any) -> None:
         self.by_name = {op.name: op for op in graph.get_operations()}
 
     def origin(self, op: Any) -> Any:
-        """Return the operation of the program whose formula an operation is a part of."""
+        """Return the operation of the program to whose formula an operation belongs."""
         scopes = op.name.split("/")
         starts = [
             i + 1 for i, scope in enumerate(scopes) if re.fullmatch(r"gradients(_\d+)?", scope)
@@ -72,14 +72,14 @@ class Program:
         return None
 
     def dropping(self, op: Any) -> Any:
-        """Return the operation of the program that makes entries absent here."""
-        if op.type == "UnsortedSegmentSum":  # rows of a gather, put in their places later
+        """Return the operation of the program that this formula makes absent entries for."""
+        if op.type == "UnsortedSegmentSum":  # it puts the rows of a gather in their places
             return self.origin(op.inputs[0].op) or self.origin(op)
         return self.origin(op)
 
 
 def numbers_of(x: Any) -> np.ndarray | None:
-    """Return the numbers of a value, if it is one that can be infinite."""
+    """Return the numbers of a value; None if it cannot be infinite."""
     is_number = tf.is_tensor(x) and (x.dtype.is_floating or x.dtype.is_complex)
     return values_of(x) if is_number else None
 
