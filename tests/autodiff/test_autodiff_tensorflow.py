@@ -28,7 +28,7 @@ from reported_tensorflow import (  # noqa: E402
     total,
 )
 from safeops.autodiff import tensorflow as masked  # noqa: E402
-from safeops.autodiff.tensorflow import _choices as choices  # noqa: E402
+from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
@@ -597,7 +597,7 @@ def test_the_body_of_a_call_is_where_it_was():
     @tf.function
     def outer(x):
         y = tf.function(lambda x: x + 1)(x)
-        (body,) = choices.bodies(y.op)
+        (body,) = choosers.bodies(y.op)
         assert [op.type for op in body.get_operations()][-1] == "Identity"
         return y
 
@@ -611,7 +611,7 @@ def test_formulas_have_the_scope_that_they_had():
     def step(x):
         slope(lambda x: total(log_where(x)), x, tape_class=tf.GradientTape)
         names = [op.name for op in x.graph.get_operations() if op.type == "SelectV2"]
-        assert [choices.FORMULA in name for name in names].count(True) >= 1
+        assert [choosers.FORMULA in name for name in names].count(True) >= 1
         return x
 
     step.get_concrete_function(tf.TensorSpec([2]))

@@ -84,7 +84,7 @@ LAYERS = (
     ),
     ("autodiff.torch._masks", "autodiff.torch._nodes", "autodiff.torch._explain"),
     ("autodiff.torch._explain.lines",),
-    ("autodiff.torch._evaluator", "autodiff.*._choosers", "autodiff.tensorflow._choices"),
+    ("autodiff.torch._evaluator", "autodiff.*._choosers"),
     ("autodiff.torch._ranks",),
     ("autodiff.*._callbacks", "autodiff.*._contractions", "autodiff.*._resampling"),
     ("autodiff.tensorflow._derivatives",),

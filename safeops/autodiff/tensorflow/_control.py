@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._choices import arguments, bodies, is_fixed
+from safeops.autodiff.tensorflow._choosers import arguments, bodies, is_fixed
 from safeops.autodiff.tensorflow._pairs import (
     Frame,
     active_of,

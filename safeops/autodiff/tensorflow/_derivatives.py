@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._choices import bodies
+from safeops.autodiff.tensorflow._choosers import bodies
 from safeops.autodiff.tensorflow._pairs import BODIES, Frame, Rule, cleaned
 
 

@@ -1,6 +1,6 @@
 """The class of each type of operation of TensorFlow, in the words of `safeops.autodiff`."""
 
-from safeops.autodiff.tensorflow import _choices as choices
+from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _derivatives as derivatives
 from safeops.autodiff.tensorflow import _pairs as pairs
@@ -32,10 +32,10 @@ CLASSES = {
     """,
     pairs.same: "Neg Cast Conj Real Imag",
     pairs.add: "Add AddV2 AddN Sub AccumulateNV2 Complex",
-    choices.select: "Select SelectV2",
+    choosers.select: "Select SelectV2",
     pairs.rectify: "ReluGrad Relu6Grad",
-    choices.product: "Mul",
-    choices.quotient: "RealDiv",
+    choosers.product: "Mul",
+    choosers.quotient: "RealDiv",
     pairs.scale: """
         Div DivNoNan MulNoNan TanhGrad SigmoidGrad EluGrad SeluGrad LeakyReluGrad
         SoftplusGrad SoftsignGrad FakeQuantWithMinMaxArgsGradient

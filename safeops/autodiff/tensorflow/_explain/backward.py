@@ -29,13 +29,13 @@ from safeops.autodiff._explain.evidence import (
 )
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow import _choices as choices
+from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.sites import Program, numbers_of, site_of, values_of
 from safeops.autodiff.tensorflow._pairs import Frame
 
-ELEMENTWISE = (choices.product, choices.quotient, pairs.scale, pairs.root)
+ELEMENTWISE = (choosers.product, choosers.quotient, pairs.scale, pairs.root)
 
 
 class At(NamedTuple):
@@ -111,10 +111,10 @@ class Run:
 
     def controlled(self, op: Any, ins: list[Any], *, is_gradient: bool) -> list[Any]:
         """Run a call, a loop or a branch."""
-        if op.type in choices.LOOPS:
+        if op.type in choosers.LOOPS:
             return self.loop(op, ins, is_gradient=is_gradient)
-        graphs, operands, which = choices.bodies(op), ins, 0
-        if op.type in choices.BRANCHES:
+        graphs, operands, which = choosers.bodies(op), ins, 0
+        if op.type in choosers.BRANCHES:
             index, *operands = ins
             number = int(pairs.value_of(index))
             two = op.type in ("If", "StatelessIf")
@@ -133,7 +133,7 @@ class Run:
 
     def loop(self, op: Any, ins: list[Any], *, is_gradient: bool) -> list[Any]:
         """Repeat a body while its condition holds."""
-        (graph,), (test,) = choices.bodies(op), choices.bodies(op, ("cond",))
+        (graph,), (test,) = choosers.bodies(op), choosers.bodies(op, ("cond",))
         carry = list(ins)
         while True:
             values = [pairs.value_of(x) for x in carry]
@@ -158,7 +158,7 @@ class Run:
         if not is_gradient:
             program = Program(graph)
         elif (origin := self.program.origin(op)) is not None and origin.type in pairs.BODIES:
-            every = choices.bodies(origin)
+            every = choosers.bodies(origin)
             program = Program(every[which] if which < len(every) else every[0])
         return Run(frame, program, self.evidence, is_gradient)
 
@@ -262,13 +262,13 @@ def _shown(x: Pair, mask: Any) -> Pair:
 def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
     """Run the rule of an operation over marks."""
     rule = rule_of(at)
-    if isinstance(key, Cause) and at.op.type in choices.WHERE:
+    if isinstance(key, Cause) and at.op.type in choosers.WHERE:
         # In ordinary autodiff it selects, even where it is a convention.
         cond, *cases = shown
         value = pairs.run(at.op, shown)[0]
         masks = [pairs.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
-        return [Pair(value, tf.where(choices.in_shape(cond, at.op, value), *masks))]
-    if isinstance(key, Cause) and rule is choices.product:
+        return [Pair(value, tf.where(choosers.in_shape(cond, at.op, value), *masks))]
+    if isinstance(key, Cause) and rule is choosers.product:
         rule = pairs.scale  # ordinary autodiff multiplies at a largest entry
     return rule(at.op, shown, at.frame)
 
@@ -286,7 +286,7 @@ def coefficient_of(at: At, ins: list[Any]) -> np.ndarray | None:
 
 def divides_by_zero(at: At, ins: list[Any]) -> bool:
     """Whether an operation divides cotangents by 0."""
-    if rule_of(at) is not choices.quotient or isinstance(ins[1], Pair):
+    if rule_of(at) is not choosers.quotient or isinstance(ins[1], Pair):
         return False
     return bool((values_of(ins[1]) == 0).any())
 
@@ -297,7 +297,7 @@ def _of_ones(at: At, ins: list[Any], kept: Array | None = None) -> Array:
         Pair(tf.ones_like(x.value) if kept is None else kept) if isinstance(x, Pair) else x
         for x in ins
     ]
-    rule = pairs.scale if rule_of(at) is choices.product else rule_of(at)
+    rule = pairs.scale if rule_of(at) is choosers.product else rule_of(at)
     return pairs.value_of(rule(at.op, ones, at.frame)[0])
 
 
