@@ -23,7 +23,7 @@ from safeops._speech import INSTALL
 from safeops._typing import Array, Backend, Function, Namespace
 
 HAS_RICH = False
-with suppress(ImportError):  # an extra, which --json does without
+with suppress(ImportError):  # an extra; --json works without it
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Column, Table
@@ -41,11 +41,11 @@ NEEDS_RICH = f"the tables need rich: {INSTALL.format('demo')}; --json works with
 GOOD, BAD, DIM = "green", "bold red", "dim"
 
 
-# The bugs. Each function is written once for all frameworks, and shown as it stands here.
+# The bugs. Each function is written once for all frameworks, and is printed as it stands here.
 
 
 class Case(NamedTuple):
-    """A reported bug: one function, naive and safe, and what mathematics says of it."""
+    """A reported bug: one function, naive and safe, and the value and gradient of mathematics."""
 
     name: str
     title: str
@@ -55,7 +55,7 @@ class Case(NamedTuple):
     safe: Function
     value: Any
     gradient: Any
-    spared: Mapping[str, str] = MappingProxyType({})  # frameworks on which naive is right: why
+    spared: Mapping[str, str] = MappingProxyType({})  # why naive is right on a framework
 
 
 def _naive_reciprocal(xp: Namespace, x: Array) -> Array:
@@ -211,11 +211,11 @@ CASES = (
 )
 
 
-# Running them.
+# Running them
 
 
 class Outcome(NamedTuple):
-    """What came out of one function: numbers in nested lists, no gradient on NumPy."""
+    """The result of one function: numbers in nested lists; no gradient on NumPy."""
 
     value: Any
     gradient: Any
@@ -231,20 +231,20 @@ class Result(NamedTuple):
 
     @property
     def naive_gradient_is_right(self) -> bool:
-        """Whether the naive function has a gradient, and it is that of mathematics."""
+        """Whether the naive function has a gradient, and the right one."""
         gradient = self.naive.gradient
         return gradient is not None and agree(gradient, self.case.gradient)
 
     @property
     def ok(self) -> bool:
-        """Whether the safe function gave what it must."""
+        """Whether the safe function has the right value and gradient."""
         value, gradient = self.safe
         right = agree(value, self.case.value)
         return right and (gradient is None or agree(gradient, self.case.gradient))
 
 
 def agree(found: Any, wanted: Any) -> bool:
-    """Whether two nested lists have one shape and, within float32, the same numbers."""
+    """Whether two nested lists have one shape and the same numbers, within float32."""
     same_shape = np.shape(found) == np.shape(wanted)
     return same_shape and np.allclose(found, wanted, rtol=RTOL, atol=ATOL)
 
@@ -270,12 +270,12 @@ def run_function(f: Function, case: Case, backend: Backend, *, with_gradient: bo
 
 
 def installed() -> list[str]:
-    """Return the frameworks that are there, without importing them."""
+    """Return the installed frameworks, without importing them."""
     return [name for name in FRAMEWORKS if find_spec(name)]
 
 
 def import_frameworks(names: Sequence[str]) -> tuple[dict[str, Backend], dict[str, str]]:
-    """Return the backends, and what went wrong with the frameworks that do not import."""
+    """Return the backends, and the errors of frameworks that do not import."""
     backends, broken = {}, {}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     for name in names:
@@ -289,7 +289,7 @@ def import_frameworks(names: Sequence[str]) -> tuple[dict[str, Backend], dict[st
 
 @contextmanager
 def silent_stderr() -> Iterator[None]:
-    """Drop what C++ code writes: TensorFlow 2.21 greets at every TF_CPP_MIN_LOG_LEVEL."""
+    """Drop what C++ code prints: TensorFlow 2.21 greets at every TF_CPP_MIN_LOG_LEVEL."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  (no path: a device)
         os.dup2(nowhere.fileno(), 2)
@@ -301,7 +301,7 @@ def silent_stderr() -> Iterator[None]:
 
 
 def version_of(framework: str) -> str:
-    """Return the version of a framework that is imported."""
+    """Return the version of an imported framework."""
     return str(import_module(framework).__version__)
 
 
@@ -311,7 +311,7 @@ def demonstrate(options: Options) -> int:
         print(NEEDS_RICH, file=sys.stderr)
         return 2
     names = options.framework or installed()
-    if not options.json:  # before the imports, which take their time
+    if not options.json:  # before the imports, which are slow
         print_title(names)
     backends, broken = import_frameworks(names)
     results = [run_case(case, *item) for case in CASES for item in backends.items()]
@@ -322,7 +322,7 @@ def demonstrate(options: Options) -> int:
 
 
 def remarks(frameworks: Iterable[str], broken: dict[str, str]) -> Iterator[str]:
-    """Say which frameworks do not import, and what to install where there is no gradient."""
+    """Yield which frameworks do not import, and what to install if there is no gradient."""
     for name, error in broken.items():
         yield f"{name} is installed and does not import: {error}"
     if set(frameworks) == {"numpy"}:
@@ -330,7 +330,7 @@ def remarks(frameworks: Iterable[str], broken: dict[str, str]) -> Iterator[str]:
         yield from (f"  {INSTALL.format(name)}" for name in WITH_GRADIENT)
 
 
-# Printing them: for machines.
+# Printing them as JSON
 
 
 def print_json(results: Sequence[Result]) -> None:
@@ -340,7 +340,7 @@ def print_json(results: Sequence[Result]) -> None:
 
 
 def as_row(result: Result) -> dict[str, Any]:
-    """Return a result under the names that machines read."""
+    """Return a result under the names of the JSON output."""
     case = result.case
     return {
         "framework": result.framework,
@@ -359,7 +359,7 @@ def as_row(result: Result) -> dict[str, Any]:
 
 
 def jsonable(x: Any) -> Any:
-    """Replace the numbers that JSON has not by "nan", "inf" and "-inf"."""
+    """Replace numbers that JSON lacks by "nan", "inf" and "-inf"."""
     if isinstance(x, dict):
         return {key: jsonable(entry) for key, entry in x.items()}
     if isinstance(x, list):
@@ -367,11 +367,11 @@ def jsonable(x: Any) -> Any:
     return str(x) if isinstance(x, float) and not math.isfinite(x) else x
 
 
-# Printing them: for people.
+# Printing them as tables
 
 
 def print_title(names: Sequence[str]) -> None:
-    """Print what is to come."""
+    """Print the title."""
     Console(highlight=False).print(
         f"[bold]safeops {safeops.__version__}[/]: {len(CASES)} reported bugs, run live on "
         f"{', '.join(names)}"
@@ -379,7 +379,7 @@ def print_title(names: Sequence[str]) -> None:
 
 
 def print_tables(results: Sequence[Result]) -> None:
-    """Print a table for each bug, and the sum of it all."""
+    """Print a table for each bug, and a summary."""
     if not results:
         return
     console = Console(highlight=False)
@@ -401,7 +401,7 @@ def print_tables(results: Sequence[Result]) -> None:
 
 
 def code_table(case: Case) -> "Table":
-    """Return where a bug was reported, the inputs, and the functions as they stand here."""
+    """Return the table with the report of a bug, the inputs, and the source of the functions."""
     table = Table.grid(Column(style=DIM), Column(), padding=(0, 2))
     inputs = (f"{name} = {written(x)}" for name, x in case.inputs.items())
     table.add_row("source", Text(case.source))
@@ -412,13 +412,13 @@ def code_table(case: Case) -> "Table":
 
 
 def code_of(f: Function) -> str:
-    """Return the body of a function, without the word return."""
+    """Return the body of a function, without `return`."""
     _, *body = inspect.getsource(f).splitlines()
     return textwrap.dedent("\n".join(body)).replace("return ", "")
 
 
 def result_table(results: Sequence[Result]) -> "Table":
-    """Return the results of one bug, a framework a row."""
+    """Return the results of one bug, one framework a row."""
     heads = (f"{kind}\n{what}" for kind in ("naive", "safe") for what in ("value", "gradient"))
     columns = [Column(min_width=len("tensorflow")), *map(Column, heads)]
     table = Table(*columns, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -434,7 +434,7 @@ def result_table(results: Sequence[Result]) -> "Table":
 
 
 def coloured(found: Any, wanted: Any, good: str) -> "Text":
-    """Return numbers, those that are not the wanted ones in red."""
+    """Return numbers, the wrong ones in red."""
     if found is None:
         return Text("none", style=DIM)
     if not isinstance(found, list) or np.shape(found) != np.shape(wanted):
@@ -452,7 +452,7 @@ def written(x: Any) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return what all the tables say."""
+    """Return a sentence about all results."""
     frameworks = len({result.framework for result in results})
     graded = [result for result in results if result.naive.gradient is not None]
     wrong = sum(not result.naive_gradient_is_right for result in graded)

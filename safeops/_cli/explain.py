@@ -1,4 +1,4 @@
-"""The command `explain`: run a script of PyTorch until a gradient is not finite, and say why."""
+"""The command `explain`: run a PyTorch script until a gradient is not finite, and explain it."""
 
 import runpy
 import sys
@@ -15,24 +15,24 @@ from safeops._speech import INSTALL
 from safeops.autodiff import Report
 
 HAS_RICH = False
-with suppress(ImportError):  # an extra: without it there is no colour
+with suppress(ImportError):  # an extra: without it there are no colours
     from rich.console import Console
 
     HAS_RICH = True
 
-SAID = "run a script of PyTorch, and say which line made the first gradient that is not finite"
+SAID = "run a PyTorch script, and find the line of the first gradient that is not finite"
 NOT_FINITE = 3  # the exit code
 EPILOG = f"""
-The script runs as ever until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
-wrong command line, else that of the script, which is 1 if it raises. To explain a function of JAX
+The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
+wrong command line, else the exit code of the script (1 if it raises). To explain a function of JAX
 or TensorFlow, call safeops.autodiff.explain.
 """
-NEEDS_TORCH = f"the backward pass of PyTorch is watched: {INSTALL.format('torch')}"
+NEEDS_TORCH = 'explain watches backward passes of PyTorch: pip install "safeops[torch]"'
 ALL_FINITE = "all gradients were finite: {} looked at"
 UNSEEN = "no backward pass of PyTorch was seen; safeops.autodiff.explain takes a function"
 
 
-class NotFiniteError(BaseException):  # so that no ``except Exception`` of the script stops it
+class NotFiniteError(BaseException):  # an ``except Exception`` of the script does not catch it
     """A gradient of the script is not finite."""
 
 
@@ -43,7 +43,7 @@ def add_explain(commands: Any) -> None:
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("-m", dest="module", nargs=REMAINDER, metavar="MODULE", help="a module")
     program.add_argument("file", nargs="?", metavar="FILE", help="a script")
-    parser.add_argument("arguments", nargs=REMAINDER, help="what the script is given")
+    parser.add_argument("arguments", nargs=REMAINDER, help="arguments for the script")
 
 
 def explain_script(options: Namespace) -> int:
@@ -61,7 +61,7 @@ def explain_script(options: Namespace) -> int:
     watch = partial(stop, reports)
     with watch_backward(watch) as passes:
         ending = ending_of(argv, is_module=bool(options.module))
-    if reports:  # also where a bare ``except`` of the script has met the exception
+    if reports:  # also if a bare ``except`` of the script has caught the exception
         show(reports[0])
         return NOT_FINITE
     if isinstance(ending, Exception):
@@ -74,7 +74,7 @@ def explain_script(options: Namespace) -> int:
 
 
 def what_is_wrong(options: Namespace) -> str:
-    """Return what is wrong with the command line; "" if nothing is."""
+    """Return an error message for the command line; "" if it is right."""
     if options.module is not None:
         name = options.module[0] if options.module else ""
         with program_of([name], is_module=True):
@@ -89,12 +89,12 @@ def what_is_wrong(options: Namespace) -> str:
 
 
 def counted_passes(count: int) -> str:
-    """Return a number of backward passes in words."""
+    """Return a number of backward passes, in words."""
     return f"{count} backward pass{'' if count == 1 else 'es'}"
 
 
 def ending_of(argv: Sequence[str], *, is_module: bool) -> BaseException | None:
-    """Run a program; return what ended it, with a traceback of the program's own frames."""
+    """Run a program; return the exception that ended it, with frames of the program alone."""
     try:
         with program_of(argv, is_module=is_module):
             run(argv[0], is_module=is_module)
@@ -107,7 +107,7 @@ def ending_of(argv: Sequence[str], *, is_module: bool) -> BaseException | None:
 
 
 def leave_out_ours(error: BaseException | None) -> None:
-    """Leave out the frames that ran and watched a program, in what led to an exception too."""
+    """Remove the frames that run and watch a program, also from the causes of an exception."""
     while error is not None:
         first = error.__traceback__
         while first is not None and is_ours(first):
@@ -121,7 +121,7 @@ def leave_out_ours(error: BaseException | None) -> None:
 
 
 def is_ours(part: TracebackType) -> bool:
-    """Whether a frame is one of this package or of what runs a script by its name."""
+    """Whether a frame is in this package, or in the modules that run a script by its name."""
     file = part.tb_frame.f_code.co_filename
     return file in RUNNERS or Path(file).parent in HOUSE
 
@@ -132,7 +132,7 @@ RUNNERS = (runpy.__file__, "<frozen runpy>")
 
 
 def stop(reports: list[Report], report: Report) -> None:
-    """Keep the report, and end the script."""
+    """Record the report, and end the script."""
     reports.append(report)
     raise NotFiniteError
 
@@ -147,7 +147,7 @@ def run(name: str, *, is_module: bool) -> None:
 
 @contextmanager
 def program_of(argv: Sequence[str], *, is_module: bool) -> Iterator[None]:
-    """Let a program see its own arguments, and import what lies beside it."""
+    """Give a program its own arguments, and let it import modules beside it."""
     earlier = sys.argv, sys.path
     folder = str(Path.cwd() if is_module else Path(argv[0]).resolve().parent)
     sys.argv, sys.path = list(argv), [folder, *sys.path]
@@ -158,7 +158,7 @@ def program_of(argv: Sequence[str], *, is_module: bool) -> Iterator[None]:
 
 
 def show(report: Report) -> None:
-    """Print a report, in colour if that goes to a terminal; its lines keep their length."""
+    """Print a report, in colour on a terminal, without breaking lines."""
     if HAS_RICH and sys.stdout.isatty():
         Console(highlight=False, soft_wrap=True).print(report)
     else:

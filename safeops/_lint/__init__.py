@@ -1,1 +1,1 @@
-"""A static checker: it reads source, imports nothing of it, and finds gradients that get NaN."""
+"""A static checker: reads source, imports nothing from it, and finds gradients that become NaN."""

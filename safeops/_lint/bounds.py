@@ -1,4 +1,4 @@
-"""Between which numbers a term lies, whatever its atoms are."""
+"""The interval of a term's values, whatever the values of its atoms."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from safeops._lint.terms import Term
 
 
 class Bounds(NamedTuple):
-    """An interval; `above` if its lower end is not in it."""
+    """An interval; with `above` its lower end is excluded."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -16,7 +16,7 @@ class Bounds(NamedTuple):
 
     @property
     def is_positive(self) -> bool:
-        """Whether 0 is below all of it."""
+        """Whether all of the interval is above 0."""
         return self.low > 0 or (self.low == 0 and self.above)
 
 

@@ -1,4 +1,4 @@
-"""The command `lint`: what it reads, what it prints, and its exit code."""
+"""The command `lint`: its arguments, its output, and its exit code."""
 
 import sys
 from argparse import Namespace
@@ -15,8 +15,8 @@ from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, r
 
 SAID = "read source, and say where a gradient gets NaN although the value is fine"
 EPILOG = """
-Nothing of what is read is imported or run, but for the expressions that --confirm executes, which
-have known operations of the framework alone. Exit code: 0 if nothing was found, or all of it
+Files are read, and never imported or run, except for the expressions that --confirm executes; these
+contain known operations of the framework alone. Exit code: 0 if nothing was found, or all of it
 repaired; 1 if something was found; 2 for a wrong command line or configuration. Configuration:
 select, ignore, exclude, numpy and everywhere in [tool.safeops.lint] of pyproject.toml; "# safeops:
 ignore[SO001]" on a line.
@@ -51,14 +51,14 @@ def words(text: str) -> list[str]:
 
 
 def run(options: Namespace) -> int:
-    """Read the files and print what was found; return the exit code."""
+    """Read the files and print findings; return the exit code."""
     try:
         settings = settings_for(options)
     except SettingsError as error:
         print(error, file=sys.stderr)
         return 2
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what is read may have signs that it has not
+        if isinstance(stream, TextIOWrapper):  # sources may have characters that the terminal lacks
             stream.reconfigure(errors="backslashreplace")
     files = list(files_in(options.paths, settings.exclude))
     pairs = list(reports(files, settings))
@@ -76,7 +76,7 @@ def run(options: Namespace) -> int:
 
 
 def settings_for(options: Namespace) -> Settings:
-    """Return the settings, if the paths are there."""
+    """Return the settings; raise if a path does not exist."""
     for path in options.paths:
         if not path.exists():
             msg = f"expected a file or a folder, got {path}: there is no such file"
@@ -91,7 +91,7 @@ def settings_for(options: Namespace) -> Settings:
 
 
 def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
-    """Yield each file with what was found in it; those that are no Python are named and skipped."""
+    """Yield each file with its report; files that do not parse are named and skipped."""
     for file in files:
         try:
             source = read(file)
@@ -106,7 +106,7 @@ def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source,
 
 
 def repaired(source: Source, report: Report, settings: Settings) -> tuple[Source, Report]:
-    """Write a file with its edits, and return what is left to find in it."""
+    """Write a file with its edits, and return the report on the result."""
     if not report.fixes:
         return source, report
     if not source.is_writable:
@@ -122,7 +122,7 @@ def repaired(source: Source, report: Report, settings: Settings) -> tuple[Source
 
 
 def summary(rows: Sequence[Row], files: int) -> str:
-    """Return how much was found."""
+    """Return the number of findings, in words."""
     count = len(rows)
     edits = sum(row.finding.edit is not None for row in rows)
     read_ = f"{files} file{'' if files == 1 else 's'} read"

@@ -1,4 +1,4 @@
-"""What to write instead: edits of a file, by the rewriter behind the repairs of `explain`."""
+"""Edits that cure findings, made by the rewriter behind the repairs of `explain`."""
 
 import ast
 import math
@@ -19,13 +19,13 @@ from safeops.autodiff._explain.rewrites import (
 )
 
 LOGARITHMS = ("safe_log", "safe_log2", "safe_log10", "safe_log1p")
-FILLED_BY_0 = ("safe_pow",)  # and they take no other number
+FILLED_BY_0 = ("safe_pow",)  # they take no other fill value
 MINUS_INF = ', fill_value=float("-inf")'
 
 
 @dataclass(frozen=True)
 class Fix:
-    """An edit: the expression to replace, by what, and what is imported for it."""
+    """An edit: the expression to replace, its replacement, and the name to import."""
 
     node: ast.expr
     change: Rewriting
@@ -33,14 +33,14 @@ class Fix:
 
 
 def fix_of(page: Page, found: Found, taken: set[str]) -> Fix | None:
-    """Return what to write instead of what a rule found; None if that takes thought."""
+    """Return the edit that cures a finding; None if there is no safe edit."""
     make = MAKERS.get(found.rule, of_culprit)
     fix = make(page, found)
     return None if fix is None or fix.name in taken else fix
 
 
 def of_culprit(page: Page, found: Found, options: str = "") -> Fix | None:
-    """Return the safe operation for the one that is at fault."""
+    """Return the edit that makes the faulty operation safe."""
     if found.culprit is None:
         return None
     node = found.culprit.node
@@ -55,7 +55,7 @@ def is_simple(node: ast.expr) -> bool:
 
 
 def of_selection(page: Page, found: Found) -> Fix | None:
-    """Return `safe_where` for a `where`, or the safe operation in an earlier line."""
+    """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
     call, culprit = found.selection, found.node
     inside = call is not None and any(part is culprit for part in ast.walk(call))
     if call is not None and inside and named(call) == "where" and is_ternary(page, call):
@@ -66,7 +66,7 @@ def of_selection(page: Page, found: Found) -> Fix | None:
 
 
 def is_ternary(page: Page, call: ast.Call) -> bool:
-    """Whether a `where` is ``where(cond, x, y)``, and no method."""
+    """Whether a `where` is ``where(cond, x, y)``, and not a method."""
     root = call.func
     while isinstance(root, ast.Attribute):
         root = root.value
@@ -75,7 +75,7 @@ def is_ternary(page: Page, call: ast.Call) -> bool:
 
 
 def of_value(page: Page, found: Found) -> Fix | None:
-    """Return the safe operation that gives what a selection by value puts in."""
+    """Return the edit to a safe operation that gives the value of a selection by value."""
     whole = found.whole
     if named(whole) == "nan_to_num":
         return of_culprit(page, found)
@@ -89,14 +89,14 @@ def of_value(page: Page, found: Found) -> Fix | None:
 
 
 def of_clip(page: Page, found: Found) -> Fix | None:
-    """Return the safe operation with the value of the clipped one."""
+    """Return the edit to a safe operation with the value of the clipped one."""
     safe = of_culprit(page, found)
     is_log = safe is not None and safe.name in LOGARITHMS
     return of_culprit(page, found, MINUS_INF) if is_log else safe
 
 
 def of_guard(page: Page, found: Found) -> Fix | None:
-    """Return ``not x > tol`` for ``x <= tol``."""
+    """Return the edit from ``x <= tol`` to ``not x > tol``."""
     node, parent = found.node, page.parents[found.node]
     if not isinstance(node, ast.Compare):
         return None
@@ -127,7 +127,7 @@ class Edits:
     fixes: Sequence[Fix]
 
     def __post_init__(self) -> None:
-        """Take down what each expression becomes."""
+        """Collect the change of each expression."""
         self.changes = {id(fix.node): fix.change for fix in self.fixes}
         self.outermost = list(self._outermost(self.page.tree))
 
@@ -154,7 +154,7 @@ class Edits:
         return b"".join(lines).decode()
 
     def of(self, node: ast.expr) -> tuple[int, str, str]:
-        """Return the lines of an expression: the first's number, as they are, as they become."""
+        """Return the lines of an expression: first line number, old lines, new lines."""
         tops = (x for x in self.outermost if any(part is node for part in ast.walk(x)))
         top = next(tops, node)
         line, end, column, end_column = span_of(top)
@@ -174,11 +174,11 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 def place_of_import(page: Page) -> tuple[int, str]:
-    """Return after which line an import goes, and its indentation."""
+    """Return the line after which an import goes, and its indentation."""
     last = 0
     for i, node in enumerate(page.tree.body):
         is_doc = i == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.Pass):  # of a notebook: IPython's own lines
+        if isinstance(node, ast.Pass):  # a line of IPython in a notebook
             continue
         if not (is_doc or isinstance(node, ast.Import | ast.ImportFrom)):
             break
@@ -187,7 +187,7 @@ def place_of_import(page: Page) -> tuple[int, str]:
 
 
 def first_line(page: Page) -> int:
-    """Return how many lines are comments before the first statement."""
+    """Return the number of comment lines before the first statement."""
     start = page.tree.body[0].lineno if page.tree.body else 1
     count = 0
     for line in page.lines[: start - 1]:
@@ -198,12 +198,12 @@ def first_line(page: Page) -> int:
 
 
 def page_of(text: str, tree: ast.Module) -> Page:
-    """Return the text of a file and its tree as the rewriter takes them."""
+    """Return a file as the rewriter takes it."""
     return Page(tuple(lines_of(text)), tree)
 
 
 def taken_names(tree: ast.Module) -> set[str]:
-    """Return the names that a file gives to something of its own: an import would hide it."""
+    """Return the names that a file itself defines; an import must not hide them."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):

@@ -1,4 +1,4 @@
-"""The plugin of flake8: the same rules among its own; flake8 is not imported."""
+"""The plugin for flake8: the same rules among those of flake8, which is not imported."""
 
 import ast
 from collections.abc import Iterator, Sequence
@@ -12,22 +12,22 @@ Error = tuple[int, int, str, type]
 
 
 class Plugin:
-    """What flake8 makes of each file."""
+    """The checker that flake8 makes for each file."""
 
     name = "safeops"
     version = __version__
 
     def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
-        """Take a file as flake8 has read it."""
+        """Take a file as flake8 has parsed it."""
         self.tree, self.text, self.path = tree, "".join(lines), Path(filename)
 
     def run(self) -> Iterator[Error]:
-        """Yield what is found."""
+        """Yield the findings."""
         if is_apart(self.path):
             return
         try:
             findings = lint(self.text, tree=self.tree).findings
-        except (RecursionError, MemoryError):  # the command says so; flake8 would end
+        except (RecursionError, MemoryError):  # the command reports it; flake8 would stop
             return
         for found in findings:
             yield found.line, found.column - 1, f"{found.rule} {found.message}", type(self)

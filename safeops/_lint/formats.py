@@ -1,4 +1,4 @@
-"""What is printed: text for people, JSON and SARIF for machines, commands for GitHub."""
+"""Output formats: text for people, JSON and SARIF for machines, commands for GitHub."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 class Row(NamedTuple):
-    """A finding, and the file that it is in."""
+    """A finding and its file."""
 
     source: Source
     finding: Finding
@@ -24,7 +24,7 @@ class Row(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The path of the file, from here if it lies below."""
+        """The path of the file, relative to the working directory if it lies below."""
         path = self.source.path
         here = Path.cwd()
         inside = path.is_absolute() and path.is_relative_to(here)
@@ -32,7 +32,7 @@ class Row(NamedTuple):
 
     @property
     def message(self) -> str:
-        """Why, with the line of the cell where it names one of a notebook."""
+        """The reason; a line number in it is that of the cell in a notebook."""
         return re.sub(r"^line (\d+)", self._line, self.finding.message)
 
     def _line(self, said: re.Match[str]) -> str:
@@ -46,12 +46,12 @@ class Row(NamedTuple):
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Return, for each finding, the line, a caret, why, and the edit."""
+    """Return for each finding its line, a caret, the reason, and the edit."""
     return "\n".join(line for row in rows for line in (*block_of(row), ""))
 
 
 def block_of(row: Row) -> list[str]:
-    """Return the lines about one finding."""
+    """Return the lines of text about one finding."""
     found = row.finding
     cell, line = row.source.place(found.line)
     place = f"{row.path}:{cell + ':' if cell else ''}{line}:{found.column}"
@@ -77,7 +77,7 @@ def block_of(row: Row) -> list[str]:
 
 
 def record(row: Row) -> dict[str, Any]:
-    """Return a finding as JSON has it."""
+    """Return a finding as a JSON object."""
     found = row.finding
     cell, line = row.source.place(found.line)
     _, end_line = row.source.place(found.end_line)
@@ -100,7 +100,7 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def fix_record(row: Row) -> dict[str, Any] | None:
-    """Return an edit as JSON has it."""
+    """Return an edit as a JSON object."""
     edit = row.finding.edit
     if edit is None:
         return None
@@ -115,12 +115,12 @@ def fix_record(row: Row) -> dict[str, Any] | None:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """Return a list of objects."""
+    """Return the findings as a JSON list."""
     return json.dumps([record(row) for row in rows], indent=2)
 
 
 def as_github(rows: Sequence[Row]) -> str:
-    """Return a command for each finding, which GitHub shows beside the line."""
+    """Return a GitHub command for each finding, which is shown beside the line."""
     lines = []
     for row in rows:
         found = row.finding
@@ -133,14 +133,14 @@ def as_github(rows: Sequence[Row]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a property of a command of GitHub."""
+    """Return a property of a GitHub command."""
     for sign, code in {"%": "%25", "\n": "%0A", ":": "%3A", ",": "%2C"}.items():
         text = text.replace(sign, code)
     return text
 
 
 def as_sarif(rows: Sequence[Row]) -> str:
-    """Return a log in the format of SARIF 2.1.0."""
+    """Return a log in SARIF 2.1.0."""
     used = sorted({row.finding.rule for row in rows})
     driver = {
         "name": "safeops",
@@ -153,7 +153,7 @@ def as_sarif(rows: Sequence[Row]) -> str:
 
 
 def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
-    """Return a finding as SARIF has it."""
+    """Return a finding as a SARIF result."""
     found = row.finding
     place = {
         "artifactLocation": {"uri": quote(row.path.encode(errors="surrogateescape"))},
