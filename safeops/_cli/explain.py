@@ -27,7 +27,7 @@ The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was n
 wrong command line, else the exit code of the script (1 if it raises). To explain a function of JAX
 or TensorFlow, call safeops.autodiff.explain.
 """
-NEEDS_TORCH = 'explain watches backward passes of PyTorch: pip install "safeops[torch]"'
+NEEDS_TORCH = f"explain watches backward passes of PyTorch: {INSTALL.format('torch')}"
 ALL_FINITE = "all gradients were finite: {} looked at"
 UNSEEN = "no backward pass of PyTorch was seen; safeops.autodiff.explain takes a function"
 
@@ -123,11 +123,10 @@ def leave_out_ours(error: BaseException | None) -> None:
 def is_ours(part: TracebackType) -> bool:
     """Whether a frame is in this package, or in the modules that run a script by its name."""
     file = part.tb_frame.f_code.co_filename
-    return file in RUNNERS or Path(file).parent in HOUSE
+    return file in RUNNERS or Path(file).is_relative_to(OURS)
 
 
 OURS = Path(__file__).parents[1]
-HOUSE = (OURS / "_cli", OURS, OURS / "autodiff/torch", OURS / "autodiff/torch/_explain")
 RUNNERS = (runpy.__file__, "<frozen runpy>")
 
 

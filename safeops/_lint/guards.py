@@ -1,4 +1,4 @@
-"""What a program asks before it computes: an `if` around it, an early return, no gradient."""
+"""The context of an expression: an `if` around it, an early return, code without gradients."""
 
 import ast
 import re
@@ -9,20 +9,20 @@ from safeops._lint.names import DIFFERENTIATED, Names, framework_of
 from safeops._lint.scopes import BLOCKS, NO_GRADIENT, Function, Scopes, mentions
 from safeops._lint.terms import COMPARISONS, Term
 
-# Functions with a derivative rule of their own: what they compute is not differentiated.
+# Functions with a derivative rule of their own: their bodies are not differentiated.
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
-# Fills weights before training, or draws samples where `rsample` is what is differentiated.
+# Functions that fill weights before training, or draw samples (`rsample` is what is
+# differentiated).
 FIRST = re.compile(
     r"^_?(init(ialize)?_(weight|param|bias|buffer|kernel)\w*|reset_parameters|sample$|quantize|"
     r"draw_|plot_|visuali[sz]e|diagnos)|(_init|_initializer)_?$"
 )
-# Classes that prepare data, measure, step or draw, and functions of PyTorch with a backward pass of
-# their own.
+# Classes that prepare data, measure, step or draw, and custom autograd functions of PyTorch.
 DATA = re.compile(
     r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metrics?|Stats|Function"
     r"|Constraint|Initializer|Miner|Optimizer|Pipeline|Quantizer|Sampler|Scheduler(Mixin)?)$"
 )
-# What takes gradients is not differentiated itself.
+# Names of gradients, which are not differentiated themselves.
 GRADIENTS = frozenset({"grad", "grads", "gradients", "updates", "opt_state", "optimizer_state"})
 OF_RULE = re.compile(r"_(fwd|bwd|jvp|vjp)$")
 STOPS = frozenset(
@@ -44,15 +44,15 @@ STOPS = frozenset(
     }
 )
 BUILTINS = frozenset({"bool", "float", "int", "len", "print", "str"})
-FIRST_OF_TWO = frozenset({"max", "min", "topk", "sort"})  # the second one is places
+FIRST_OF_TWO = frozenset({"max", "min", "topk", "sort"})  # the second result is indices
 EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-# What says nothing about the numbers of an array.
+# Attributes that say nothing about the entries of an array.
 SHAPES = frozenset({"shape", "ndim", "size", "dtype", "device", "dim", "is_cuda", "requires_grad"})
 NOT_WORDS = frozenset({"self", "cls", "all", "any", "item", "abs", "max", "min", "sum", "float"})
 
 
 class Guards:
-    """What stands around and before an expression of a file."""
+    """The context of each expression of a file."""
 
     def __init__(
         self,
@@ -61,16 +61,16 @@ class Guards:
         called: Mapping[int, set[str]],
         differentiated: frozenset[str] = DIFFERENTIATED,
     ) -> None:
-        """Look in one file, with the names that stand for terms."""
+        """Take a file's names and scopes, and the names that stand for each term."""
         self.names, self.scopes, self.called = names, scopes, called
         self.differentiated = differentiated
 
     def has_gradient(self, node: ast.AST) -> bool:
-        """Whether anything is differentiated where an expression stands."""
+        """Whether an expression is differentiated."""
         return self._reaches(node, set())
 
     def _reaches(self, node: ast.AST, seen: set[ast.AST]) -> bool:
-        """Whether a gradient comes to an expression, perhaps by the names that stand for it."""
+        """Whether a gradient reaches an expression, perhaps through names that stand for it."""
         if not self._goes_on(node):
             return False
         statement = self.scopes.statement_of(node)
@@ -84,7 +84,7 @@ class Guards:
         return not uses or any(self._reaches(use, seen) for use in uses)
 
     def _goes_on(self, node: ast.AST) -> bool:
-        """Whether a gradient comes to an expression through what stands around it."""
+        """Whether a gradient passes the syntax around an expression."""
         return self._stop(node) is None and not any(x in self.ruled for x in self._around(node))
 
     def _around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -92,7 +92,7 @@ class Guards:
         yield from self.scopes.around(node)
 
     def _stop(self, node: ast.AST) -> ast.AST | None:
-        """Return what stands around an expression and lets no gradient through."""
+        """Return the syntax around an expression that stops gradients; None if there is none."""
         child = node
         for outer in self.scopes.around(node):
             if _is_stopped(outer, child) or self._is_foreign(outer):
@@ -101,14 +101,14 @@ class Guards:
         return None
 
     def _is_foreign(self, outer: ast.AST) -> bool:
-        """Whether a call is one of a framework without gradients."""
+        """Whether a call belongs to a framework without gradients."""
         if not isinstance(outer, ast.Call):
             return False
         framework = framework_of(self.names.full(outer.func))
         return bool(framework) and framework not in self.differentiated
 
     def _uses(self, target: ast.Name, statement: ast.AST) -> list[ast.Name]:
-        """Return where a name is read behind a statement; in a loop, before it too."""
+        """Return where a name is read after a statement; in a loop, before it too."""
         nodes = ast.walk(self.scopes.scope_of(target))
         names = (x for x in nodes if isinstance(x, ast.Name) and x.id == target.id)
         read = [x for x in names if isinstance(x.ctx, ast.Load) and x in self.scopes.order]
@@ -121,7 +121,7 @@ class Guards:
 
     @cached_property
     def ruled(self) -> set[ast.AST]:
-        """Functions that are called only where nothing is differentiated."""
+        """The functions that are called only where nothing is differentiated."""
         functions = self._functions()
         sites = self._sites(functions)
         rules = {x for x in functions.values() if any(mentions(d, RULES) for d in x.decorator_list)}
@@ -141,7 +141,7 @@ class Guards:
         return not ruled.isdisjoint(around) or self._stop(site) is not None
 
     def _functions(self) -> dict[str, ast.FunctionDef]:
-        """Return the functions of a file, and the private methods, by names that occur once."""
+        """Return functions and private methods whose names occur once in the file."""
         found = {x.name: x for x in self.scopes.tree.body if isinstance(x, ast.FunctionDef)}
         classes = (x for x in self.scopes.tree.body if isinstance(x, ast.ClassDef))
         methods = [x for one in classes for x in one.body if isinstance(x, ast.FunctionDef)]
@@ -150,7 +150,7 @@ class Guards:
         return {x.name: x for x in private if names.count(x.name) == 1} | found
 
     def _sites(self, functions: Mapping[str, ast.FunctionDef]) -> dict[str, list[ast.AST]]:
-        """Return, for each function, where its name is read."""
+        """Return, for each function, the places where its name is read."""
         found: dict[str, list[ast.AST]] = {name: [] for name in functions}
         for node in self.scopes.order:
             if isinstance(node, ast.Name | ast.Attribute) and _word(node) in found:
@@ -158,11 +158,11 @@ class Guards:
         return found
 
     def is_asked(self, node: ast.AST, words: set[str]) -> bool:
-        """Whether an `if`, an early return or an assertion asks about one of these names."""
+        """Whether an `if`, an early return or an assertion tests one of these names."""
         return any(not words.isdisjoint(found) for found in self._asked_before(node))
 
     def words_of(self, *terms: Term) -> set[str]:
-        """Return the names from which terms are made."""
+        """Return the names in the source of terms."""
         found: set[str] = set()
         for term in terms:
             for part in term.every:
@@ -181,7 +181,7 @@ class Guards:
             child = outer
 
     def _of_block(self, outer: ast.AST, child: ast.AST) -> Iterator[set[str]]:
-        """Yield what the statements before one ask, in the same block."""
+        """Yield the names that earlier statements of the same block test."""
         for block in BLOCKS:
             body = getattr(outer, block, ())
             if not isinstance(body, list) or child not in body:
@@ -206,7 +206,7 @@ class Guards:
 
 
 def _names_of(statement: ast.AST) -> list[ast.Name] | None:
-    """Return the names that a statement assigns; None if a value goes somewhere else."""
+    """Return the names that a statement assigns; None if a value goes anywhere else."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
     elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
@@ -221,7 +221,7 @@ def _names_of(statement: ast.AST) -> list[ast.Name] | None:
 
 
 def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a row for each kind)
-    """Whether no gradient goes through a node to one of its parts."""
+    """Whether no gradient passes from a node to one of its parts."""
     if isinstance(outer, ast.Call):
         is_builtin = isinstance(outer.func, ast.Name) and outer.func.id in BUILTINS
         return is_builtin or _word(outer.func) in STOPS
@@ -258,7 +258,7 @@ def _words(node: ast.AST) -> Iterator[str]:
 
 
 def _asked(test: ast.expr) -> Iterator[str]:
-    """Yield the names about whose numbers a condition asks."""
+    """Yield the names whose numbers a condition tests."""
     stack: list[ast.AST] = [test]
     while stack:
         node = stack.pop()

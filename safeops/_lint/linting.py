@@ -1,4 +1,4 @@
-"""What is found in a text, and the text with what is found repaired."""
+"""The findings of all rules in a text, and the text after their edits."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ from safeops._lint.rules import TITLES, File, Found, check
 from safeops._lint.sources import lines_of
 
 IGNORE = re.compile(r"#\s*safeops:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
-# Without one of these words there is nothing to find, and the file is not read further.
+# A file without any of these words has no finding, and is not parsed.
 WORDS = re.compile(
     r"\b(where|where_v2|select|masked_fill_?|nan_to_num_?|a?r?c?cosh?|a?r?c?sinh?|atan2|arctan2|"
     r"a?r?c?tanh|r?sqrt_?|pow_?|log\w*|norm|vector_norm|\w*softmax|hypot|raise)\b|/|\*\*|\*|\]\s*="
@@ -26,7 +26,7 @@ MODULES = re.compile(r"\b(autograd|jax|keras|numpy|scipy|tensorflow|tf_keras|tor
 
 @dataclass(eq=False)
 class Finding:
-    """What is wrong at a place of a file, and what to write there."""
+    """A fault at a place of a file, and its edit."""
 
     rule: str
     line: int
@@ -35,9 +35,9 @@ class Finding:
     end_column: int
     message: str
     found: Found
-    edit: tuple[int, str, str] | None = None  # first line, the lines as they are, as they become
+    edit: tuple[int, str, str] | None = None  # first line, old lines, new lines
     cure: str = ""
-    proof: str = ""  # what --confirm saw
+    proof: str = ""  # the result of --confirm
     names: tuple[str, ...] = ()
 
 
@@ -66,9 +66,9 @@ def lint(
     numpy: bool = False,
     tree: ast.Module | None = None,
 ) -> Report:
-    """Return what these rules find in a text; a SyntaxError if that is no Python."""
+    """Return the findings of the selected rules in a text; SyntaxError if it is not Python."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of what is read, which is not ours
+        warnings.simplefilter("ignore", SyntaxWarning)  # about the text
         tree = ast.parse(text) if tree is None else tree
     report = Report(text, tree)
     if not (MODULES.search(text) and WORDS.search(text)):
@@ -93,13 +93,13 @@ def lint(
 
 
 def is_of_arrays(file: File, text: str) -> bool:
-    """Whether a file may have what the rules look for."""
+    """Whether a file may contain what the rules look for."""
     known = file.names.frameworks & file.differentiated or re.search(r"\bxp\b", text)
     return bool(known)
 
 
 def comments_of(text: str) -> dict[int, str]:
-    """Return the comments that leave something out, by their lines."""
+    """Return the comments that ignore findings, by line."""
     if not IGNORE.search(text):
         return {}
     lines = (line.rstrip("\r\n") + "\n" for line in lines_of(text))
@@ -108,7 +108,7 @@ def comments_of(text: str) -> dict[int, str]:
 
 
 def is_ignored(one: Found, comments: Mapping[int, str]) -> bool:
-    """Whether a comment on the lines of the finding says so."""
+    """Whether a comment on its lines ignores a finding."""
     rows = range(one.node.lineno, (one.node.end_lineno or one.node.lineno) + 1)
     for row in {*rows, one.whole.lineno, one.whole.end_lineno or one.whole.lineno}:
         said = IGNORE.search(comments.get(row, ""))
@@ -118,7 +118,7 @@ def is_ignored(one: Found, comments: Mapping[int, str]) -> bool:
 
 
 def finding_of(one: Found, fix: Fix | None, edits: Edits, lines: list[str]) -> Finding:
-    """Return what is reported of what a rule found."""
+    """Return a finding from what a rule found."""
     node = one.node
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
     found = Finding(
@@ -138,5 +138,5 @@ def finding_of(one: Found, fix: Fix | None, edits: Edits, lines: list[str]) -> F
 
 
 def column_of(lines: list[str], line: int, offset: int) -> int:
-    """Return the number of a character, from 1, at an offset in bytes."""
+    """Return the column of a character, from 1, at an offset in bytes."""
     return len(lines[line - 1].encode()[:offset].decode(errors="replace")) + 1

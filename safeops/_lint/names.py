@@ -1,4 +1,4 @@
-"""The names of a file: which framework's function a call means, whatever it is imported as."""
+"""The names of a file: which framework's function a call means, whatever its import name."""
 
 import ast
 from collections.abc import Iterable, Iterator
@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from safeops.autodiff._explain.names import NAMED
 
-# The first word of a module's name, and whose functions it has.
+# The first word of a module's name, and the framework whose functions it has.
 FRAMEWORKS = {
-    "autograd": "jax",  # of HIPS, whose functions JAX took over
+    "autograd": "jax",  # HIPS autograd, whose functions JAX took over
     "jax": "jax",
     "keras": "keras",
     "numpy": "numpy",
@@ -19,9 +19,9 @@ FRAMEWORKS = {
     "torch": "torch",
 }
 DIFFERENTIATED = frozenset({"jax", "keras", "tensorflow", "torch", "xp"})
-# Names that people give to a namespace that is passed in.
+# Usual names of a namespace that is passed in.
 NAMESPACES = {"xp": "xp", "xnp": "xp"}
-# One word for an operation with several: those of `explain`, and what only lint asks for.
+# The one word for each operation: those of `explain`, and those that only lint needs.
 WORDS = {name: row.word for name, row in NAMED.items()} | {
     "add_n": "add",
     "bitwise_and": "logical_and",
@@ -51,7 +51,7 @@ WORDS = {name: row.word for name, row in NAMED.items()} | {
     "equal": "eq",
     "expit": "sigmoid",
 }
-# Methods of arrays that mean the function of that name.
+# Methods of arrays that mean the function of the same name.
 METHODS = frozenset(
     """
     abs absolute acos acosh add all amax amin any arccos arcsin arctanh asin astype atan2 atanh
@@ -69,7 +69,7 @@ BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "pow",
 
 
 class Called(NamedTuple):
-    """A call: the operation, whose it is, its arguments with an array that it is a method of."""
+    """A call: the operation, its framework, and its arguments, first the array of a method."""
 
     operation: str
     framework: str
@@ -78,7 +78,7 @@ class Called(NamedTuple):
 
 
 class Names:
-    """The modules and functions that a file has imported, by the names that it gave them."""
+    """The modules and functions that a file imports, by their names in the file."""
 
     def __init__(self, nodes: Iterable[ast.AST]) -> None:
         """Read the imports among the nodes of a file."""
@@ -86,13 +86,13 @@ class Names:
 
     @cached_property
     def frameworks(self) -> set[str]:
-        """Whose functions the file can call."""
+        """The frameworks whose functions the file can call."""
         found = {framework_of(name) for name in self.meant.values()}
         return found - {""}
 
     @cached_property
     def home(self) -> str:
-        """The framework of a method of an array: the only one that the file imports."""
+        """The framework of array methods: the only one that the file imports."""
         found = (self.frameworks & DIFFERENTIATED) or self.frameworks
         return min(found, default="xp") if len(found) < 2 or "torch" not in found else "torch"  # noqa: PLR2004  (two)
 
@@ -108,7 +108,7 @@ class Names:
         return ".".join([first, *reversed(words)]) if first else ""
 
     def called(self, call: ast.Call) -> Called | None:
-        """Return what a call of a known framework is."""
+        """Return the operation that a call of a known framework means."""
         options = {k.arg: k.value for k in call.keywords if k.arg}
         is_open = any(isinstance(x, ast.Starred) for x in call.args)
         if is_open or len(options) < len(call.keywords):
@@ -137,7 +137,7 @@ def word_of(name: str) -> str:
 
 
 def framework_of(full: str) -> str:
-    """Return whose function a full name means; "" if that of none."""
+    """Return the framework of a full name; "" if it belongs to none."""
     first = full.partition(".")[0]
     return "xp" if first == "xp" else FRAMEWORKS.get(first, "")
 

@@ -1,4 +1,4 @@
-"""Numbers at which a selection leaves out a branch whose derivative is not finite."""
+"""Points at which a selection drops a branch whose derivative is not finite."""
 
 import ast
 import math
@@ -11,17 +11,17 @@ from safeops._lint.bounds import bounds
 from safeops._lint.terms import REDUCTIONS, Term
 from safeops._lint.values import SINGULAR, Program, Value
 
-# Tried in this order: the first that shows the fault is the one that is reported.
+# In the order in which they are tried; the first that shows the fault is reported.
 POINTS = (0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 200.0, -200.0)
 FEW = 7  # points for each of three atoms
 VARIED = 3  # atoms that are varied at once
-MOST = 8  # atoms beyond which nothing is tried
-LARGEST = 150  # operations beyond which nothing is tried
+MOST = 8  # atoms; terms with more are not tried
+LARGEST = 150  # operations; terms with more are not tried
 BIG = 1e6
 
 
 class Hit(NamedTuple):
-    """A fault: the operation without a finite slope, and the numbers at which it is dropped."""
+    """A fault: the operation without a finite slope, and the point at which it is dropped."""
 
     culprit: Term
     numbers: dict[str, float]
@@ -32,7 +32,7 @@ def hit(cond: Term, taken: Term, other: Term) -> Hit | None:
     Return where ``where(cond, taken, other)`` drops a branch that has no finite slope.
 
     Only if the condition keeps that operation from the points at which it fails: if it fails among
-    the entries that are taken too, the condition is about something else.
+    the kept entries too, the condition is about something else.
     """
     asked = set(cond.atoms)
     if not asked or not any(is_suspect(x, asked) for x in (*taken.every, *other.every)):
@@ -53,7 +53,7 @@ def hit(cond: Term, taken: Term, other: Term) -> Hit | None:
             failed.add(genuine.key)
         elif bad is not None and is_suspect(bad, asked) and is_healthy(found[here.key]):
             hits.setdefault(bad.key, []).append(Hit(bad, numbers))
-    if asks_by_value(cond):  # of what comes out, not of what goes in
+    if asks_by_value(cond):  # it tests the result, not the operand
         failed -= {x.key for x in cond.every}
     kept = (one for key, some in hits.items() if key not in failed for one in some[:TRIED])
     return next((one for one in kept if is_meant(program, cond, one)), None)
@@ -61,10 +61,10 @@ def hit(cond: Term, taken: Term, other: Term) -> Hit | None:
 
 def is_meant(program: Program, cond: Term, found: Hit) -> bool:
     """
-    Whether a condition is there for the point at which an operation fails.
+    Whether a condition is there because of the point at which an operation fails.
 
-    It is if the branch is taken close by, or if the operation overflows. Else the condition divides
-    the numbers somewhere else, and that point may be outside of them: a shape of -1.
+    It is if the branch is taken close to that point, or if the operation overflows. Else the
+    condition divides the numbers elsewhere, and the point may be impossible, such as a shape of -1.
     """
     numbers = found.numbers
     if any(abs(numbers[name]) > HUGE for name in found.culprit.atoms):
@@ -80,20 +80,20 @@ def is_meant(program: Program, cond: Term, found: Hit) -> bool:
 
 
 def asks_by_value(cond: Term) -> bool:
-    """Whether a condition asks if a value is NaN or infinite."""
+    """Whether a condition tests if a value is NaN or infinite."""
     return any(
         x.operation in {"isnan", "isinf", "isfinite"} or math.isinf(x.value or 0)
         for x in cond.every
     )
 
 
-TRIED = 8  # faults of one operation that are looked at
+TRIED = 8  # faults of one operation to examine
 OVERFLOWING = frozenset({"cosh", "exp", "expm1", "sinh"})
 CLOSE = (1e-4, 1e-2, 0.1, 0.5)
 
 
 def is_suspect(term: Term, asked: set[str]) -> bool:
-    """Whether an operation may have no finite slope because of what the condition asks about."""
+    """Whether an operation may lack a finite slope due to an operand that the condition tests."""
     if term.operation not in SINGULAR:
         return False
     causes = causes_of(term)
@@ -101,25 +101,25 @@ def is_suspect(term: Term, asked: set[str]) -> bool:
 
 
 def causes_of(term: Term) -> tuple[Term, ...]:
-    """Return the operands at whose numbers an operation fails."""
+    """Return the operands at whose values an operation fails."""
     if term.operation == "div":
         return term.args[1:]
     if term.operation == "pow":
         return term.args[:1]
-    if term.operation in {"mul", "square"}:  # of a factor that is infinite, and has no slope itself
+    if term.operation in {"mul", "square"}:  # fails where a factor is infinite
         return tuple(x for x in term.args if x.is_plain and x.operation in SINGULAR)
     return term.args
 
 
 def is_sure(term: Term) -> bool:
-    """Whether a term is kept from its singular point by its name, or by a number added to it."""
+    """Whether a term cannot reach its singular point: by its name, or by a number added to it."""
     if term.operation == "sub" and all(ENDS.search(name) for name in term.atoms):
         return True  # high - low
     return is_padded(term) or any(is_safe(name) for name in term.atoms)
 
 
 def is_safe(name: str) -> bool:
-    """Whether a name says that something is safe: ``safe_x``."""
+    """Whether a name claims to be safe: ``safe_x``."""
     return bool(SAFE.search(re.split("[@ ]", name, maxsplit=1)[0]))
 
 
@@ -128,7 +128,7 @@ ENDS = re.compile(r"(^|[^a-z])(high|low|upper|lower|max|min)([^a-z]|$)")
 
 
 def is_padded(term: Term) -> bool:
-    """Whether a small number is added: ``x + eps``."""
+    """Whether a term adds a small number: ``x + eps``."""
     return term.operation == "add" and any(0 < (x.value or 0) <= SMALL for x in term.args)
 
 
@@ -136,12 +136,12 @@ SMALL = 1e-2
 
 
 def is_healthy(found: Value) -> bool:
-    """Whether a branch has a finite number, as far as is known."""
+    """Whether the value of a branch is finite, as far as is known."""
     return found.number is None or math.isfinite(found.number)
 
 
 def first_bad(term: Term) -> Hit | None:
-    """Return where a term has no finite slope, but for an overflow."""
+    """Return a point at which a term has no finite slope, except by overflow; None if none."""
     program = Program(term)
     for numbers in trials(term):
         bad = program.run(numbers)[term.key].bad
@@ -156,7 +156,7 @@ HUGE = 100.0
 
 
 def trials(*terms: Term) -> Iterator[dict[str, float]]:
-    """Yield numbers for the atoms: those of the first term vary, and a few more."""
+    """Yield points for the atoms: those of the first term vary, and a few more."""
     atoms = {name: atom for term in terms for name, atom in term.atoms.items()}
     if len(atoms) > MOST:
         return
@@ -174,7 +174,7 @@ def trials(*terms: Term) -> Iterator[dict[str, float]]:
 
 
 def is_possible(atom: Term, number: float) -> bool:
-    """Whether an atom can have this number."""
+    """Whether an atom can have this value."""
     if atom.operation not in REDUCTIONS:
         return True
     found = bounds(atom)

@@ -1,4 +1,4 @@
-"""Findings that are proved: their expressions executed at the singular point, elsewhere."""
+"""Proofs: the expressions of findings are executed at their singular points, in another process."""
 
 import ast
 import copy
@@ -22,11 +22,11 @@ from safeops._lint.terms import Term
 if TYPE_CHECKING:
     from safeops._lint.linting import Finding
 
-LIMIT = 60.0  # seconds for one finding, the import of a framework among them
+LIMIT = 60.0  # seconds for one finding, with the import of its framework
 MODULES = {"jax": "jax", "tensorflow": "tensorflow", "torch": "torch", "xp": "jax"}
 HOUSE = str(Path(__file__).parents[2])
 CODE = f"import sys; sys.path.insert(0, {HOUSE!r}); from safeops._lint.prover import main; main()"
-ANYWHERE = 0.6  # a number at which nothing happens
+ANYWHERE = 0.6  # a number that is singular for nothing
 NOT_PURE = "not executed: it is no pure function of arrays that lint can write down"
 
 
@@ -35,7 +35,7 @@ class NotPureError(Exception):
 
 
 def prove(rows: Sequence[Row], limit: float = LIMIT) -> None:
-    """Say of each finding what its expression gave, as `proof`."""
+    """Set `proof` of each finding to what its expression gave."""
     jobs: dict[str, list[tuple[Finding, dict[str, Any]]]] = {}
     for row in rows:
         found = row.finding
@@ -91,7 +91,7 @@ class Prover:
         self.process = None
 
     def ask(self, job: dict[str, Any]) -> str:
-        """Return what an expression gave, in words."""
+        """Return the outcome of an expression, in words."""
         if self.process is None:
             self.process = self.start()
         with suppress(BrokenPipeError):
@@ -106,18 +106,18 @@ class Prover:
 
 
 def read_lines(process: "subprocess.Popen[str]", answers: "Queue[str]") -> None:
-    """Put each line that a process prints into a queue, and an empty one at its end."""
+    """Put each line that a process prints into a queue, and an empty line at the end."""
     with suppress(ValueError):  # the pipe is closed
         for line in process.stdout or ():
             answers.put(line.rstrip("\n"))
     answers.put("")
 
 
-# What is executed.
+# What is executed
 
 
 def job_of(file: File | None, found: Found) -> dict[str, Any]:
-    """Return an expression, the modules that it names, its arrays and its constants."""
+    """Return the source of an expression, and its modules, arrays and constants by name."""
     if file is None or found.rule == "SO009":
         raise NotPureError
     writer = Writer(file, found.numbers)
@@ -136,7 +136,7 @@ def job_of(file: File | None, found: Found) -> dict[str, Any]:
 
 @dataclass
 class Writer:
-    """Writes an expression as a function of arrays: the assignments before it put in."""
+    """Writes an expression as a function of arrays, with earlier assignments substituted."""
 
     file: File
     numbers: dict[str, float]
@@ -147,7 +147,7 @@ class Writer:
     _names: dict[str, str] = field(default_factory=dict)
 
     def written(self, node: ast.expr) -> ast.expr:
-        """Return an expression whose names are arrays, modules or nothing."""
+        """Return the source of an expression in which all names are arrays or modules."""
         if isinstance(node, ast.Constant):
             return node
         if isinstance(node, ast.Name | ast.Attribute) and self.file.names.full(node):
@@ -162,7 +162,7 @@ class Writer:
         return self.rebuilt(node)
 
     def module(self, node: ast.expr) -> ast.expr:
-        """Return the name of a module or of something in it."""
+        """Return the name of a module or of an attribute of it."""
         root = node
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -170,7 +170,7 @@ class Writer:
         return node
 
     def array(self, term: Term) -> ast.expr:
-        """Return the name of an array, for what is not known."""
+        """Return the name of an array that stands for an unknown expression."""
         if isinstance(term.node, ast.Starred | ast.Lambda | ast.Tuple | ast.List | ast.Dict):
             raise NotPureError
         name = self._names.setdefault(term.key, f"a{len(self._names)}")
@@ -181,7 +181,7 @@ class Writer:
         return ast.Name(name, ast.Load())
 
     def number(self, term: Term) -> float:
-        """Return the number of an atom: its own, or that of a sum or a length of it."""
+        """Return the number of an atom: its own, or that of a sum or length of it."""
         if term.key in self.numbers:
             return self.numbers[term.key]
         if is_mask(term):
@@ -190,7 +190,7 @@ class Writer:
         return around[0] if around else ANYWHERE
 
     def rebuilt(self, node: ast.expr) -> ast.expr:
-        """Return an operation on what is written of its parts."""
+        """Return the source of an operation on the sources of its parts."""
         new = copy.copy(node)
         if isinstance(new, ast.Call):
             if isinstance(new.func, ast.Attribute) and not self.file.names.full(new.func):
@@ -217,7 +217,7 @@ class Writer:
         return new
 
     def option(self, node: ast.expr) -> ast.expr:
-        """Return an argument: an array, or a constant such as an axis."""
+        """Return the source of an argument: an array, or a constant such as an axis."""
         if isinstance(node, ast.Tuple | ast.List):
             if all(isinstance(x, ast.Constant | ast.UnaryOp) for x in node.elts):
                 return node
@@ -225,12 +225,12 @@ class Writer:
         return self.written(node)
 
     def index(self, node: ast.expr) -> ast.expr:
-        """Return an index: constants as they are, a mask as what it is made of."""
+        """Return the source of an index: constants stay, a mask is written like an expression."""
         names = [x for x in ast.walk(node) if isinstance(x, ast.Name)]
         return node if not names else self.written(node)
 
     def check(self, body: ast.expr) -> None:
-        """Raise an error where an expression calls what is not known."""
+        """Raise an error if an expression calls anything unknown."""
         for node in ast.walk(body):
             if isinstance(node, ast.Call) and self.file.names.called(node) is None:
                 raise NotPureError

@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def answer(job: dict[str, Any], module: str) -> str:
-    """Return what the gradient of an expression is, in words."""
+    """Return the outcome of an expression's gradient, in words."""
     said = "not executed: it does not run on arrays of any shape that was tried"
     for shape, is_bool, keep in trials(job):
         try:
@@ -42,7 +42,7 @@ def answer(job: dict[str, Any], module: str) -> str:
 
 
 def trials(job: dict[str, Any]) -> Iterator[tuple[tuple[int, ...], bool, bool]]:
-    """Yield shapes, and what the masks are: numbers or truth, 0 or 1."""
+    """Yield shapes of the arrays, and how masks are given: as numbers or booleans, 0 or 1."""
     masks = BOTH if job["masks"] else (False,)
     yield from product(SHAPES, masks, masks)
 
@@ -79,7 +79,7 @@ def seen(
 
 
 def meant(full: str) -> Any:
-    """Return a module, or something in one, by its full name."""
+    """Return a module, or an attribute of it, by its full name."""
     try:
         return import_module(full)
     except ImportError:
@@ -88,7 +88,7 @@ def meant(full: str) -> Any:
 
 
 def maker(module: str) -> Callable[[Any], Any]:
-    """Return what makes an array of a framework from one of NumPy."""
+    """Return the function that makes an array of a framework from a NumPy array."""
     if module == "torch":
         return import_module("torch").as_tensor
     if module == "tensorflow":

@@ -1,4 +1,4 @@
-"""The ten rules: each gives the places of a file at which its pattern stands."""
+"""The ten rules: each yields the places of a file that have its pattern."""
 
 import ast
 import math
@@ -39,18 +39,18 @@ TITLES = {
 
 @dataclass(eq=False)
 class Found:
-    """A place where a rule holds: what is at fault, why, and what takes its place."""
+    """A place where a rule holds: the fault, its reason, and its cure."""
 
     rule: str
-    node: ast.expr  # what the caret points at
+    node: ast.expr  # where the caret stands
     why: str
-    whole: ast.expr  # the expression that shows the fault when it is run
+    whole: ast.expr  # the expression that has the fault
     framework: str
-    culprit: Term | None = None  # the operation that a safe one can replace
-    numbers: dict[str, float] = field(default_factory=dict)  # of the atoms, where it fails
-    cure: str = ""  # in words, where there is no edit
-    selection: ast.Call | None = None  # the `where` that a safe one can replace
-    filled: Term | None = None  # what a selection puts in
+    culprit: Term | None = None  # the operation that a safe operation can replace
+    numbers: dict[str, float] = field(default_factory=dict)  # the point at which it fails, by atom
+    cure: str = ""  # in words, if there is no edit
+    selection: ast.Call | None = None  # the `where` that `safe_where` can replace
+    filled: Term | None = None  # the value that a selection fills in
 
 
 class File:
@@ -63,35 +63,35 @@ class File:
 
     @cached_property
     def scopes(self) -> Scopes:
-        """The assignments, which are read if the file has anything to look for."""
+        """The assignments of the file, read on first use."""
         return Scopes(self.tree)
 
     @cached_property
     def reader(self) -> Reader:
-        """What reads expressions."""
+        """The reader of expressions."""
         return Reader(self.names, self.scopes, self.differentiated)
 
     @cached_property
     def guards(self) -> Guards:
-        """What the program asks."""
+        """The context of expressions."""
         return Guards(self.names, self.scopes, self.reader.called, self.differentiated)
 
     @cached_property
     def expressions(self) -> list[ast.expr]:
-        """All expressions that a rule may ask about, outer ones first."""
+        """All expressions that a rule may concern, outer ones first."""
         kinds = ast.Call | ast.BinOp | ast.Subscript
         every = (node for node in self.scopes.order if isinstance(node, kinds))
         return [x for x in every if not isinstance(getattr(x, "ctx", None), ast.Store)]
 
     def terms(self, *operations: str) -> Iterator[Term]:
-        """Yield the terms of these operations, wherever they stand."""
+        """Yield the terms of these operations, anywhere in the file."""
         for term in self.every_term:
             if term.operation in operations:
                 yield term
 
     @cached_property
     def every_term(self) -> list[Term]:
-        """The terms of all expressions that stand where something is differentiated."""
+        """The terms of all expressions that are differentiated."""
         return [term for node in self.expressions for term in self._term(node)]
 
     def _term(self, node: ast.expr) -> Iterator[Term]:
@@ -100,7 +100,7 @@ class File:
             yield term
 
     def framework(self, *terms: Term) -> str:
-        """Return whose operations terms are made of; "" if nothing is differentiated there."""
+        """Return the framework of the operations in terms; "" if these are not differentiated."""
         named = [part.framework for term in terms for part in term.every if part.framework]
         found = [x for x in named if x in self.differentiated]
         if found:
@@ -109,7 +109,7 @@ class File:
         return home if home in self.differentiated and not named and self.names.frameworks else ""
 
     def is_live(self, node: ast.AST, *terms: Term) -> bool:
-        """Whether a gradient goes through an expression, and no `if` asks about its operands."""
+        """Whether an expression is differentiated, and no `if` tests its operands."""
         nodes = [node, *(term.node for term in terms)]
         if any(term.is_plain for term in terms) or not all(map(self.guards.has_gradient, nodes)):
             return False
@@ -117,17 +117,17 @@ class File:
         return not any(self.guards.is_asked(one, words) for one in nodes)
 
     def text(self, node: ast.AST) -> str:
-        """Return the source of an expression, on one line and not too long."""
+        """Return the source of an expression, on one line and shortened."""
         text = " ".join(ast.unparse(node).split())
         return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-LONGEST = 48  # of an expression in a sentence
+LONGEST = 48  # characters of an expression in a message
 Rule = Callable[[File], Iterator[Found]]
 
 
 def at(file: File, culprit: Term, numbers: dict[str, float]) -> str:
-    """Return in words where an operation fails: ``x = 0``."""
+    """Return the point at which an operation fails, in words: ``x = 0``."""
     shown = []
     for name, atom in culprit.atoms.items():
         if name in numbers and not atom.is_plain:
@@ -136,11 +136,11 @@ def at(file: File, culprit: Term, numbers: dict[str, float]) -> str:
     return " and ".join(shown[:2])
 
 
-# SO001 and SO004: a selection drops what has no finite slope.
+# SO001 and SO004: a selection drops entries that have no finite slope.
 
 
 def selections(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
-    """Yield each selection as (itself, condition, what it takes, what it takes otherwise)."""
+    """Yield each selection as (itself, condition, case if true, case if false)."""
     for term in file.terms("where", "index"):
         if term.operation == "where":
             yield (term, *term.args)  # type: ignore[misc]  # three of them
@@ -182,10 +182,10 @@ def dropped(file: File) -> Iterator[Found]:
 def drop(
     file: File, framework: str, selection: tuple[Term, Term, Term], found: Hit
 ) -> Iterator[Found]:
-    """Yield one selection that drops what has no finite slope."""
+    """Yield a finding if a selection drops entries that have no finite slope."""
     whole, cond, put = selection
     culprit, numbers = found
-    if NAN.search(ast.unparse(whole.node)):  # it marks what has no value
+    if NAN.search(ast.unparse(whole.node)):  # it marks missing values
         return
     text = file.text(culprit.node)
     why = (
@@ -242,7 +242,7 @@ def multiplied(file: File) -> Iterator[Found]:
 
 
 def log_of(term: Term) -> Hit | None:
-    """Return where a logarithm is infinite, if it is that of an array and nothing else."""
+    """Return where a logarithm is infinite, if the term is a logarithm of one array."""
     inner = term
     while inner.operation in {"neg", "mul"}:
         inner = next((x for x in inner.args if x.operation.startswith("log")), inner.args[-1])
@@ -279,7 +279,7 @@ def padded_length(term: Term) -> Term | None:
 
 
 def is_deviation(term: Term) -> bool:
-    """Whether a term is a deviation that has no slope where all entries are equal."""
+    """Whether a term is a deviation, which has no slope where all entries are equal."""
     return term.operation == "std" and term.framework in {"jax", "tensorflow", "keras", "xp"}
 
 
@@ -303,7 +303,7 @@ def rooted(file: File) -> Iterator[Found]:
 
 
 def is_of_constants(term: Term) -> bool:
-    """Whether the names say that squares are those of constants: ``sigma**2 + noise_level**2``."""
+    """Whether the names are those of constants that are squared: ``sigma**2 + noise_level**2``."""
     return any(
         is_safe(name) or CONSTANTS.search(name.split("@")[0].split()[0]) for name in term.atoms
     )
@@ -313,7 +313,7 @@ CONSTANTS = re.compile(r"(^|_|\.)(sigma|noise|scale|std|var|radius|h|w)s?(_\w+)?
 
 
 def is_of_schedule(term: Term) -> bool:
-    """Whether all names say that they are numbers of a schedule: ``sigma_next**2 - sigma**2``."""
+    """Whether all names are those of a schedule: ``sigma_next**2 - sigma**2``."""
     return all(SCHEDULE.search(name.split("@")[0].split()[0]) for name in term.atoms)
 
 
@@ -321,11 +321,11 @@ SCHEDULE = re.compile(r"(^|_|\.)(alpha|beta|sigma)s?(_|$)", re.IGNORECASE)
 
 
 def is_pairwise(term: Term) -> bool:
-    """Whether a term has the differences of the rows of an array: ``x[:, None] - x``."""
+    """Whether a term contains differences between the rows of an array: ``x[:, None] - x``."""
     return any(x.operation == "sub" and x.args[0].key == x.args[1].key for x in term.every)
 
 
-# SO003, SO010: a clip at the very end of a domain.
+# SO003, SO010: a clip exactly at the end of a domain.
 
 
 def clipped(file: File) -> Iterator[Found]:
@@ -349,7 +349,7 @@ def clipped(file: File) -> Iterator[Found]:
 def clip_found(
     file: File, term: Term, framework: str, end: float | None, *, is_angle: bool
 ) -> Found:
-    """Return what is wrong with a clip, or with an angle that has none."""
+    """Return the finding about a clip, or about an angle without a clip."""
     text = file.text(term.node)
     if end is None:
         why = f"rounding takes the argument of `{text}` beyond 1, where there is NaN"
@@ -362,7 +362,7 @@ def clip_found(
 
 
 def clip_at(term: Term, low: float, high: float) -> float | None:
-    """Return the end of a domain at which a term is clipped."""
+    """Return the end of a domain at which a term is clipped; None if it is not."""
     word, args = term.operation, term.args
     if word == "clip":
         least, most = number(args[1]), number(args[2])
@@ -379,12 +379,12 @@ def clip_at(term: Term, low: float, high: float) -> float | None:
 
 
 def tolerance(end: float) -> float:
-    """Return how close to an end float32 does not tell a number from it."""
+    """Return the distance to an end below which float32 rounds to the end."""
     return CLOSE if end else 0.0
 
 
 def unclipped(term: Term) -> Term:
-    """Return what is inside clips."""
+    """Return the term inside clips."""
     while term.operation in {"clip", "maximum", "minimum"}:
         term = max(term.args, key=lambda x: len(x.every))
     return term
@@ -394,7 +394,7 @@ DOTS = frozenset({"dot", "matmul", "inner", "vdot", "cosine_similarity", "einsum
 
 
 def is_dot(term: Term) -> bool:
-    """Whether a term is a dot product, perhaps over the lengths."""
+    """Whether a term is a dot product, perhaps divided by lengths."""
     word, args = term.operation, term.args
     if word == "div":
         return is_dot(args[0])
@@ -403,7 +403,7 @@ def is_dot(term: Term) -> bool:
     return word in DOTS
 
 
-# SO006, SO007: nothing is kept.
+# SO006, SO007: a mask that keeps nothing.
 
 
 def averaged(file: File) -> Iterator[Found]:
@@ -412,7 +412,7 @@ def averaged(file: File) -> Iterator[Found]:
         total = term.args[1]
         if total.operation not in {"sum", "mean"} or not is_mask(total.args[0]):
             continue
-        if term.args[0].key == total.args[0].key:  # weights that are scaled to a sum of 1
+        if term.args[0].key == total.args[0].key:  # it normalises weights
             continue
         if is_never_empty(file, total.args[0]) or is_of_nan(file, term.node):
             continue
@@ -428,7 +428,7 @@ def averaged(file: File) -> Iterator[Found]:
 
 
 def is_of_nan(file: File, node: ast.AST) -> bool:
-    """Whether a function such as `nanmean` has NaN for an empty slice, as NumPy's has."""
+    """Whether a function such as `nanmean` is NaN for an empty slice, as in NumPy."""
     functions = (x for x in file.scopes.around(node) if isinstance(x, ast.FunctionDef))
     return any(x.name.startswith("nan") for x in functions)
 
@@ -462,13 +462,13 @@ def mask_of_infinity(term: Term) -> Term | None:
 
 
 def is_never_empty(file: File, mask: Term) -> bool:
-    """Whether a mask keeps something in each row: a triangle, the largest ones, lengths."""
+    """Whether a mask keeps an entry in each row: a triangle, the largest entries, lengths."""
     words = {word.lower() for word in file.guards.words_of(mask) | set(mask_words(file, mask))}
     return any(known in word for word in words for known in NEVER_EMPTY)
 
 
 def mask_words(file: File, mask: Term) -> Iterator[str]:
-    """Yield the names of all functions of which a mask is made."""
+    """Yield the names of all functions from which a mask is made."""
     nodes = [node for part in mask.every for node in ast.walk(part.node)]
     for name in [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]:
         nodes += [part for value in values_of(file, name) for part in ast.walk(value)]
@@ -476,7 +476,7 @@ def mask_words(file: File, mask: Term) -> Iterator[str]:
 
 
 def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.AST]:
-    """Yield what a name, or an attribute such as ``self.mask``, may have been assigned before."""
+    """Yield the expressions that a name, or an attribute such as ``self.mask``, may stand for."""
     if isinstance(name, ast.Name):
         given = file.scopes.definition_of(name)
         value = given.value or getattr(given.statement, "value", None) if given else None
@@ -497,7 +497,7 @@ NEVER_EMPTY = (
 
 
 def minimum_masks(term: Term) -> list[Term]:
-    """Return the masks of the least number that are summed up."""
+    """Return the masks filled with the least number that a term adds up."""
     if term.operation == "add":
         return [mask for x in term.args for mask in minimum_masks(x)]
     least = any(number(x) <= LEAST for x in term.every)
@@ -508,7 +508,7 @@ LEAST = -1e38
 
 
 def is_mended(file: File, node: ast.expr) -> bool:
-    """Whether what a softmax gives goes through a selection next."""
+    """Whether the result of a softmax goes directly through a selection."""
     parent = file.scopes.parents[node]
     while isinstance(parent, ast.Attribute | ast.Call):
         if last_word(parent) in MENDS:
@@ -526,7 +526,7 @@ MENDS = frozenset({"nan_to_num", "masked_fill", "where", "nan_to_num_", "masked_
 
 
 def last_word(node: ast.AST) -> str:
-    """Return the last word of the name of a function, or of what is called."""
+    """Return the last word of a function's name, or of the called function."""
     f = node.func if isinstance(node, ast.Call) else node
     return str(getattr(f, "attr", "") or getattr(f, "id", ""))
 
@@ -550,13 +550,13 @@ def passed(file: File) -> Iterator[Found]:
 
 
 def is_refused(file: File, test: ast.AST) -> bool:
-    """Whether a comparison is denied: ``not (error < tol).all()`` refuses NaN too."""
+    """Whether a comparison is negated: ``not (error < tol).all()`` is true for NaN too."""
     around = (x for x in file.scopes.around(test) if isinstance(x, ast.UnaryOp))
     return any(isinstance(x.op, ast.Not | ast.Invert) for x in around)
 
 
 def is_small_guard(file: File, test: ast.Compare) -> bool:
-    """Whether a comparison asks if a number of an array is small."""
+    """Whether a comparison tests if an entry of an array is small."""
     if len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE):
         return False
     left, right = file.reader.term(test.left), file.reader.term(test.comparators[0])
@@ -583,7 +583,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def check(file: File) -> list[Found]:
-    """Return what the rules find, each place once, in the order of the text."""
+    """Return the findings of the rules, one for each place, in the order of the text."""
     found: dict[tuple[int, int], Found] = {}
     for rule in RULES:
         for one in rule(file):

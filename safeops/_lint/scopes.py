@@ -1,4 +1,4 @@
-"""Which value a name has where it is read: the assignment before, if there is one and no other."""
+"""Which value a name has where it is read: that of an earlier assignment, if it can only be one."""
 
 import ast
 import re
@@ -11,22 +11,22 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 Scope = Function | Comprehension | ast.Module
 BLOCKS = ("body", "orelse", "finalbody", "handlers")
-# A branch of it may not run: what it assigns is not known after it.
+# Statements with a block that may not run: its assignments are uncertain afterwards.
 MAYBE = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.ExceptHandler)
-SHAPE = re.compile(r"(size|shape)s?(\(\))?(\[.*\])?$")  # what is unpacked is numbers of entries
-PLAIN = frozenset({"int", "bool", "float", "str"})  # of Python: no gradient goes there
+SHAPE = re.compile(r"(size|shape)s?(\(\))?(\[.*\])?$")  # unpacked shapes are plain numbers
+PLAIN = frozenset({"int", "bool", "float", "str"})  # Python numbers: they have no gradient
 
 NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
 
 
 @dataclass(eq=False)
 class Definition:
-    """A place where a name gets a value; no value if it is not that of one expression."""
+    """A place where a name gets a value; `value` is None unless it is that of one expression."""
 
     name: str
     statement: ast.AST
     value: ast.expr | None = None
-    is_plain: bool = False  # a number of Python, by its annotation
+    is_plain: bool = False  # a Python number, by its annotation
     is_number: bool = False  # a float, by its annotation
     perhaps: tuple[ast.expr, ...] = ()  # the values that it may have
 
@@ -52,29 +52,29 @@ class Scopes:
             stack += children
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
-        """Yield what a node is a part of, inner ones first."""
+        """Yield the parents of a node, inner ones first."""
         while node is not self.tree:
             node = self.parents[node]
             yield node
 
     def statement_of(self, node: ast.AST) -> ast.AST:
-        """Return the statement that an expression is a part of."""
+        """Return the statement that contains an expression."""
         while not isinstance(node, ast.stmt) and node is not self.tree:
             node = self.parents[node]
         return node
 
     def is_without_gradient(self, node: ast.AST) -> bool:
-        """Whether a statement stands in a block that takes down nothing to differentiate."""
+        """Whether a statement is in a block without gradients, such as ``no_grad``."""
         blocks = (x for x in self.around(node) if isinstance(x, ast.With))
         return any(mentions(x.context_expr, NO_GRADIENT) for one in blocks for x in one.items)
 
     def scope_of(self, node: ast.AST) -> ast.AST:
-        """Return the function, or the like, that a node stands in."""
+        """Return the function, class or module that contains a node."""
         return next((x for x in self.around(node) if isinstance(x, Scope)), self.tree)
 
     @cached_property
     def definitions(self) -> dict[ast.AST, dict[str, list[Definition]]]:
-        """By scope and name, in the order of the text."""
+        """The definitions by scope and name, in the order of the text."""
         found: dict[ast.AST, dict[str, list[Definition]]] = defaultdict(lambda: defaultdict(list))
         for node in list(self.order):
             for one in definitions_in(node):
@@ -84,13 +84,13 @@ class Scopes:
         return found
 
     def _place(self, one: Definition) -> None:
-        """Let ``x + y`` of ``x += y``, which the text does not have, be a part of its statement."""
+        """Make ``x + y`` of ``x += y``, which is not in the text, a part of its statement."""
         if isinstance(one.value, ast.BinOp) and one.value not in self.parents:
             self.parents[one.value] = one.statement
             self.parents[one.value.left] = one.value
 
     def definition_of(self, name: ast.Name) -> Definition | None:
-        """Return what gave a name its value; None if that is not known."""
+        """Return the definition of a name where it is read; None if unknown."""
         statement = self.statement_of(name)
         scope: ast.AST = name
         is_outer = False
@@ -103,7 +103,7 @@ class Scopes:
         return None
 
     def _of_outer(self, every: list[Definition]) -> Definition | None:
-        """Return the definition of a name that another function has assigned."""
+        """Return the definition of a name that an enclosing function assigns."""
         return every[0] if len(every) == 1 else Definition(every[0].name, every[0].statement)
 
     def _reaching(self, every: list[Definition], use: ast.AST) -> Definition:
@@ -119,13 +119,13 @@ class Scopes:
         return Definition(last.name, last.statement, perhaps=perhaps)
 
     def _comes_round(self, every: list[Definition], last: Definition, use: ast.AST) -> bool:
-        """Whether a loop around the use assigns the name later on."""
+        """Whether a loop around the use assigns the name after the use."""
         loops = [x for x in self.around(use) if isinstance(x, ast.For | ast.AsyncFor | ast.While)]
         inner = [x for x in loops if x not in list(self.around(last.statement))]
         return any(loop in self.around(one.statement) for loop in inner for one in every)
 
     def _is_sure(self, statement: ast.AST, use: ast.AST) -> bool:
-        """Whether a statement has run wherever a later one runs."""
+        """Whether a statement has certainly run before a later one runs."""
         if isinstance(statement, Scope):
             return True
         outside = {id(x) for x in self.around(use)}
@@ -146,7 +146,7 @@ class Scopes:
         return self._branch(outer, node)
 
     def _branch(self, outer: ast.AST, child: ast.AST) -> str:
-        """Return which block of a statement another one stands in."""
+        """Return which block of a statement contains another one."""
         for block in BLOCKS:
             if child in getattr(outer, block, ()):
                 return block
@@ -159,7 +159,7 @@ class Scopes:
 
 
 def parts_of(node: ast.AST) -> list[ast.AST]:
-    """Return the children of a node, as `ast.iter_child_nodes` does in twice the time."""
+    """Return the children of a node; `ast.iter_child_nodes` takes twice the time."""
     found: list[ast.AST] = []
     for name in node._fields:
         part = getattr(node, name, None)
@@ -171,13 +171,13 @@ def parts_of(node: ast.AST) -> list[ast.AST]:
 
 
 def mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
-    """Whether one of some names stands in an expression."""
+    """Whether any of the given names is in an expression."""
     names = (x for x in ast.walk(node) if isinstance(x, ast.Name | ast.Attribute))
     return any((x.id if isinstance(x, ast.Name) else x.attr) in words for x in names)
 
 
 def definitions_in(node: ast.AST) -> Iterator[Definition]:
-    """Yield the names to which a node gives a value."""
+    """Yield the definitions of names in a node."""
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _targets(target, node, node.value)
@@ -212,11 +212,11 @@ def _targets(target: ast.expr, statement: ast.AST, value: ast.expr | None) -> It
     elif isinstance(target, ast.Starred):
         yield from _targets(target.value, statement, None)
     elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
-        yield Definition(target.value.id, statement)  # written into
+        yield Definition(target.value.id, statement)  # a write into an array
 
 
 def _sum_of(node: ast.AugAssign) -> ast.expr | None:
-    """Return ``x + y`` for ``x += y``, at its place."""
+    """Return ``x + y`` for ``x += y``, with the same location."""
     if not isinstance(node.target, ast.Name):
         return None
     left = ast.copy_location(ast.Name(node.target.id, ast.Load()), node.target)
@@ -244,6 +244,6 @@ def _parameters(node: Function) -> Iterator[Definition]:
 
 
 def _is_integer(hint: ast.expr) -> bool:
-    """Whether an annotation names integers, perhaps beside arrays, and no floats."""
+    """Whether an annotation names integers, perhaps with arrays, and no floats."""
     words = {x.id for x in ast.walk(hint) if isinstance(x, ast.Name)}
     return "int" in words and words.isdisjoint({"float", "Callable"})

@@ -1,4 +1,4 @@
-"""What is looked for: the command line, and ``[tool.safeops.lint]`` of pyproject.toml."""
+"""The settings: from the command line, and from ``[tool.safeops.lint]`` of pyproject.toml."""
 
 import tomllib
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ class SettingsError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """Which rules are on, which files are left out, whether NumPy and metrics count."""
+    """Which rules are on, which files are excluded, whether NumPy and metrics count."""
 
     select: frozenset[str] = frozenset(TITLES)
     exclude: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Settings:
     everywhere: bool = False
 
     def select_in(self, file: Path) -> frozenset[str]:
-        """Return the rules for a file: none where nothing is differentiated."""
+        """Return the rules for a file: none for a module without gradients."""
         return frozenset() if is_apart(file) and not self.everywhere else self.select
 
 
@@ -38,7 +38,7 @@ def settings_of(
     numpy: bool = False,
     everywhere: bool = False,
 ) -> Settings:
-    """Return the settings: options of the command line come before those of the file."""
+    """Return the settings; options of the command line override pyproject.toml."""
     table = table_of(start)
     chosen = rules_of(table.get("select", ["SO"]) if select is None else select)
     left_out = rules_of(table.get("ignore", []) if ignore is None else ignore)
@@ -51,7 +51,7 @@ def settings_of(
 
 
 def rules_of(words: Iterable[str]) -> frozenset[str]:
-    """Return the rules that begin with these words: SO, SO00, SO001."""
+    """Return the rules that begin with these prefixes: SO, SO00, SO001."""
     found: set[str] = set()
     for word in words:
         these = {rule for rule in TITLES if word and rule.startswith(word.upper())}
@@ -80,12 +80,12 @@ def table_of(start: Path) -> dict[str, Any]:
 
 
 def listed(given: Any) -> list[Any]:
-    """Return a list as it is; nothing for what is none."""
+    """Return a list as it is; an empty list for anything else."""
     return given if isinstance(given, list) else []
 
 
 def checked(table: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return a table whose keys and values are those that there are."""
+    """Return a table after a check of its keys and values."""
     for key, given in table.items():
         kind = KEYS.get(key)
         if kind is None:

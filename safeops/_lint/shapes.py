@@ -1,4 +1,4 @@
-"""The patterns that several rules ask for: a length, a mask, an end of a domain."""
+"""Patterns that several rules need: a length, a mask, an end of a domain."""
 
 import math
 import re
@@ -6,7 +6,7 @@ import re
 from safeops._lint.bounds import bounds
 from safeops._lint.terms import TRUTH, Term
 
-# Their norm of a zero vector has no finite slope; that of PyTorch is 0 there.
+# Frameworks whose norm has no finite slope at a zero vector; PyTorch's has slope 0.
 STEEP = frozenset({"jax", "tensorflow", "keras", "xp"})
 MASK = re.compile(r"(^|_)(mask|masks|valid)$", re.IGNORECASE)
 ENDS = {  # the ends of a domain at which the slope is infinite
@@ -26,7 +26,7 @@ CLOSE = 3e-8  # float32 rounds 1 - CLOSE to 1
 
 
 def number(term: Term) -> float:
-    """Return the number of a constant; NaN of what is none."""
+    """Return the number of a constant; NaN for any other term."""
     return math.nan if term.value is None else term.value
 
 
@@ -53,7 +53,7 @@ def is_squares(term: Term) -> bool:
 
 
 def length_of(term: Term) -> Term | None:
-    """Return the term inside a length that has no finite slope at 0; None if it is no such."""
+    """Return the term inside a length without a finite slope at 0; None for any other term."""
     if is_root(term) and is_squares(term.args[0]) and not bounds(term.args[0]).is_positive:
         return term.args[0]
     if term.operation == "norm" and term.framework in STEEP and is_euclidean(term):
@@ -72,7 +72,7 @@ def is_euclidean(term: Term) -> bool:
 
 
 def is_mask(term: Term) -> bool:
-    """Whether a term is True and False, or 1 and 0 by its name."""
+    """Whether a term is a boolean, or 0 and 1 by its name."""
     if term.operation in TRUTH:
         return True
     if term.operation == "sub":  # 1 - mask

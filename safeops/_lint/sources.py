@@ -1,4 +1,4 @@
-"""The files that are read: Python and notebooks, with the lines that Python counts."""
+"""The source files: Python and notebooks, with lines as Python counts them."""
 
 import ast
 import io
@@ -15,12 +15,12 @@ from typing import Any
 SUFFIXES = (".py", ".pyi", ".ipynb")
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
 CELL = "# safeops: cell "  # between two cells of a notebook
-MAGIC = "pass  # safeops: magic "  # in front of what is IPython's, and no Python
-UNREAD = "# safeops: unread "  # in front of the lines of a cell that is no Python
-OF_PYTHON = re.compile(r"%%(capture|prun|time|timeit)\b")  # their cells are Python
+MAGIC = "pass  # safeops: magic "  # before a line of IPython
+UNREAD = "# safeops: unread "  # before each line of a cell that is not Python
+OF_PYTHON = re.compile(r"%%(capture|prun|time|timeit)\b")  # cells with these magics are Python
 IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
 INDENTS = (1, 2, 4, None)
-# Modules and packages of this name measure, step or draw: nothing is differentiated there.
+# Modules and packages with such names measure, step or draw: they are not differentiated.
 APART = re.compile(
     r"(^|_)(adaptation|constraints?|data|datasets?|diagnostics?|eval(uation)?|metrics?|miners?|"
     r"optim(izers?)?|quantizers?|samplers?|schedulers?|visuali[sz]ation)$"
@@ -33,21 +33,21 @@ class UnreadableError(Exception):
 
 @dataclass
 class Source:
-    """The text of a file, and how it is written back."""
+    """The text of a file, and its original form."""
 
     path: Path
     text: str
     encoding: str = "utf-8"
     notebook: Any = None  # the cells, as JSON has them
-    layout: tuple[int | None, bool] | None = None  # of that JSON; None if it is another
+    layout: tuple[int | None, bool] | None = None  # indent, final newline; None: unknown
 
     @property
     def is_writable(self) -> bool:
-        """Whether the file can be written without a change to what is not edited."""
+        """Whether the file can be written without other changes than the edits."""
         return self.notebook is None or self.layout is not None
 
     def place(self, line: int) -> tuple[str, int]:
-        """Return the cell of a notebook, in words, and the line in it."""
+        """Return the cell of a notebook, and the line in that cell."""
         if self.notebook is None:
             return "", line
         before = lines_of(self.text)[:line]
@@ -55,7 +55,7 @@ class Source:
         return f"cell {before[start].removeprefix(CELL).strip()}", line - start - 1
 
     def write(self, text: str) -> None:
-        """Write the file with another text."""
+        """Write a new text into the file."""
         if self.notebook is not None:
             text = self._as_notebook(text)
         self.path.write_bytes(text.encode(self.encoding))
@@ -74,7 +74,7 @@ class Source:
 
 
 def is_apart(path: Path) -> bool:
-    """Whether the name of a module, or of a package that it is in, says: no gradients here."""
+    """Whether a module, or a package that contains it, is by its name not differentiated."""
     names, folder = [path.stem], path.absolute().parent
     while (folder / "__init__.py").is_file():
         names.append(folder.name)
@@ -83,7 +83,7 @@ def is_apart(path: Path) -> bool:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a text as Python counts them, with their ends."""
+    """Return the lines of a text as Python counts them, with line ends."""
     return io.StringIO(text, newline="").readlines()
 
 
@@ -117,7 +117,7 @@ def read_notebook(path: Path, text: str) -> Source:
 
 
 def as_python(code: str) -> str:
-    """Return the code of a cell, with what is IPython's behind `pass`; a comment if it is none."""
+    """Return the code of a cell, IPython's lines behind `pass`; comments if it is not Python."""
     first, _, rest = code.partition("\n")
     if first.startswith("%%"):
         if not OF_PYTHON.match(first):
@@ -137,14 +137,14 @@ def without_magic(line: str) -> str:
 
 
 def commented(code: str) -> str:
-    """Return lines that are not read."""
+    """Return lines as comments."""
     return "\n".join(UNREAD + line for line in code.split("\n"))
 
 
 def is_python(code: str) -> bool:
-    """Whether a cell can be read as it is."""
+    """Whether a cell can be parsed."""
     if any(line.startswith(CELL) for line in code.split("\n")):
-        return False  # it would be taken for the beginning of another
+        return False  # it would look like the beginning of another cell
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SyntaxWarning)
@@ -155,7 +155,7 @@ def is_python(code: str) -> bool:
 
 
 def files_in(paths: Sequence[Path], exclude: Sequence[str]) -> Iterator[Path]:
-    """Yield the files to read, each once: those named, and those in folders that people wrote."""
+    """Yield the files to read, each once: those named, and those in folders of source."""
     seen: set[Path] = set()
     for path in paths:
         found = [path]
@@ -169,12 +169,12 @@ def files_in(paths: Sequence[Path], exclude: Sequence[str]) -> Iterator[Path]:
 
 
 def is_of_others(inside: Path) -> bool:
-    """Whether a file lies in a folder that nobody wrote."""
+    """Whether a file is in a folder of generated or installed files."""
     return any(part in SKIPPED or part.startswith(".") for part in inside.parts[:-1])
 
 
 def is_excluded(file: Path, exclude: Sequence[str]) -> bool:
-    """Whether a pattern fits a file, a folder that it is in, or their last names."""
+    """Whether a pattern matches a file, a folder that contains it, or their last names."""
     full = file.absolute()
     here = full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else file
     patterns = [pattern.rstrip("/") for pattern in exclude]

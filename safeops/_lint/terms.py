@@ -1,4 +1,4 @@
-"""What an expression computes, as a tree of operations whose names are those of no framework."""
+"""Terms: an expression as a tree of operations, with the same names for all frameworks."""
 
 import ast
 import math
@@ -14,7 +14,7 @@ from safeops._lint.scopes import Definition, Scopes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LARGEST = 120  # operations for which a name may stand: more are not looked into
+LARGEST = 120  # operations that a name may stand for; beyond that it is an atom
 BINARY = {
     ast.Add: "add",
     ast.Sub: "sub",
@@ -34,7 +34,7 @@ COMPARISONS = {
     ast.NotEq: "ne",
 }
 UNARY = {ast.USub: "neg", ast.Not: "logical_not", ast.Invert: "logical_not"}
-# What gives its first argument in another shape, dtype or place.
+# Operations that return their argument in another shape, dtype or place.
 SAME = frozenset(
     """
     array asarray as_tensor astype broadcast_arrays broadcast_to cast clone constant contiguous
@@ -47,7 +47,7 @@ SAME = frozenset(
 CONSTANTS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
 CONSTANTS |= {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
 FULL = {"fill": 1, "full": 1, "full_like": 1, "new_full": 2}
-# Its result has no gradient: numbers of entries, places, truth.
+# Operations without a gradient: counts, indices, booleans.
 PLAIN = frozenset(
     """
     all any arange argmax argmin argsort argwhere bincount bool bucketize byte ceil colcount
@@ -58,16 +58,16 @@ PLAIN = frozenset(
     sorted stop_gradient tolist tril tril_indices triu triu_indices unique zeros zero_stop_gradient
     """.split()  # noqa: SIM905  (names read best in a row)
 )
-# Selections that are operations: the names of what they take, in the order of (cond, x, y).
+# Selections among operations: the names of their arguments, in the order (cond, x, y).
 LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
 SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
-# Numbers of entries, by their names; and advantages, which weigh a gradient and have none.
+# Names of counts; and of advantages, which weigh a gradient and have none.
 PLAIN_NAMES = re.compile(
     r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
     r"steps?|bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree|adv|advantage|advantages)(_t)?$|^(num|n|max|len)_"
 )
-OPTION = 1.7  # what a parameter that is a float by its annotation stands for
-EPSILON = 1e-6  # what a name such as eps stands for
+OPTION = 1.7  # the value of a parameter that is a float by its annotation
+EPSILON = 1e-6  # the value of a name such as eps
 ASPECTS = frozenset({"shape", "ndim", "size", "data", "device", "dtype"})  # of an array
 WORDS = {"pi": math.pi, "e": math.e, "inf": math.inf, "nan": math.nan, "newaxis": 0.0}
 WORDS |= {"Inf": math.inf, "infty": math.inf, "NaN": math.nan}
@@ -75,25 +75,25 @@ WORDS |= {"Inf": math.inf, "infty": math.inf, "NaN": math.nan}
 
 @dataclass(eq=False)
 class Term:
-    """An operation on terms, a constant, or an atom, of which nothing is known."""
+    """An operation on terms, a constant, or an atom (an unknown value)."""
 
     operation: str
     args: tuple["Term", ...]
     node: ast.expr
     framework: str = ""
-    value: float | None = None  # of a constant
-    identity: "Callable[[ast.expr], str] | None" = None  # which gives an atom its name
+    value: float | None = None  # the number of a constant
+    identity: "Callable[[ast.expr], str] | None" = None  # makes the name of an atom on demand
     is_plain: bool = False  # has no gradient
     options: dict[str, ast.expr] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
-        """The name of an atom, which few are asked for."""
+        """The name of an atom."""
         return "" if self.identity is None else self.identity(self.node)
 
     @cached_property
     def key(self) -> str:
-        """The same for terms of the same value."""
+        """A key that is the same for terms of the same value."""
         if self.operation == "atom":
             return self.name
         if self.operation == "constant":
@@ -117,7 +117,7 @@ class Term:
 
     @cached_property
     def atoms(self) -> dict[str, "Term"]:
-        """Its atoms by name; a reduction is one."""
+        """The atoms by name; reductions count as atoms."""
         if self.operation == "atom" or self.operation in REDUCTIONS:
             return {self.key: self}
         return {name: x for part in self.args for name, x in part.atoms.items()}
@@ -139,7 +139,7 @@ class Reader:
     ) -> None:
         """Read with the names and the assignments of one file."""
         self.names, self.scopes, self.differentiated = names, scopes, differentiated
-        self.called: dict[int, set[str]] = {}  # by the identity of a term: names that stand for it
+        self.called: dict[int, set[str]] = {}  # the names that stand for a term, by its identity
         self._terms: dict[int, Term] = {}
         self._by_type: dict[type, Callable[[Any], Term | None]] = {
             ast.Constant: self._constant,
@@ -158,7 +158,7 @@ class Reader:
         }
 
     def term(self, node: ast.expr) -> Term:
-        """Return what an expression computes."""
+        """Return the term of an expression."""
         found = self._terms.get(id(node))
         if found is None:
             read = self._by_type.get(type(node))
@@ -174,7 +174,7 @@ class Reader:
         return Term("atom", (), node, identity=self._identity, is_plain=is_plain)
 
     def _identity(self, node: ast.expr) -> str:
-        """Return the source of an expression, its names with the places of their assignments."""
+        """Return the source of an expression; each name has the line of its assignment."""
         if isinstance(node, ast.Name):
             found = self.scopes.definition_of(node)
             order = self.scopes.order
@@ -208,7 +208,7 @@ class Reader:
         return self._atom(node, is_plain=found is not None and self._is_plain(found))
 
     def _is_constant(self, found: Definition) -> bool:
-        """Whether what gave a name its value has no gradient: no_grad, or a part of a constant."""
+        """Whether the assignment of a name has no gradient: in no_grad, or a part of a constant."""
         if isinstance(found.statement, ast.Assign):
             return self.scopes.is_without_gradient(found.statement) or (
                 found.value is None
@@ -218,7 +218,7 @@ class Reader:
         return False
 
     def _is_plain(self, found: Definition) -> bool:
-        """Whether a name stands for what has no gradient, whichever assignment it is from."""
+        """Whether every value that a name may have has no gradient."""
         if found.is_plain or PLAIN_NAMES.search(found.name) or self._is_constant(found):
             return True
         values = [self.term(x) for x in found.perhaps]
@@ -232,7 +232,7 @@ class Reader:
             return self._number(node, LIMITS[word]) if word in LIMITS else None
         if SMALL.search(word):
             return self._number(node, EPSILON)
-        if self.names.full(node):  # of a module: np.euler_gamma
+        if self.names.full(node):  # a constant of a module: np.euler_gamma
             return self._number(node, OPTION)
         if word in {"T", "mT", "real"}:
             return self.term(node.value)
@@ -299,7 +299,7 @@ class Reader:
         return self.term(node.value)
 
     def _several(self, node: ast.Tuple | ast.List) -> Term:
-        """Return a row of arrays, which is a constant if all of them are."""
+        """Return the term of a list of arrays; a constant if all of these are."""
         return self._atom(node, is_plain=all(self.term(x).is_plain for x in node.elts))
 
     def _call(self, node: ast.Call) -> Term | None:
@@ -315,7 +315,7 @@ class Reader:
         return self._of_array(node, called)
 
     def _of_array(self, node: ast.Call, called: Called) -> Term | None:
-        """Return what a call of a framework with gradients, or of a builtin function, computes."""
+        """Return the term of a call of a framework with gradients, or of a builtin function."""
         word, args = called.operation, called.args
         if word in PLAIN or _is_integer(called) or "rounding_mode" in called.options:
             return self._atom(node, is_plain=True)
@@ -326,7 +326,7 @@ class Reader:
         return self._known(node, called) or self._other(node)
 
     def _made(self, node: ast.Call, called: Called) -> Term | None:
-        """Return the number of an array that is made of one."""
+        """Return the number of an array that is made from one number."""
         word, args = called.operation, called.args
         if word in CONSTANTS:
             return self._number(node, CONSTANTS[word])
@@ -341,17 +341,17 @@ class Reader:
         plain = word in PLAIN or word.endswith("meshgrid") or word.startswith("is_")
         plain = plain or ".random." in f".{self.names.full(node.func)}"
         if word.startswith(("scatter", "segment", "unsorted_segment")) and node.args:
-            plain = self.term(node.args[0]).is_plain  # sums of constants
+            plain = self.term(node.args[0]).is_plain  # a sum of constants
         plain = plain or self._is_of_constants(node)
         return self._atom(node, is_plain=plain or _root(node.func) == "math")
 
     def _is_of_constants(self, node: ast.Call) -> bool:
-        """Whether a call takes numbers that have no gradient, and nothing else."""
+        """Whether a call takes only values without gradient."""
         given = [*node.args, *(k.value for k in node.keywords)]
         if isinstance(node.func, ast.Attribute) and not self.names.full(node.func):
             given = [node.func.value, *given]
         if _last(node.func)[:1].isupper() or any(map(_is_option, node.keywords)):
-            return False  # of a class, whose objects may have parameters
+            return False  # a class; its objects may have parameters
         given = [x for x in given if not _is_text(x)]
         return bool(given) and all(self.term(x).is_plain for x in given)
 
@@ -363,7 +363,7 @@ class Reader:
         if word == "where" and isinstance(node.func, ast.Attribute):
             args = _where_args(called, args, self.names.full(node.func))
         found = _in_order(order, args, options)
-        if found is None:  # where(cond): the places
+        if found is None:  # where(cond) returns indices
             return self._atom(node, is_plain=True) if word == "where" else None
         parts, rest = found
         terms = tuple(self._number(node, math.nan) if x is None else self.term(x) for x in parts)
@@ -393,7 +393,7 @@ class Reader:
 def _in_order(
     order: tuple[tuple[str, ...], ...], args: tuple[ast.expr, ...], options: dict[str, ast.expr]
 ) -> tuple[list[ast.expr | None], dict[str, ast.expr]] | None:
-    """Return the arguments that are arrays in their order, and the other options."""
+    """Return the array arguments in their order, and the other options."""
     rest = dict(options)
     found: list[ast.expr | None] = []
     for place, spellings in enumerate(order):
@@ -441,14 +441,14 @@ TRUTH = frozenset(
 
 
 def _where_args(called: Called, args: tuple[ast.expr, ...], full: str) -> tuple[ast.expr, ...]:
-    """Return (cond, x, y) for ``x.where(cond, y)`` too."""
+    """Return (cond, x, y), for the method ``x.where(cond, y)`` too."""
     if not full and called.framework == "torch" and len(args) == 3:  # noqa: PLR2004  (x, cond, y)
         return (args[1], args[0], args[2])
     return args
 
 
 def _is_integer(called: Called) -> bool:
-    """Whether a call makes an integer of an array."""
+    """Whether a call converts an array to integers."""
     if called.operation not in {"to", "astype", "cast", "type", "asarray", "tensor", "array"}:
         return False
     given = [*called.args[1:], *called.options.values()]
@@ -467,7 +467,7 @@ def _is_view(index: ast.expr) -> bool:
 
 
 def _is_option(option: ast.keyword) -> bool:
-    """Whether an option asks for a gradient, or is not known."""
+    """Whether an option may ask for a gradient."""
     is_off = isinstance(option.value, ast.Constant) and not option.value.value
     return option.arg is None or (option.arg == "requires_grad" and not is_off)
 
@@ -487,7 +487,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _float(value: object) -> float:
-    """Return a number, or what ``float("-inf")`` says."""
+    """Return a number, or the number in ``float("-inf")``."""
     try:
         return float(value)  # type: ignore[arg-type]  # a constant of the source
     except (TypeError, ValueError, OverflowError):

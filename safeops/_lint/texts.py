@@ -1,4 +1,4 @@
-"""The text of each rule: its pattern, the public case, the cure, and when to ignore it."""
+"""The text of each rule: the pattern, a public case, the cure, and when to ignore it."""
 
 import difflib
 from importlib.resources import files
@@ -28,7 +28,7 @@ class Text(NamedTuple):
 
 
 def function_of(code: str) -> str:
-    """Return the function with which a piece of code begins."""
+    """Return the name of the function with which a piece of code begins."""
     return code.split("\n\n\n", maxsplit=1)[0]
 
 

@@ -1,9 +1,8 @@
 """
-The number that a term has, and whether its derivative is finite there.
+The value of a term, and whether its derivative is finite there.
 
-As a framework computes it in float32, one entry at a time: what is beyond the largest number is
-inf, and 0 times an infinite slope is NaN, which goes down to the atoms unless a selection is in the
-way.
+Computed as a framework does in float32, entry by entry: what exceeds the largest number is inf, and
+0 times an infinite slope is NaN, which reaches the atoms unless a selection stops it.
 """
 
 import math
@@ -18,7 +17,7 @@ Slopes = Callable[..., tuple[float, ...]]
 
 
 class Value(NamedTuple):
-    """A number (None: unknown), whether a gradient goes below, which term has no finite slope."""
+    """A number (None: unknown), whether a gradient reaches it, the term without a finite slope."""
 
     number: float | None
     live: bool = False
@@ -26,10 +25,10 @@ class Value(NamedTuple):
 
 
 class Program:
-    """Terms, each part of them computed once."""
+    """Terms in an order in which each part is computed once."""
 
     def __init__(self, *terms: Term) -> None:
-        """Put all parts in an order in which each comes after what it is made of."""
+        """Order all parts, each after those that it consists of."""
         self.parts: dict[str, Term] = {}
         for term in terms:
             self._add(term)
@@ -43,7 +42,7 @@ class Program:
         self.parts[term.key] = term
 
     def run(self, numbers: Numbers) -> dict[str, Value]:
-        """Return the value of each part, by its key, where the atoms are these numbers."""
+        """Return the value of each part, by its key, for these numbers of the atoms."""
         found: dict[str, Value] = {}
         for key, term in self.parts.items():
             if is_atom(term):
@@ -54,12 +53,12 @@ class Program:
 
 
 def is_atom(term: Term) -> bool:
-    """Whether nothing is known of a term but its name."""
+    """Whether nothing but the name of a term is known."""
     return term.operation == "atom" or term.operation in REDUCTIONS
 
 
 def _computed(term: Term, parts: list[Value]) -> Value:
-    """Return the value of an operation from the values of what it takes."""
+    """Return the value of an operation from the values of its operands."""
     if term.value is not None:
         return Value(term.value)
     if term.operation in CHOICES:
@@ -79,12 +78,12 @@ def _computed(term: Term, parts: list[Value]) -> Value:
 
 
 def _is_known(term: Term) -> bool:
-    is_power = term.operation == "pow"  # of an exponent that is no constant nobody knows enough
+    is_power = term.operation == "pow"  # with a variable exponent too little is known
     return term.operation in OPERATIONS and (not is_power or term.args[1].value is not None)
 
 
 def _is_smooth(term: Term, given: list[float]) -> bool:
-    """Whether a framework has a finite slope where mathematics has none."""
+    """Whether a framework has a finite slope although mathematics has none."""
     return (term.operation, term.framework) in SPARED and not any(given)
 
 
@@ -92,7 +91,7 @@ SPARED = {("atan2", "torch"), ("hypot", "jax")}  # measured: PyTorch 2.13, JAX 0
 
 
 def _tried(f: Slopes, given: list[float]) -> tuple[float, ...]:
-    """Return what a function gives; NaN where mathematics has nothing."""
+    """Return the value of a function; NaN outside its domain."""
     try:
         return f(*given)
     except (ValueError, ZeroDivisionError):
@@ -106,26 +105,26 @@ def _is_finite(slope: float) -> bool:
 
 
 def _single(x: float) -> float:
-    """Return a number as float32 has it."""
+    """Return a number rounded to the range of float32."""
     if abs(x) > LARGEST:
         return math.copysign(math.inf, x)
     return 0.0 if abs(x) < SMALLEST else x
 
 
 def divided(x: float, y: float) -> float:
-    """Return a quotient as IEEE 754 has it."""
+    """Return a quotient by IEEE 754."""
     if y:
         return x / y
     return math.nan if not x or math.isnan(x) else math.copysign(math.inf, x)
 
 
 def logarithm(x: float) -> float:
-    """Return a logarithm that is -inf at 0."""
+    """Return a logarithm, -inf at 0."""
     return math.log(x) if x else -math.inf
 
 
 def power(x: float, p: float) -> float:
-    """Return a power that is inf where a negative one of 0 is taken."""
+    """Return a power, inf for a negative power of 0."""
     if not x and p < 0:
         return math.inf
     found = x**p
@@ -224,13 +223,13 @@ OPERATIONS: dict[str, Rule] = {
     "sub": (lambda x, y: x - y, _flat),
     "tanh": (math.tanh, _flat),
 }
-# Where a derivative may not be finite; a product passes on what its factors are.
+# Operations whose derivative may not be finite; a product passes on the faults of its factors.
 SINGULAR = frozenset(OPERATIONS) - {
     name for name, (_, slopes) in OPERATIONS.items() if slopes is _flat
 }
 
 
-# Choices: what a selection does not take has a gradient of 0, and keeps a NaN that is made there.
+# Choices: a case that is not taken has gradient 0, and keeps a NaN that is made in it.
 
 
 def _where(cond: Value, x: Value, y: Value) -> Value:
@@ -261,7 +260,7 @@ def _clip(x: Value, low: Value, high: Value) -> Value:
 
 
 def _is_open(end: Value) -> bool:
-    """Whether a clip has no such end."""
+    """Whether a clip has no such limit."""
     return end.number is None or math.isnan(end.number)
 
 
