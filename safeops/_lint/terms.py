@@ -58,7 +58,7 @@ PLAIN = frozenset(
     sorted stop_gradient tolist tril tril_indices triu triu_indices unique zeros zero_stop_gradient
     """.split()  # noqa: SIM905  (names read best in a row)
 )
-# Selections among operations: the names of their arguments, in the order (cond, x, y).
+# Attributes of finfo, about as large as in float32.
 LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
 SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
 # Names of counts; and of advantages, which weigh a gradient and have none.

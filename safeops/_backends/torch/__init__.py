@@ -11,7 +11,7 @@ import torch
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.shapes import axes_of
-from safeops._backends.torch import elementwise, reductions, slopes
+from safeops._backends.torch import elementwise, reductions, slices, slopes
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function
@@ -21,7 +21,9 @@ class Torch(ArrayAPI):
     """PyTorch tensors."""
 
     name = "torch"
-    kernels: Mapping[str, Function] = elementwise.KERNELS | reductions.KERNELS | slopes.KERNELS
+    kernels: Mapping[str, Function] = (
+        elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS
+    )
     keeps_exponent = False  # a constant 0 (2.13)
 
     def owns(self, x: object) -> bool:

@@ -12,19 +12,19 @@ import torch
 
 from safeops._backends.shapes import dropped
 from safeops._backends.torch import private
-from safeops._backends.torch.elementwise import (
+from safeops._backends.torch.filling import (
     FillingFunction,
     _are_finite,
     _are_plain,
     _has_memory,
     _is_watched,
     _least,
-    _norm,
     _ones_where,
     _records,
     _unseen,
     _zero_where_at_most,
 )
+from safeops._backends.torch.slices import _norm
 from safeops._typing import Array, Axis, Function
 
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from safeops._backends.torch.elementwise import (
+from safeops._backends.torch.elementwise import _Exponential
+from safeops._backends.torch.filling import (
     _LIMITS,
     FillingFunction,
     _are_plain,
-    _Exponential,
     _out_option,
     _records,
     _zero_where_at_most,

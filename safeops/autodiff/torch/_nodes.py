@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._backends.torch.elementwise import FillingFunction
+from safeops._backends.torch.filling import FillingFunction
 
 
 def words(text: str) -> frozenset[str]:
