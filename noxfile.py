@@ -4,6 +4,8 @@ Every check of the project: `nox` runs them all, `nox -l` lists them.
 A framework is a group `backend-*` in pyproject.toml; each gets a session of its own.
 """
 
+from pathlib import Path
+
 import nox
 
 nox.options.default_venv_backend = "virtualenv"
@@ -171,6 +173,17 @@ def docs(session: nox.Session) -> None:
     session.run(*build, "docs", "docs/_build")
     selected = [f"--framework={name}" for name in frameworks]
     session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Build the wheel and the source distribution, and check what they contain."""
+    session.install("build", *nox.project.dependency_groups(PYPROJECT, "test"))
+    folder = session.create_tmp()
+    session.run("python", "-m", "build", "--outdir", folder)
+    wheel = next(Path(folder).glob("*.whl"))
+    session.install("--force-reinstall", "--no-deps", str(wheel))
+    session.run("pytest", "--installed", f"--package={folder}", "tests/site/test_package.py")
 
 
 for _framework in FRAMEWORKS:

@@ -26,6 +26,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "sphinx_design",
     "sphinx-mathjax-offline",
 ]
@@ -34,6 +35,7 @@ html_theme = "furo"
 html_title = f"safeops {release}"
 html_static_path = ["static"]
 html_css_files = ["safeops.css"]
+html_extra_path = ["llms.txt"]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3

@@ -17,6 +17,31 @@ import slices
 from safeops import _recipes, rotations
 from safeops._cli.families import FAMILIES, family_of, functions_of
 
+# What somebody may search for, by the name here.
+SYNONYMS = {
+    "safe_acos": "arccos",
+    "safe_acosh": "arccosh",
+    "safe_asin": "arcsin",
+    "safe_atan2": "arctan2, angle of a complex number",
+    "safe_atanh": "arctanh",
+    "safe_cosine_similarity": "cosine distance",
+    "safe_cross_entropy": "negative log likelihood",
+    "safe_distance": "Euclidean distance, pairwise distance",
+    "safe_div": "divide, true_divide, divide_no_nan, div_no_nan",
+    "safe_exp": "overflow",
+    "safe_log_softmax": "log_softmax",
+    "safe_mul": "multiply_no_nan",
+    "safe_norm": "linalg.norm, vector_norm, length of a vector",
+    "safe_normalize": "l2_normalize, unit vector",
+    "safe_pow": "power",
+    "safe_rsqrt": "inverse square root",
+    "safe_std": "standard deviation",
+    "safe_var": "variance",
+    "safe_where": "apply_where, double where, select",
+    "rel_entr": "KL divergence, Kullback-Leibler",
+    "sinc": "removable singularity",
+    "vectorized_cond": "cond, if",
+}
 DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 RECIPES = """# Recipes
 
@@ -131,6 +156,9 @@ def family_page(module: str, title: str) -> str:
     """Return the reference of a family, made from docstrings."""
     parts = [f"# {title}"]
     for name in functions_of(module):
+        if name in SYNONYMS:
+            said = "\n".join(f"   single: {word}" for word in SYNONYMS[name].split(", "))
+            parts.append(f"```{{eval-rst}}\n.. index::\n{said}\n```")
         parts.append(f"```{{eval-rst}}\n.. autofunction:: safeops.{name}\n```")
         if name in _recipes.names():
             parts.append(f"To copy: [the recipe of {name}](../recipes/{name}.md).")

@@ -34,6 +34,7 @@ def pytest_addoption(parser):
     group.addoption("--framework", action="append", default=[], help=", ".join(FRAMEWORKS))
     group.addoption("--gpu", action="store_true", help="run the tests that need an accelerator")
     group.addoption("--site", help="the built documentation, which some tests read")
+    group.addoption("--package", help="the folder of the wheel and the source distribution")
     group.addoption("--installed", action="store_true", help="demand that the working tree is not")
 
 

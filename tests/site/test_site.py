@@ -1,5 +1,6 @@
 """The built documentation: `nox -s docs` builds it and runs these tests."""
 
+import json
 import re
 import subprocess
 import sys
@@ -153,3 +154,30 @@ def test_the_finders_find():
     assert len(list(broken_links({file: page}))) == 2
     assert unexecuted("```python\nx\n```\n\n```{code-block} python\n") != []
     assert unexecuted("```{code-cell} python\nx\n```") == []
+
+
+@pytest.mark.site
+def test_the_list_for_language_models_leads_to_pages(pytestconfig):
+    """Each line of `llms.txt` is a page of the site."""
+    folder = Path(pytestconfig.getoption("site")).resolve()
+    targets = re.findall(r"\]\((.*?)\)", (folder / "llms.txt").read_text())
+
+    assert len(targets) > 10
+    assert [target for target in targets if not (folder / target).is_file()] == []
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("arctan2", "reference/angles"), ("install", "install"), ("speed", "explain/speed")],
+)
+def test_what_somebody_searches_for_is_found(word, page, pytestconfig):
+    """The index that the search box reads has the page, by its title or by an entry."""
+    text = (Path(pytestconfig.getoption("site")) / "searchindex.js").read_text()
+    index = json.loads(text.removeprefix("Search.setIndex(").rstrip().removesuffix(")"))
+    entries = [
+        *(number for number, *_ in index["indexentries"].get(word, [])),
+        *(number for number, *_ in index["alltitles"].get(word.title(), [])),
+    ]
+
+    assert page in {index["docnames"][number] for number in entries}
