@@ -49,6 +49,7 @@ nb_render_markdown_format = "gfm"  # commonmark has no tables
 autodoc_typehints = "none"  # the docstrings have the types, in words
 default_role = "py:obj"  # `safe_log` in a docstring is a link
 napoleon_google_docstring = False
+napoleon_use_param = False  # whose types are links by each word: "shape" led to an attribute
 napoleon_use_rtype = False
 
 
