@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from types import ModuleType
 
 import accuracy_page
 import lint_pages
@@ -14,7 +15,7 @@ import private_names
 import reductions
 import safeops
 import slices
-from safeops import _recipes, rotations
+from safeops import _recipes, linalg, rotations
 from safeops._cli.families import FAMILIES, family_of, functions_of
 
 # What somebody may search for, by the name here.
@@ -77,7 +78,8 @@ def write(docs: Path) -> None:
     made["recipes/index.md"] = recipe_index()
     for module, (page, title) in FAMILIES.items():
         made[f"reference/{page}.md"] = family_page(module, title)
-    made["reference/rotations.md"] = rotations_page()
+    made["reference/rotations.md"] = module_page(rotations, "Rotations")
+    made["reference/linalg.md"] = module_page(linalg, "Linear algebra")
     made["reference/support.md"] = support_page()
     made |= lint_pages.pages()
     made["reference/masked-classes.md"] = masked_classes.page()
@@ -165,11 +167,11 @@ def family_page(module: str, title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rotations_page() -> str:
-    """Return the reference of the rotations, made from docstrings."""
-    names = sorted(rotations.__all__, key=lambda n: inspect.getsourcelines(vars(rotations)[n])[1])
-    parts = ["# Rotations", inspect.getdoc(rotations) or ""]
-    parts += [f"```{{eval-rst}}\n.. autofunction:: safeops.rotations.{name}\n```" for name in names]
+def module_page(module: ModuleType, title: str) -> str:
+    """Return the reference of a public module, made from docstrings."""
+    names = sorted(module.__all__, key=lambda name: inspect.getsourcelines(vars(module)[name])[1])
+    parts = [f"# {title}", inspect.getdoc(module) or ""]
+    parts += [f"```{{eval-rst}}\n.. autofunction:: {module.__name__}.{n}\n```" for n in names]
     return "\n\n".join(parts) + "\n"
 
 

@@ -1,5 +1,6 @@
 """Safe numerical operations for NumPy, PyTorch, JAX and TensorFlow: the gradient is right too."""
 
+from safeops import linalg as linalg
 from safeops import rotations as rotations
 from safeops._ops.angles import (
     safe_acos,
@@ -71,7 +72,7 @@ from safeops.nan_reductions import (
 )
 
 __version__ = "0.1.0"
-_MODULES = ("autodiff", "nan_reductions", "rotations", "testing")
+_MODULES = ("autodiff", "linalg", "nan_reductions", "rotations", "testing")
 
 __all__ = [
     "boxcox",

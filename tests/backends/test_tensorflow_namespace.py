@@ -382,6 +382,14 @@ TABLE = {
             Call((filled((1, 1), "bool"), ()), {}, "bool"),
         ],
     ),
+    "conj": Row(np.conj, unary(COMPLEX, same)),
+    "matrix_transpose": Row(
+        lambda x: np.swapaxes(x, -1, -2), [Call((filled((2, 3, 2), d),), {}, d) for d in INEXACT]
+    ),
+    "matmul": Row(
+        np.matmul,
+        [Call((filled((2, 3, 2), d), filled((2, 2, 3), d)), {}, d) for d in ("float32", *COMPLEX)],
+    ),
     "permute_dims": Row(
         np.transpose, [c for order in ((2, 0, 1), (-1, 1, 0)) for c in each(("int8",), order)]
     ),

@@ -32,7 +32,9 @@ MODULES = {
 }
 TESTS = {file.stem: file for file in (ROOT / "tests").glob("*/*.py")}
 ROTATIONS = {f"rotations.{name}" for name in safeops.rotations.__all__}
-PUBLIC = sorted(name for name in {*safeops.__all__, *ROTATIONS} if inspect.isfunction(public(name)))
+LINALG = {f"linalg.{name}" for name in safeops.linalg.__all__}
+NAMES = {*safeops.__all__, *ROTATIONS, *LINALG}
+PUBLIC = sorted(name for name in NAMES if inspect.isfunction(public(name)))
 
 # A module imports from the lines above its own; patterns cover what is not named before them.
 LAYERS = (
@@ -41,7 +43,11 @@ LAYERS = (
     # A framework: what it is built of, then itself, then the list of all.
     ("_backends.array_api", "_backends.methods", "_backends.shapes", "_backends.torch.private"),
     ("_backends.tensorflow.dtypes",),
-    ("_backends.tensorflow.shapes", "_backends.tensorflow.derivatives"),
+    (
+        "_backends.tensorflow.shapes",
+        "_backends.tensorflow.derivatives",
+        "_backends.tensorflow.linalg",
+    ),
     ("_backends.tensorflow.elementwise",),
     ("_backends.numpy.bits", "_backends.torch.filling"),
     ("_backends.numpy.reductions", "_backends.jax.rules"),
@@ -63,7 +69,8 @@ LAYERS = (
     ("_ops.engine", "_ops.vectors"),  # a deviation is a norm
     ("_ops.reductions", "_ops.quantiles"),
     ("_ops.rigid",),
-    ("rotations",),
+    ("_ops.spectral",),
+    ("linalg", "rotations"),
     ("nan_reductions",),
     ("_check",),
     ("testing",),
@@ -126,9 +133,9 @@ TALKERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main
 RICH = {*TALKERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
 
-# One word for each idea; the last three belong to one function each.
+# One word for each idea; the last ones belong to one function each.
 KEYWORDS = {"axis", "correction", "fill_value", "initial", "keepdims", "ord", "placeholder"}
-KEYWORDS |= {"where", "b", "method", "min_norm", "count"}
+KEYWORDS |= {"where", "b", "method", "min_norm", "count", "derivatives"}
 
 
 # What breaks a rule: each finder takes source text and returns what it finds.
@@ -486,7 +493,9 @@ def test_docstrings_name_every_parameter(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_examples_run(name):
     """There are examples, and they print what they say."""
-    assert_examples_run(public(name), vars(safeops) | vars(safeops.rotations))
+    assert_examples_run(
+        public(name), vars(safeops) | vars(safeops.rotations) | vars(safeops.linalg)
+    )
 
 
 # The files at the top.

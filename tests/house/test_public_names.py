@@ -28,6 +28,9 @@ NAMES = {
         nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin
         nanpercentile nanprod nanquantile nanstd nansum nanvar
     """,
+    "linalg": """
+        expm_symmetric inv_sqrtm_psd logm_psd powm_psd spectral_function sqrtm_psd
+    """,
     "rotations": """
         matrix_to_quaternion matrix_to_rotvec matrix_to_twist quaternion_slerp
         quaternion_to_matrix quaternion_to_rotvec rotvec_to_matrix rotvec_to_quaternion

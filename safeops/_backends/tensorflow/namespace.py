@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from safeops._backends.tensorflow import dtypes, elementwise, reductions, shapes
+from safeops._backends.tensorflow import dtypes, elementwise, linalg, reductions, shapes
 
 bool = tf.bool
 int8 = tf.int8
@@ -90,3 +90,7 @@ argmin = reductions.argmin
 sort = reductions.sort
 argsort = reductions.argsort
 take_along_axis = reductions.take_along_axis
+
+matmul = linalg.matmul
+matrix_transpose = linalg.matrix_transpose
+conj = linalg.conj

@@ -1,0 +1,80 @@
+"""
+Linear algebra of TensorFlow under names of the array API standard.
+
+In TensorFlow 2.21 `tf.linalg.eigh` returns eigenvalues of the dtype of the matrix, and under XLA
+those of a complex matrix are bits of others: here they are made of the vectors, which are right.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from safeops._backends.tensorflow.dtypes import inexact, together
+from safeops._typing import Array
+
+
+class Eigh(NamedTuple):
+    """Eigenvalues, rising, and eigenvectors, in columns."""
+
+    eigenvalues: Array
+    eigenvectors: Array
+
+
+class Svd(NamedTuple):
+    """Factors of a singular value decomposition."""
+
+    U: Array
+    S: Array
+    Vh: Array
+
+
+class Slogdet(NamedTuple):
+    """Sign of a determinant, and the logarithm of its size."""
+
+    sign: Array
+    logabsdet: Array
+
+
+def matmul(x: Array, y: Array, /) -> Array:
+    """Product of matrices."""
+    return tf.linalg.matmul(*together(x, y))
+
+
+def matrix_transpose(x: Array, /) -> Array:
+    """Exchange the last two axes."""
+    return tf.linalg.matrix_transpose(inexact(x))
+
+
+def conj(x: Array, /) -> Array:
+    """Complex conjugate."""
+    return tf.math.conj(inexact(x))
+
+
+def eigh(x: Array, /) -> Eigh:
+    """Eigenvalues of Hermitian matrices, real, and eigenvectors."""
+    x = inexact(x)
+    values, vectors = tf.linalg.eigh(x)
+    if x.dtype.is_complex:
+        values = tf.reduce_sum(tf.math.conj(vectors) * tf.linalg.matmul(x, vectors), -2)
+    return Eigh(tf.math.real(values), vectors)
+
+
+def svd(x: Array, /, *, full_matrices: bool = True) -> Svd:
+    """Singular values, falling, and singular vectors."""
+    s, u, v = tf.linalg.svd(inexact(x), full_matrices=full_matrices)
+    return Svd(u, tf.math.real(s), tf.linalg.adjoint(v))
+
+
+def cholesky(x: Array, /) -> Array:
+    """Lower triangular factor; NaN, and no error, where there is none."""
+    return tf.linalg.cholesky(inexact(x))
+
+
+def det(x: Array, /) -> Array:
+    """Determinant."""
+    return tf.linalg.det(inexact(x))
+
+
+def slogdet(x: Array, /) -> Slogdet:
+    """Sign and logarithm of the determinant."""
+    return Slogdet(*tf.linalg.slogdet(inexact(x)))
