@@ -130,11 +130,15 @@ def real_models(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def exhaustive(session: nox.Session) -> None:
-    """Run the sweeps over all exponents in every mode and dtype: ``nox -s exhaustive -- torch``."""
+    """Run in every mode, order and dtype what plain nox thins: ``nox -s exhaustive -- torch``."""
+    session.env["SAFEOPS_EXHAUSTIVE"] = "1"
     for framework in session.posargs or ("torch", "jax", "tensorflow"):
         install(session, "test", PREFIX + framework)
-        session.env["SAFEOPS_EXHAUSTIVE"] = "1"
-        session.run("pytest", "--installed", f"--framework={framework}", "-k", "exponents", "tests")
+        selected = f"--framework={framework}"
+        # Sweeps over exponents count their numbers, which takes one process.
+        session.run("pytest", "--installed", selected, "-k", "exponents", "tests")
+        marks = "exhaustive and not together"
+        session.run(*PYTEST, selected, "-m", marks, "-k", "not exponents", "tests")
 
 
 @nox.session(default=False)

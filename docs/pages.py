@@ -63,7 +63,7 @@ It has no row and no tick that no test stands behind.
 
 A tick means that these derivatives are exact in that mode: {orders}.
 In `fwd-rev`, forward mode runs over reverse mode.
-A number points to what is left out, and why.
+A number points to what is left out, and why, or to what `nox -s exhaustive` tests alone.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
 WITHOUT = """## Without a row
@@ -200,10 +200,14 @@ def support_of(framework: str, title: str) -> str:
 
 
 def tick(row: object, framework: str, mode: str, notes: dict[str, int]) -> str:
-    """Return the mark of an operation in a mode, with the number of its exception."""
+    """Return the mark of an operation in a mode, with the numbers of its exceptions."""
     unsupported = row.unsupported | derivatives.UNSUPPORTED
-    if (framework, mode) not in unsupported:
-        return "✓"
-    skipped, fact = unsupported[framework, mode]
-    note = f"Without {', '.join(f'`{order}`' for order in skipped)}: {fact}."
-    return f"✓ ({notes.setdefault(note, len(notes) + 1)})"
+    found = []
+    if (framework, mode) in unsupported:
+        skipped, fact = unsupported[framework, mode]
+        found.append(f"Without {', '.join(f'`{order}`' for order in skipped)}: {fact}.")
+    if derivatives.is_left(row, (framework, mode)):
+        fact = derivatives.REPEATED[framework, mode]
+        found.append(f"Second derivatives in `nox -s exhaustive` only: {fact}.")
+    numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in found]
+    return f"✓ ({', '.join(numbers)})" if numbers else "✓"
