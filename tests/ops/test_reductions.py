@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 import safeops as so
 from assertions import assert_close
-from frameworks import asarray, to_numpy
+from frameworks import asarray, in_one_program, to_numpy
 from safeops._dtypes import dtype_name
 from safeops._entry import backend_of
 
@@ -46,7 +46,10 @@ def derivatives(f, x, direction):
     def total(x):
         return backend.xp.sum(f(x))
 
-    return to_numpy(backend.grad(total)(x)[0]), to_numpy(backend.jvp(total)((x,), (direction,)))
+    def both(x, direction):
+        return backend.grad(total)(x)[0], backend.jvp(total)((x,), (direction,))
+
+    return tuple(map(to_numpy, in_one_program(backend.name, both)(x, direction)))
 
 
 # What is absent.
@@ -355,7 +358,8 @@ def test_dtypes_are_kept(name, dtype, autodiff_framework):
     backend = backend_of(x)
 
     value = call(name, x, fill_value=fill)
-    (gradient,) = backend.grad(lambda x: backend.xp.sum(call(name, x)))(x)
+    slope = backend.grad(lambda x: backend.xp.sum(call(name, x)))
+    (gradient,) = in_one_program(backend.name, slope)(x)
 
     assert dtype_name(value.dtype) == dtype_name(gradient.dtype) == dtype
 

@@ -31,6 +31,15 @@ def module_of(framework):
     return framework.replace("-", "_")
 
 
+def in_one_program(framework, f):
+    """Return a function; in JAX compiled as one, where each operation would be by itself."""
+    if framework != "jax":
+        return f
+    import jax
+
+    return jax.jit(f)
+
+
 def asarray(framework, values, dtype="float64"):
     """Return an array of a framework; a dtype by its name in the array API standard."""
     return MAKERS[framework](np.array(values), dtype)
