@@ -15,6 +15,7 @@ from reported_torch import (
     NAN,
     REPORTED,
     UNDEFINED,
+    TapeOfTorch,
     Torch,
     function,
     leaf,
@@ -29,15 +30,6 @@ pytestmark = pytest.mark.only("torch")
 
 
 # Against the tape.
-
-
-class TapeOfTorch(tape.Tape):
-    """The tape with PyTorch's own convention: beside NaN both arguments of maximum have slope 1."""
-
-    @staticmethod
-    def maximum(x, y):
-        """Return the larger of two."""
-        return np.vectorize(lambda a, b: tape.largest_of((a, b), (1.0,)), otypes=[object])(x, y)
 
 
 def assert_as_the_tape(found, wanted):
