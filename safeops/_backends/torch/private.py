@@ -6,6 +6,7 @@ public says the same. The documentation has these comments as a table, and a tes
 code below.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -50,6 +51,12 @@ in_transform: Function = torch._C._are_functorch_transforms_active
 # torch._C._functorch.peek_interpreter_stack (2.13): whether a transform of `torch.func` is at work.
 peek_transform: Function = torch._C._functorch.peek_interpreter_stack
 
+# torch._C._functorch.is_functorch_wrapped_tensor (2.13): tensors of `grad` and `vmap`.
+is_wrapper: Function = torch._C._functorch.is_functorch_wrapped_tensor
+
+# torch._C._functorch.get_unwrapped (2.13): the tensors in memory, of which a mode sees operations.
+unwrapped: Function = torch._C._functorch.get_unwrapped
+
 # torch._C._current_autograd_node (2.13): which derivative formula is running, so that a 0 of
 # `where` is told from a 0 of `norm`.
 current_node: Function = torch._C._current_autograd_node
@@ -89,6 +96,12 @@ def name_of_operation(func: Any) -> str:
     """Return the name of an operation without its form."""
     # OpOverload._opname (2.13): the name of an operation.
     return str(func._opname)
+
+
+def has_programs(func: Any) -> bool:
+    """Whether an operation takes programs, such as `cond`."""
+    # torch._ops.HigherOrderOperator (2.13): what a compiler hands to a mode beside operations.
+    return isinstance(func, torch._ops.HigherOrderOperator)
 
 
 def schema(func: Any) -> Any:
@@ -188,3 +201,45 @@ def files_of_calls() -> set[str]:
 
 # torch.autograd.graph._engine_run_backward (2.13): where the engine begins, on the Python stack.
 ENGINE = "_engine_run_backward"
+
+
+def traced_stack() -> list[str]:
+    """Return the lines of a user for which a compiler traces."""
+    # torch.fx.traceback (2.13): the line of a user that a compiled operation stands for.
+    from torch.fx import traceback  # noqa: PLC0415  (slow)
+
+    return list(traceback.format_stack())
+
+
+@cache
+def files_of_joint() -> tuple[str, str]:
+    """Return the file in which AOTAutograd asks for a backward pass, and one that hands that on."""
+    # torch._functorch._aot_autograd.graph_capture_wrappers (2.13): which backward pass is traced.
+    from torch._functorch._aot_autograd import graph_capture_wrappers  # noqa: PLC0415  (slow)
+    from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  (slow)
+
+    return str(graph_capture_wrappers.__file__), str(proxy_tensor.__file__)
+
+
+def lookup_backend(name: Any) -> Any:
+    """Return a backend of `torch.compile`."""
+    # torch._dynamo.lookup_backend (2.13): what is to compile a masked graph.
+    from torch._dynamo import lookup_backend  # noqa: PLC0415  (slow)
+
+    return lookup_backend(name)
+
+
+def without_autograd_cache() -> Any:
+    """Return a context in which AOTAutograd reads no cache, and writes none."""
+    # torch._functorch.config (2.13): a cache that would take an ordinary graph for a masked one.
+    from torch._functorch import config  # noqa: PLC0415  (slow)
+
+    return config.patch(enable_autograd_cache=False)
+
+
+def options_of_inductor(mode: str | None = None, options: Any = None) -> dict[str, Any]:
+    """Return the configuration that a mode and options stand for."""
+    # torch._inductor.list_mode_options (2.13): what a mode of `torch.compile` means.
+    from torch._inductor import list_mode_options  # noqa: PLC0415  (slow)
+
+    return {**(list_mode_options(mode) if mode else {}), **(options or {})}

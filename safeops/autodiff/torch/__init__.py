@@ -28,14 +28,13 @@ Limits:
   warning. In `embedding_bag` with ``scale_grad_by_freq`` PyTorch's CPU kernel divides by a wrong
   count: the derivative is PyTorch's where all bags are used, and the right one where a bag is left
   out.
-- The result of `torch.compile` has one fused backward kernel: `backward` raises a RuntimeError. Run
-  the program in ``torch.compiler.set_stance("force_eager")``. In a compiled function that calls
-  `backward` the graph breaks there.
+- The result of `torch.compile` has one fused backward kernel: `backward` raises a RuntimeError.
+  `compile` of this module takes its place. In a compiled function that calls `backward` the graph
+  breaks there.
 - In a graph that TorchScript has compiled (from the second run on) a selection is a product. If a
   NaN comes out of it, `on_unknown` decides whether that is reported. Run the program in
   ``torch.jit.optimized_execution(False)``, where its operations are those of eager mode.
-- `torch.func.grad`, `vmap` and `jvp` have an engine of their own: a RuntimeError says to use
-  `value_and_grad`.
+- Inside `torch.func.grad`, `vmap` and `jvp` use `safeops.autodiff.torch.func`; the rest raises.
 - A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
   custom function has to write into a new tensor, as PyTorch demands anyway.
 
@@ -59,6 +58,8 @@ from safeops._backends.torch.private import tree_flatten, tree_unflatten
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning, check_options
+from safeops.autodiff.torch import func
+from safeops.autodiff.torch._compiled import compile  # noqa: A004  (the name that PyTorch has)
 from safeops.autodiff.torch._explain.lines import RecordLines
 from safeops.autodiff.torch._explain.passes import explained, explained_call
 from safeops.autodiff.torch._graph import (
@@ -85,8 +86,10 @@ from safeops.autodiff.torch._sharded import is_sharded, local_of
 __all__ = [
     "UnknownOperationWarning",
     "backward",
+    "compile",
     "explain",
     "explain_backward",
+    "func",
     "grad",
     "gradient_mask",
     "masked_backward",

@@ -7,7 +7,16 @@ import torch
 
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, Masking, unknown
-from safeops.autodiff.torch._masks import any_over, folded, is_finite, is_partial, spread
+from safeops.autodiff.torch._masks import (
+    any_over,
+    cleaned,
+    folded,
+    is_any,
+    is_finite,
+    is_partial,
+    is_traced,
+    spread,
+)
 from safeops.autodiff.torch._tags import Mask
 
 
@@ -43,11 +52,11 @@ def product(
     finite = multiply(*(torch.where(v.isfinite(), v, 0) for v in (x, y)))
     hit = torch.zeros((), dtype=torch.bool, device=x.device)
     # An active entry meets one that is not finite: there the IEEE product stands.
-    if (bad := ~x.isfinite() & (ones_x != 0)).any():
+    if is_any(bad := ~x.isfinite() & (ones_x != 0)):
         hit = hit | met_by(multiply, bad.to(x.dtype), ones_y)
-    if (bad := ~y.isfinite() & (ones_y != 0)).any():
+    if is_any(bad := ~y.isfinite() & (ones_y != 0)):
         hit = hit | met_by(multiply, ones_x, bad.to(y.dtype))
-    value = torch.where(hit, multiply(x, y), finite) if hit.any() else finite
+    value = torch.where(hit, multiply(x, y), finite) if is_any(hit) else finite
     return value, reached
 
 
@@ -77,15 +86,17 @@ def matrix(call: Call) -> Any:
         return contract(call)
     summed = -1 if is_partial(mx) else -2
     mask, other = (spread(mx, x), y) if is_partial(mx) else (spread(my, y), x)
-    if not other.sum().isfinite():
+    if not is_finite(other):
         met = any_over(mask, (-3 - summed,), keepdim=True).mT  # for each contracted index
         bad = ~other.isfinite().all(summed, keepdim=True)
-        if (bad & met).any():
+        if not is_traced() and (bad & met).any():
             return contract(call)
         used = torch.where(met, other, 0)
         x, y = (x, used) if summed == -1 else (used, y)
     value = call.func(x, y)
-    call.mode.state(value, any_over(mask, (summed,), keepdim=True))
+    active = any_over(mask, (summed,), keepdim=True)
+    # A coefficient that is not finite may meet both kinds: what it makes of them is kept.
+    call.mode.state(cleaned(value, active) if is_traced() else value, active)
     return value
 
 

@@ -20,6 +20,7 @@ from safeops.autodiff._options import tell
 from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
 from safeops.autodiff.torch._masks import cleaned, folded, is_partial, tensors_of
 from safeops.autodiff.torch._nodes import (
+    BY_PRODUCT,
     CLAMPS,
     OVERWRITES,
     SELECTIONS,
@@ -119,6 +120,8 @@ class Masking(TorchDispatchMode):
         self.empty: tuple[Any, Any] = (None, None)
         self.compared: tuple[Any, list[Array]] = (None, [])
         self.within: tuple[Any, str] = (None, "")
+        # Conditions and counts as numbers, the latest ones.
+        self.casts: list[tuple[Array, Array]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -209,17 +212,37 @@ class Masking(TorchDispatchMode):
         for x in written(call):
             if self.tags.find(x) is not None:
                 self.tags.drop(x)
+        self.note_literal(call, value)
+        is_cast = call.name == "_to_copy" and not is_number(call.args[0]) and is_number(value)
+        if is_cast and node_name()[1] in BY_PRODUCT:
+            self.casts = [*self.casts[-1:], (value, call.args[0])]
+        if call.name in COMPARISONS:
+            self.note_comparison(call)
+        return value
+
+    def note_literal(self, call: Call, value: Any) -> None:
+        """State that what is made of a literal 0 is one."""
         if call.name == "zero_":
             node, _ = node_name()
             if node is not None and not is_foreign(node):
                 self.tags.write_literal(value, node)
-        if call.name in COMPARISONS:
-            self.note_comparison(call)
-        if call.name == "mul" and not isinstance(call.args[1], torch.Tensor):
+        # addmm scales its literal 0, and `vmap` copies one.
+        scaled = call.name == "mul" and not isinstance(call.args[1], torch.Tensor)
+        if scaled or call.name == "clone":
             call.node, _ = node_name()
-            if call.is_literal_zero(call.args[0]):  # addmm scales its literal 0 so
+            if call.is_literal_zero(call.args[0]):
                 self.tags.write_literal(value, call.node)
-        return value
+
+    def note_view(self, call: Call, value: Any) -> None:
+        """Take note of a view: its storage tells what of it is active, if it shares one."""
+
+    def counted(self, x: Any) -> Array | None:
+        """Return a condition, or a count, that an operation multiplies or divides by."""
+        if not isinstance(x, torch.Tensor):
+            return None
+        # `vmap` makes a number of it, in the operation before.
+        found = [of for value, of in self.casts if value is x]
+        return found[0] if found else None if is_number(x) else x
 
     def note_absent(self, values: Array, active: Mask) -> None:
         """Record absent entries that are not finite; only `explain` does."""
@@ -289,7 +312,9 @@ def written(call: Call) -> list[Array]:
 def viewed(call: Call) -> Any:
     """Return a view; a composite such as reshape may copy, so it is run by its parts."""
     if not is_composite(call.func):
-        return call.run()
+        value = call.run()
+        call.mode.note_view(call, value)
+        return value
     with call.mode:
         return call.func.decompose(*call.args, **call.kwargs)
 

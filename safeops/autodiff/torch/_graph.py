@@ -40,7 +40,7 @@ def check_graph(nodes: Iterable[Any]) -> None:
     if in_a_transform():
         msg = (
             "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
-            "own; use value_and_grad of this module, twice with create_graph=True for second order"
+            "own; use grad or value_and_grad of safeops.autodiff.torch.func, for inner and outer"
         )
         raise RuntimeError(msg)
     # A compiled backward pass is one kernel, which may write into cotangents without the
@@ -48,7 +48,8 @@ def check_graph(nodes: Iterable[Any]) -> None:
     if any(name_of(node) == "CompiledFunctionBackward" for node in nodes):
         msg = (
             "expected a graph of eager operations, got the result of torch.compile, whose backward "
-            "pass is fused; run it in torch.compiler.set_stance('force_eager')"
+            "pass is fused; safeops.autodiff.torch.compile of the loss has a masked one, and "
+            "torch.compiler.set_stance('force_eager') runs the program eagerly"
         )
         raise RuntimeError(msg)
 

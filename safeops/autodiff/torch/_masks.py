@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
 from safeops.autodiff.torch._tags import Mask
@@ -14,9 +15,14 @@ def tensors_of(tree: Any) -> list[Array]:
     return [x for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
 
 
+def is_traced() -> bool:
+    """Whether a compiler traces: there are no numbers to look at."""
+    return private.dispatch_mode(private.mode_keys.PROXY) is not None
+
+
 def folded(active: Array) -> Mask:
     """Return True for a mask that is True everywhere; only masks on a CPU are read."""
-    if active.device.type != "cpu" or not active.numel():
+    if is_traced() or active.device.type != "cpu" or not active.numel():
         return active
     every = active.all() if active.numel() < SMALL else active.view(torch.uint8).amin()
     return True if every else active
@@ -27,7 +33,7 @@ SMALL = 4096  # entries: below, the overhead of a call costs more than its work
 
 def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> Array:
     """Return where any entry along some axes is active."""
-    if not active.numel():
+    if is_traced() or not active.numel():
         return active.any(dim=dims, keepdim=keepdim)
     # The same as `any`, which takes 20 to 50 times as long on a CPU (PyTorch 2.13).
     return active.view(torch.uint8).amax(dims, keepdim=keepdim).view(torch.bool)
@@ -66,6 +72,8 @@ def cleaned(x: Array, active: Any) -> Array:
         return x
     if active is False:
         return x.zero_()
+    if is_traced():
+        return x.masked_fill_(~spread(active, x), 0)
     # By bits: masked_fill_ and where branch at each entry, which is 15 times slower on a CPU.
     dtype = INTEGERS.get(x.element_size())
     if dtype is None or x.numel() < SMALL or x.is_neg():
@@ -81,4 +89,9 @@ def is_partial(active: Any) -> bool:
 
 def is_finite(x: Array) -> bool:
     """Whether all entries are finite, told by their sum; False also if the sum overflows."""
-    return bool(x.sum().isfinite())
+    return not is_traced() and bool(x.sum().isfinite())
+
+
+def is_any(x: Array) -> bool:
+    """Whether any entry is True, or there are no numbers to look at."""
+    return is_traced() or bool(x.any())

@@ -9,7 +9,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, aten, unknown
-from safeops.autodiff.torch._masks import any_over, is_finite, spread
+from safeops.autodiff.torch._masks import any_over, is_any, is_finite, is_traced, spread
 
 # For each kind of resampling along one axis: its operation, and at which distances from the pixels
 # with weights it may read pixels with weight 0.
@@ -39,7 +39,8 @@ def resampled(call: Call) -> Any:
     active = spread(call.masks[0], cotangent).to(dtype)
     for axis in range(2, len(size)):
         old, new = size[axis], cotangent.shape[axis]
-        reads = read(KIND[call.name], old, new, corners, scales[axis - 2], dtype)
+        find = read.__wrapped__ if is_traced() else read  # what is traced is of one trace
+        reads = find(KIND[call.name], old, new, corners, scales[axis - 2], dtype)
         active = (active.movedim(axis, -1) @ reads.to(active)).movedim(-1, axis)
     return call.finish(active > 0)
 
@@ -86,7 +87,7 @@ def sampled(call: Call) -> Any:
         used = torch.where(reads, x, 0)
         holes = ~used.isfinite()
         found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
-        if wanted[1] and holes.any():
+        if wanted[1] and is_any(holes):
             # An active point reads a pixel that is not finite: there the kernel's result stands.
             hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
             whole = call.func(cotangent, used, grid, *how, wanted)[1]

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import (
     Call,
@@ -12,7 +13,15 @@ from safeops.autodiff.torch._evaluator import (
     unknown,
 )
 from safeops.autodiff.torch._frames import COPY_SLICES
-from safeops.autodiff.torch._masks import any_over, both, either, is_finite, is_partial, spread
+from safeops.autodiff.torch._masks import (
+    any_over,
+    both,
+    either,
+    is_finite,
+    is_partial,
+    is_traced,
+    spread,
+)
 from safeops.autodiff.torch._nodes import BY_PRODUCT, CLAMPS, is_foreign, words
 from safeops.autodiff.torch._tags import Mask, is_number
 
@@ -26,7 +35,7 @@ def scale(call: Call) -> Any:
     active: Mask = True
     for mask in used:
         active = both(active, mask)
-    counts = [x for x in call.args if isinstance(x, torch.Tensor) and not is_number(x)]
+    counts = [x for x in map(call.mode.counted, call.args) if x is not None]
     if counts and call.selects(BY_PRODUCT):
         active = both(active, chosen(call, *counts))
     return call.finish(active, clean=True)
@@ -40,8 +49,11 @@ def chosen(call: Call, which: Array) -> Mask:
     if which.dtype is not torch.bool:
         return True
     node, empty = call.mode.empty
-    # A copy: the program may write into its own condition.
-    return which | empty if node is call.node and node is not None else which.clone()
+    if node is not call.node or node is None:
+        return which.clone()  # the program may write into its own condition
+    if empty.dim():  # under `vmap` both have one axis more
+        empty = empty.reshape(*empty.shape, *[1] * (which.dim() - empty.dim()))
+    return which | empty
 
 
 def threshold(call: Call) -> Any:
@@ -109,7 +121,18 @@ def is_zero(call: Call, x: Any) -> bool:
     """Whether an operand of a selection is a literal 0."""
     if not isinstance(x, torch.Tensor):
         return bool(x == 0)
-    return call.is_literal_zero(x) or (x.dim() == 0 and x.device.type == "cpu" and x.item() == 0)
+    number = x.dim() == 0 and x.device.type == "cpu"
+    return call.is_literal_zero(x) or (number and is_zero_number(x))
+
+
+def is_zero_number(x: Any) -> bool:
+    """Whether a number, which may be one in a tensor, is known to be 0."""
+    if not is_traced() or not isinstance(x, torch.Tensor):
+        return bool(x == 0)
+    if type(x) is not torch.Tensor:  # it is traced itself
+        return False
+    with private.without_modes():
+        return bool(x == 0)
 
 
 def nan_of(call: Call, like: Array) -> Array:
@@ -127,7 +150,7 @@ def fill(call: Call) -> Any:
     """Fill entries with a number; a 0 is absent if the forward operation is a selection."""
     number = call.args[-1]
     is_cotangent = isinstance(number, torch.Tensor) and len(call.args) - 1 in call.masks
-    zero = not is_cotangent and bool(number == 0)
+    zero = not is_cotangent and is_zero_number(number)
     if zero and not call.selects():
         return call.finish(call.active(0))
     base = call.args[0]

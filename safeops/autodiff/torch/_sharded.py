@@ -27,7 +27,9 @@ def is_shape_alone(types: Any) -> bool:
 
 
 def local_of(x: Any) -> Any:
-    """Return the tensor of a DTensor on this rank; any other tensor as it is."""
+    """Return the tensor in memory: without wrappers of `torch.func`, and that of this rank."""
+    while isinstance(x, torch.Tensor) and private.is_wrapper(x):
+        x = private.unwrapped(x)
     if is_sharded(x):
         x = private.local_tensor(x)
     return x.trigger_wait() if isinstance(x, AsyncCollectiveTensor) else x

@@ -1,0 +1,209 @@
+"""
+Masked backward passes that `torch.compile` compiles.
+
+AOTAutograd runs the engine once, over tensors without numbers, and records what that does: the
+joint graph. Here the dispatch mode of the eager evaluator is active while the engine runs. Its
+rules are those of eager mode, and what they do is recorded too. Nothing is read: where eager mode
+looks at numbers, to do less, here all is done.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from safeops._backends.torch import private
+from safeops.autodiff._options import check_options, tell
+from safeops.autodiff.torch._evaluator import Call, Masking
+from safeops.autodiff.torch._graph import nodes_of
+from safeops.autodiff.torch._masks import is_partial, tensors_of
+from safeops.autodiff.torch._passes import customs_known
+from safeops.autodiff.torch._tags import Tags
+
+# Views of which the compiler makes copies.
+COPIED = frozenset(["_unsafe_view"])
+
+
+class Traced(Masking):
+    """Evaluate over pairs what the engine does while a compiler records it."""
+
+    # PyTorch asks a mode whether it is to be handed `cond`, `scan` and their like.
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one operation, or one that has programs for arguments, such as `cond`."""
+        if not private.has_programs(func):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        value = func(*args, **(kwargs or {}))
+        masks = [self.tags.read(x) for x in tensors_of((args, kwargs))]
+        if any(map(is_partial, masks)):
+            self.report(Call(self, func, func.name(), args, kwargs or {}))
+        for x in tensors_of(value):
+            self.state(x, active=True)
+        return value
+
+    def note_view(self, call: Call, value: Any) -> None:
+        """State what is active in a copy that is a view in eager mode."""
+        active = self.tags.read(call.args[0]) if call.name in COPIED else None
+        if active is not None:
+            mask = active if isinstance(active, bool) else call.func(active, *call.args[1:])
+            self.tags.write(value, mask)
+
+    def report(self, call: Call) -> None:
+        """Say that an operation without a rule met absent entries, and for which line of a user."""
+        if call.name in self.reported:
+            return
+        self.reported.add(call.name)
+        line = line_of(private.traced_stack())
+        msg = (
+            f"no rule for {call.name}{f', for {line}' if line else ''}: absent entries count as "
+            "zeros in it, and a NaN may stay that nothing selected"
+        )
+        tell(msg, self.on_unknown)
+
+
+def line_of(stack: list[str]) -> str:
+    """Return the innermost line of a user in a stack that a compiler has kept, as one line."""
+    text = "".join(stack).strip().splitlines()
+    places = [i for i, line in enumerate(text) if line.lstrip().startswith('File "')]
+    return " ".join(line.strip() for line in text[places[-1] :][:2]) if places else ""
+
+
+class Joint(TorchFunctionMode):
+    """Mask the backward pass that AOTAutograd traces, and no other."""
+
+    def __init__(self, on_unknown: str) -> None:
+        super().__init__()
+        self.on_unknown = on_unknown
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function of PyTorch."""
+        del types
+        options = kwargs or {}
+        if func is not torch.autograd.grad or not is_of_joint():
+            return func(*args, **options)
+        nodes = nodes_of(args[0])
+        mode = Traced(Tags(), self.on_unknown)
+        for g in options["grad_outputs"]:
+            mode.tags.write(g, active=True)
+        with mode, customs_known(nodes, mode.tags):
+            return func(*args, **options)
+
+
+def is_of_joint() -> bool:
+    """Whether AOTAutograd asks for the backward pass of a joint graph, and not a program."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001  (`inspect` reads source files too)
+    joint, *others = private.files_of_joint()
+    between = {__file__, torch.overrides.__file__, torch.autograd.__file__, *others}
+    while frame is not None and frame.f_code.co_filename in between:
+        frame = frame.f_back
+    return frame is not None and bool(frame.f_code.co_filename == joint)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend of `torch.compile` that masks backward passes, and has another compile them."""
+
+    inner: str = "inductor"
+    on_unknown: str = "warn"
+
+    @property
+    def __name__(self) -> str:
+        """The name that `torch.compile` shows."""
+        return f"safeops over {self.inner}"
+
+    def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
+        """Compile a graph of Dynamo."""
+        inner = private.lookup_backend(self.inner)
+        if self.inner == "inductor":
+            options = {"config_patches": private.options_of_inductor(**options)}
+        # That cache knows a graph from before the trace, and not who traced it.
+        with private.without_autograd_cache(), Joint(self.on_unknown):
+            return inner(graph, inputs, **options)
+
+
+def compile(  # noqa: A001  (the name that PyTorch has)
+    f: Callable[..., Any],
+    /,
+    *,
+    backend: str = "inductor",
+    fullgraph: bool = True,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    `torch.compile`, with a backward pass in which an entry that nothing selected is absent.
+
+    What comes back is used with an ordinary ``loss.backward()``.
+
+    Parameters
+    ----------
+    f : callable or module
+        What to compile. The loss belongs inside: what is selected outside is not seen.
+    backend : str, default: "inductor"
+        What compiles the masked graphs: "inductor", "cudagraphs", or a backend of AOTAutograd such
+        as "aot_eager", which traces and compiles nothing.
+    fullgraph : bool, default: True
+        Whether a graph break is an error. Otherwise each part has masks of its own, and at the
+        edges of parts absent entries become zeros.
+    dynamic, mode, options
+        As for `torch.compile`.
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        What to do, while it compiles, about an operation without a rule that meets absent entries.
+        It runs as it is, which hides nothing.
+
+    Returns
+    -------
+    callable or module
+        What `torch.compile` returns.
+
+    Raises
+    ------
+    ValueError
+        If `on_unknown` is none of the three, or `backend` does not use AOTAutograd.
+
+    Notes
+    -----
+    **Gradient.** As for `backward`, with one difference: a NaN coefficient of a matrix product that
+    meets absent and active entries of one sum makes both NaN. Where nothing selects, the graph is
+    that of `torch.compile`. Second derivatives raise, as PyTorch's of compiled functions do.
+
+    **Source.** The joint graph of AOTAutograd, which is traced by PyTorch's own engine.
+
+    Examples
+    --------
+    >>> import torch
+    >>> f = compile(lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum(), backend="aot_eager")
+    >>> x = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> f(x).backward()
+    >>> x.grad
+    tensor([0.0000, 0.2500])
+    """
+    check_options(on_unknown)
+    if backend not in WITH_AOT and not str(backend).startswith("aot_"):
+        msg = (
+            f"expected backend={' or '.join(map(repr, WITH_AOT))} or one that begins with 'aot_', "
+            f"got {backend!r}: masks are made where AOTAutograd traces the backward pass"
+        )
+        raise ValueError(msg)
+    made: Callable[..., Any] = torch.compile(
+        f,
+        backend=Backend(backend, on_unknown),
+        fullgraph=fullgraph,
+        dynamic=dynamic,
+        mode=mode,
+        options=options,
+    )
+    return made
+
+
+WITH_AOT = ("inductor", "cudagraphs")

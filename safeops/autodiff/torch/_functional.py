@@ -1,0 +1,64 @@
+"""
+Masked backward passes inside the transforms of `torch.func`.
+
+Its tensors are wrapped, once for each `grad` and `vmap` around them. A dispatch mode is below all
+of that: it sees the tensors in memory, of whole batches. So the evaluator is that of eager mode;
+cotangents are unwrapped once, to state that they are active.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from safeops._typing import Array
+from safeops.autodiff.torch._graph import nodes_of
+from safeops.autodiff.torch._passes import masking
+from safeops.autodiff.torch._sharded import local_of
+
+
+class Functional(TorchFunctionMode):
+    """Mask the backward pass of one transform, and none that its function takes itself."""
+
+    def __init__(self, on_unknown: str, *, basis: bool = False) -> None:
+        super().__init__()
+        self.on_unknown = on_unknown
+        self.basis = basis
+        self.within = False
+
+    def outside(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function in which the mode does nothing."""
+
+        @wraps(func)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self.within = True
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self.within = False
+
+        return wrapped
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function of PyTorch."""
+        del types
+        if func is not torch.autograd.grad or self.within:
+            return func(*args, **(kwargs or {}))
+        outputs, inputs = args
+        cotangents = seeds(outputs, kwargs["grad_outputs"])
+        nodes, create_graph = nodes_of(outputs), kwargs["create_graph"]
+        with masking(nodes, cotangents, self.on_unknown, create_graph=create_graph) as mode:
+            for g in cotangents if self.basis else ():
+                mode.tags.write(local_of(g), local_of(g != 0))
+            return func(outputs, inputs, **{**kwargs, "grad_outputs": cotangents})
+
+
+def seeds(outputs: Any, given: Any) -> list[Array]:
+    """Return cotangents in memory of their own."""
+    if given is None:
+        return [torch.ones_like(y) for y in outputs]
+    return [g.clone() for g in given]

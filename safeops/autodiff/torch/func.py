@@ -1,0 +1,280 @@
+"""
+`torch.func` with masked derivatives: gradients in which what was never used is absent.
+
+These are the functions of `torch.func`, with their signatures, and work inside and around
+`torch.func.vmap` and each other. The backward pass is masked as that of
+`safeops.autodiff.torch.grad`; below `vmap` the operations are those of whole batches.
+
+- What is masked is what these functions differentiate. A `torch.func.grad` inside of a program
+  stays as it is; one around takes what was absent as zeros: use these functions for both.
+- `torch.compile` does not trace them: compile a loss with `safeops.autodiff.torch.compile`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from safeops.autodiff._options import check_options
+from safeops.autodiff.torch._functional import Functional
+
+__all__ = ["grad", "hessian", "jacrev", "value_and_grad", "vjp"]
+
+
+def grad(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,  # noqa: FBT001, FBT002  (the signature of PyTorch)
+    *,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    `torch.func.grad`, in which an entry that nothing selected is absent, and not 0.
+
+    Parameters
+    ----------
+    func : callable
+        Function of tensors to a scalar.
+    argnums : int or tuple of ints, default: 0
+        Arguments to differentiate with respect to.
+    has_aux : bool, default: False
+        Whether `func` returns a pair of the value and something else.
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        What to do about an operation without a rule that meets absent entries. It runs as it is,
+        which hides nothing.
+
+    Returns
+    -------
+    callable
+        Function to the gradient, or to ``(gradient, aux)``.
+
+    Raises
+    ------
+    ValueError
+        If `on_unknown` is none of the three.
+
+    Notes
+    -----
+    **Gradient.** That of `safeops.autodiff.torch.grad`.
+
+    **Source.** `torch.func.grad`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> f = grad(lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum())
+    >>> torch.func.vmap(f)(torch.tensor([[0.0, 4.0], [1.0, -1.0]]))
+    tensor([[0.0000, 0.2500],
+            [0.5000, 0.0000]])
+    """
+    both = value_and_grad(func, argnums, has_aux, on_unknown=on_unknown)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        value, gradient = both(*args, **kwargs)
+        return (gradient, value[1]) if has_aux else gradient
+
+    return wrapped
+
+
+def value_and_grad(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    has_aux: bool = False,  # noqa: FBT001, FBT002  (as above)
+    *,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    `torch.func.grad_and_value` with masks, in the order of its name.
+
+    Parameters
+    ----------
+    func, argnums, has_aux, on_unknown
+        As for `grad`.
+
+    Returns
+    -------
+    callable
+        Function to ``(value, gradient)``, or to ``((value, aux), gradient)``.
+
+    Raises
+    ------
+    ValueError
+        As for `grad`.
+
+    Notes
+    -----
+    **Gradient.** As for `grad`.
+
+    **Source.** `torch.func.grad_and_value`, in the order of `jax.value_and_grad`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> value_and_grad(lambda x: x.sqrt()[1])(torch.tensor([0.0, 4.0]))
+    (tensor(2.), tensor([0.0000, 0.2500]))
+    """
+    check_options(on_unknown)
+
+    @torch.compiler.disable(reason=REASON)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with Functional(on_unknown) as mode:
+            made = torch.func.grad_and_value(mode.outside(func), argnums, has_aux)
+            gradient, value = made(*args, **kwargs)
+        return value, gradient
+
+    return wrapped
+
+
+REASON = "the dispatch mode of safeops.autodiff.torch.func sees eager operations only"
+
+
+def vjp(
+    func: Callable[..., Any],
+    *primals: Any,
+    has_aux: bool = False,
+    on_unknown: str = "warn",
+) -> Any:
+    """
+    `torch.func.vjp` with masks: all of a cotangent that is given is active, its zeros too.
+
+    Parameters
+    ----------
+    func : callable
+        Function of tensors to tensors.
+    *primals : tensor
+        Its arguments.
+    has_aux, on_unknown
+        As for `grad`.
+
+    Returns
+    -------
+    tuple
+        ``(output, vjp_fn)``, or ``(output, vjp_fn, aux)``.
+
+    Raises
+    ------
+    ValueError
+        As for `grad`.
+
+    Notes
+    -----
+    **Gradient.** As for `grad`.
+
+    **Source.** `torch.func.vjp`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> _, pull = vjp(lambda x: x.sqrt()[1], torch.tensor([0.0, 4.0]))
+    >>> pull(torch.tensor(2.0))
+    (tensor([0.0000, 0.5000]),)
+    """
+    check_options(on_unknown)
+    mode = Functional(on_unknown)
+    with mode:
+        output, pull, *aux = torch.func.vjp(mode.outside(func), *primals, has_aux=has_aux)
+
+    @torch.compiler.disable(reason=REASON)
+    def pulled(*args: Any, **kwargs: Any) -> Any:
+        with mode:
+            return pull(*args, **kwargs)
+
+    return (output, pulled, *aux)
+
+
+def jacrev(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    `torch.func.jacrev` with masks: each row is the masked gradient of one entry of the output.
+
+    Parameters
+    ----------
+    func : callable
+        Function of tensors to tensors.
+    argnums, has_aux, on_unknown
+        As for `grad`.
+    chunk_size : int, optional
+        How many rows are computed at once. Default: all.
+
+    Returns
+    -------
+    callable
+        Function to the Jacobian, or to ``(jacobian, aux)``.
+
+    Raises
+    ------
+    ValueError
+        As for `grad`.
+
+    Notes
+    -----
+    **Gradient.** As for `grad`: other entries of the output are absent in a row.
+
+    **Source.** `torch.func.jacrev`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> jacrev(lambda x: 1 / x)(torch.tensor([0.0, 2.0]))
+    tensor([[   -inf,  0.0000],
+            [ 0.0000, -0.2500]])
+    """
+    check_options(on_unknown)
+
+    @torch.compiler.disable(reason=REASON)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with Functional(on_unknown, basis=True) as mode:
+            return torch.func.jacrev(
+                mode.outside(func), argnums, has_aux=has_aux, chunk_size=chunk_size
+            )(*args, **kwargs)
+
+    return wrapped
+
+
+def hessian(
+    func: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    on_unknown: str = "warn",
+) -> Callable[..., Any]:
+    """
+    `torch.func.hessian` with masks, by reverse mode twice.
+
+    Parameters
+    ----------
+    func : callable
+        Function of tensors to a scalar.
+    argnums, on_unknown
+        As for `grad`.
+
+    Returns
+    -------
+    callable
+        Function to the matrix of second derivatives.
+
+    Raises
+    ------
+    ValueError
+        As for `grad`.
+
+    Notes
+    -----
+    **Gradient.** That of `grad`, twice.
+
+    **Source.** `torch.func.hessian`, which takes forward mode over reverse mode.
+
+    Examples
+    --------
+    >>> import torch
+    >>> hessian(lambda x: torch.where(x > 0, x.log(), 0.0).sum())(torch.tensor([0.0, 2.0]))
+    tensor([[ 0.0000,  0.0000],
+            [ 0.0000, -0.2500]])
+    """
+    once = jacrev(func, argnums, on_unknown=on_unknown)
+    return jacrev(once, argnums, on_unknown=on_unknown)

@@ -1,0 +1,428 @@
+"""Masked autodiff under torch.compile: the programs of eager mode, training, and what is said."""
+
+import inspect
+import os
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+
+import reported_torch
+import tape
+from assertions import assert_close, assert_examples_run
+from reported_torch import (
+    CLEAN,
+    DIRTY,
+    LATE,
+    NAN,
+    REPORTED,
+    UNDEFINED,
+    TapeOfTorch,
+    Torch,
+    leaf,
+    programs,
+    root_of_positive,
+    torch,
+)
+
+pytestmark = pytest.mark.only("torch")
+EVERY = bool(os.environ.get("SAFEOPS_EXHAUSTIVE"))
+
+# What Dynamo itself does not trace (2.13).
+UNTRACED = {"lstm", "gru", "attention to padding"}
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch):
+    """Compile each test by itself, and let Dynamo see PyTorch, which it cannot see being loaded."""
+    import torch as real
+
+    monkeypatch.setitem(globals(), "torch", real)
+    monkeypatch.setattr(reported_torch, "torch", real)
+    monkeypatch.setattr(reported_torch, "functional", real.nn.functional)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The use of `x.T`", UserWarning)
+        yield
+
+
+@pytest.fixture
+def compiled(masked):
+    """Return what is tested, which traces as a compiler does, and compiles nothing."""
+
+    def compiled(f, backend="aot_eager", **options):
+        return masked.compile(f, backend=backend, on_unknown="error", **options)
+
+    return compiled
+
+
+def gradient(program, x):
+    """Return the gradient of a program at a leaf, by an ordinary backward pass."""
+    program(x).backward()
+    return x.grad
+
+
+# The programs of eager mode.
+
+
+@pytest.mark.parametrize("name", REPORTED)
+def test_reported_programs_have_the_right_gradient(compiled, name):
+    """The gradient is exact, nothing is unknown, and what ordinary compile makes is not finite."""
+    program, point, wanted = REPORTED[name]
+
+    assert_close(gradient(compiled(program), leaf(point)).numpy(), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["10729: where and sqrt", "amax of log", "4132: y[0] = 0"])
+def test_ordinary_compile_fails(name):
+    """The ordinary gradient of a compiled program is NaN."""
+    program, point, _ = REPORTED[name]
+
+    assert gradient(torch.compile(program, backend="aot_eager"), leaf(point)).isnan().any()
+
+
+@pytest.mark.parametrize("name", UNDEFINED)
+def test_undefined_derivatives_stay_undefined(compiled, name):
+    """What no selection leaves out stays as it is: NaN or inf."""
+    program, point = UNDEFINED[name]
+
+    assert not gradient(compiled(program), leaf(point)).isfinite().all()
+
+
+@pytest.fixture
+def kept_modules(monkeypatch):
+    """Build each module once: a compiled program makes none."""
+    build, made = reported_torch.build, {}
+
+    def once(kind, *args, **options):
+        key = (kind, args, tuple(options.items()))
+        if key not in made:
+            made[key] = build(kind, *args, **options)
+        return made[key]
+
+    monkeypatch.setattr(reported_torch, "build", once)
+
+
+@pytest.mark.usefixtures("kept_modules")
+@pytest.mark.parametrize("name", sorted(set(LATE) - UNTRACED))
+def test_late_selections_have_the_gradient_of_eager_mode(masked, compiled, name):
+    """Rows that are left out at the end are NaN at the start; weights are no part of that."""
+    program = LATE[name]
+    program(leaf(CLEAN))
+    x = leaf(DIRTY)
+    loss, weights = program(x)
+    wanted = masked.grad(loss, [x, *weights])
+    y = leaf(DIRTY)
+
+    compiled(lambda x: program(x)[0])(y).backward()
+
+    for found, right in zip([y, *weights], wanted, strict=True):
+        assert right.isfinite().all()
+        assert_close(found.grad.numpy(), right.numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("part", range(20 if EVERY else 1))
+def test_random_programs_have_the_gradient_of_the_tape(compiled, part):
+    """The gradient is that of the tape, NaN where that is not finite."""
+    count = 100 if EVERY else 20
+    for _, program, x in programs(5000 + count * part, 5000 + count * part + count):
+        _, of_tape, _ = tape.masked_gradient(lambda _, t, p=program: tape.run(p, TapeOfTorch, t), x)
+        inputs = leaf(x)
+        torch._dynamo.reset()
+        output = compiled(lambda x, p=program: tape.run(p, Torch(), x))(inputs)
+        if output.requires_grad:
+            output.backward()
+            found = inputs.grad.numpy()
+            finite = np.isfinite(of_tape)
+            assert not np.isfinite(found[~finite]).any()
+            assert_close(found[finite], of_tape[finite], rtol=1e-9, atol=1e-12)
+
+
+# The compiler.
+
+
+@pytest.mark.parametrize("name", ["10729: where and sqrt", "amax of log", "4132: y[0] = 0"])
+def test_inductor(compiled, name):
+    """What the compiler of PyTorch makes has the right gradient."""
+    program, point, wanted = REPORTED[name]
+
+    found = gradient(compiled(program, backend="inductor"), leaf(point))
+
+    assert_close(found.numpy(), wanted, rtol=1e-12)
+
+
+def joint_graphs(compile_it, program, x):
+    """Return the text of the graphs that a compiler is given."""
+    seen = []
+
+    def keep(graph, _):
+        seen.append("\n".join(f"{node.op} {node.target} {node.args}" for node in graph.graph.nodes))
+        return torch._functorch.compilers.nop(graph, _)
+
+    from torch._dynamo.backends.common import aot_autograd
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    compile_it(program, backend)(x).backward()
+    return seen, x.grad
+
+
+def healthy(x):
+    """Return a program in which nothing is selected."""
+    return ((x @ x.mT).softmax(-1).tanh() * x.exp()).square().mean()
+
+
+def test_nothing_selected_is_ordinary(monkeypatch):
+    """The graphs are those of ordinary compile, node for node, and the gradient bit for bit."""
+    from safeops.autodiff.torch import _compiled
+
+    monkeypatch.setattr(_compiled.private, "lookup_backend", lambda inner: inner)
+    point = np.random.default_rng(0).normal(size=(4, 4))
+    masked = lambda f, b: torch.compile(f, backend=_compiled.Backend(b, "error"))  # noqa: E731
+    ordinary = lambda f, b: torch.compile(f, backend=b)  # noqa: E731
+
+    ours, found = joint_graphs(masked, healthy, leaf(point))
+    theirs, wanted = joint_graphs(ordinary, healthy, leaf(point))
+    with_masks, _ = joint_graphs(masked, lambda x: healthy(x[:2, :2]), leaf(point))
+    without, _ = joint_graphs(ordinary, lambda x: healthy(x[:2, :2]), leaf(point))
+
+    assert ours == theirs
+    assert torch.equal(found, wanted)
+    assert with_masks != without  # else the comparison could not fail
+
+
+@pytest.mark.parametrize("mark", [False, True])
+def test_dynamic_shapes(compiled, mark):
+    """One graph serves rows of any number."""
+    torch._dynamo.utils.counters.clear()
+    program = compiled(lambda x: torch.where(x > 0, x.sqrt(), 0.0).sum(), dynamic=True)
+
+    for rows in (3, 5, 8):
+        x = leaf([[0.0, 4.0]] * rows)
+        if mark:
+            torch._dynamo.mark_dynamic(x, 0)
+        assert gradient(program, x).tolist() == [[0.0, 0.25]] * rows
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+# Training.
+
+
+def rows_with_padding():
+    """Return rows of which a quarter is NaN, targets, and which rows are good."""
+    numbers = np.random.default_rng(1)
+    rows, targets = numbers.normal(size=(16, 4)), numbers.normal(size=(16, 2))
+    good = np.arange(16) % 4 != 0
+    return [torch.tensor(x) for x in (np.where(good[:, None], rows, NAN), targets, good)]
+
+
+def network():
+    """Return a small network, the same each time."""
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 2)
+    return torch.nn.Sequential(*layers).double()
+
+
+def trained(step, model, batches):
+    """Return the weights after some steps of Adam that accumulate gradients of batches."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(5):
+        optimizer.zero_grad()
+        for batch in batches:
+            step(model, *batch).backward()
+        optimizer.step()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def padded_loss(model, rows, targets, good):
+    """Return the mean loss of the good rows."""
+    error = torch.where(good[:, None], model(rows) - targets, 0.0)
+    return error.square().sum() / good.sum()
+
+
+def checkpointed_loss(model, rows, targets, good):
+    """Return the same with a checkpoint around the model."""
+    from torch.utils.checkpoint import checkpoint
+
+    out = checkpoint(model, rows, use_reentrant=False)
+    return torch.where(good[:, None], out - targets, 0.0).square().sum() / good.sum()
+
+
+@pytest.mark.parametrize("loss", [padded_loss, checkpointed_loss])
+def test_training_with_padding_is_training_without(compiled, loss):
+    """Adam, accumulation and a checkpoint: the weights are those that the good rows make."""
+    rows, targets, good = rows_with_padding()
+    halves = [(rows[i], targets[i], good[i]) for i in (slice(0, 8), slice(8, 16))]
+    without = [(r[g], t[g], g[g]) for r, t, g in halves]
+
+    found = trained(compiled(loss), network(), halves)
+    wanted = trained(padded_loss, network(), without)
+    naive = trained(torch.compile(loss, backend="aot_eager"), network(), halves)
+
+    assert_close(found.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-12)
+    assert naive.isnan().any()
+
+
+def test_autocast(compiled):
+    """Under autocast casts carry the mask along."""
+    weight = torch.ones(2, 3, requires_grad=True)
+    rows = torch.tensor([[1.0, 2.0], [NAN, 1.0]])
+
+    def program(weight):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = (rows @ weight).relu()
+        return out[:1].float().sum()
+
+    assert gradient(compiled(program), weight).tolist() == [[1.0] * 3, [2.0] * 3]
+
+
+def test_a_module(compiled):
+    """A module that holds its loss is compiled as a module."""
+
+    class Rows(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def forward(self, x):
+            return self.layer(x)[:1].sum()
+
+    module = Rows()
+
+    compiled(module)(torch.tensor([[1.0, 2.0], [NAN, NAN]])).backward()
+
+    assert module.layer.weight.grad.tolist() == [[1.0, 2.0]]
+
+
+def test_safeops_is_known(compiled):
+    """What safeops leaves out is absent: entries that are NaN reach no logarithm."""
+    import safeops
+
+    def program(x):
+        return safeops.nansum(torch.where(x > 0, 1.0, NAN) * (x.log() + safeops.safe_sqrt(x)))
+
+    assert gradient(compiled(program), leaf([0.0, 1.0])).tolist() == [0.0, 1.5]
+
+
+def test_an_inner_gradient_is_not_touched(compiled):
+    """A gradient that the program takes itself stays PyTorch's."""
+
+    def program(x):
+        slope = torch.func.grad(lambda y: (y.sqrt() ** 2).sum())(x)
+        return torch.where(x > 0, slope * x, 0.0).sum()
+
+    found = gradient(compiled(program), leaf([0.0, 4.0]))
+
+    assert found[1] == 1.0
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_a_custom_function_makes_numbers(compiled):
+    """A zero that the backward method of a user writes is a number."""
+
+    class Half(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return torch.where(x > 1.0, gradient, 0.0)
+
+    found = gradient(compiled(lambda x: Half.apply(x.sqrt()).sum()), leaf([0.0, 4.0]))
+    selected = gradient(
+        compiled(lambda x: torch.where(x > 1.0, x.sqrt(), 0.0).sum()), leaf([0.0, 4.0])
+    )
+
+    assert found.isnan().tolist() == [True, False]
+    assert selected.tolist() == [0.0, 0.25]
+
+
+# What is said.
+
+
+@cache
+def tripled():
+    """Return an operation of a user without a rule."""
+
+    def triple(x):
+        return 3 * x
+
+    triple.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    made = torch.library.custom_op("safeops_tests::triple", triple, mutates_args=())
+    made.register_autograd(lambda _, g: made(g))
+    made.register_fake(torch.empty_like)
+    return made
+
+
+def test_an_unknown_operation_is_said_once_with_its_line(masked):
+    """The warning comes when it compiles, names the line, and comes no second time."""
+    triple = tripled()
+
+    def program(x):
+        y = triple(x.sqrt())
+        return triple(y)[1:].sum()
+
+    compiled = masked.compile(program, backend="aot_eager")
+    with pytest.warns(masked.UnknownOperationWarning) as told:
+        compiled(leaf([0.0, 4.0])).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gradient(compiled, leaf([0.0, 4.0]))
+
+    ours = [str(w.message) for w in told if w.category is masked.UnknownOperationWarning]
+    assert len(ours) == 1
+    assert ours[0].startswith("no rule for triple, for File")
+    assert "test_autodiff_torch_compiled.py" in ours[0]
+    assert "triple(y)[1:].sum()" in ours[0]
+    assert found.isnan().tolist() == [True, False]  # it hides nothing
+
+
+def test_an_unknown_operation_can_be_an_error(masked):
+    """With on_unknown="error" the compiler stops."""
+    triple = tripled()
+    program = masked.compile(
+        lambda x: triple(x.sqrt())[1:].sum(), backend="aot_eager", on_unknown="error"
+    )
+
+    with pytest.raises(Exception, match="no rule for triple"):
+        program(leaf([0.0, 4.0]))
+
+
+def test_a_branch_of_the_graph_hides_nothing(masked):
+    """`torch.cond` has no rule: it is said, and its NaN stays."""
+
+    def program(x):
+        y = torch.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x.exp(), (x,))
+        return y[1:].sum()
+
+    compiled = masked.compile(program, backend="aot_eager")
+    with pytest.warns(masked.UnknownOperationWarning, match="cond"):
+        found = gradient(compiled, leaf([0.0, 4.0]))
+
+    assert found[1] == 0.25
+
+
+@pytest.mark.parametrize("backend", ["eager", "no such one", None])
+def test_a_backend_without_aot_is_refused(masked, backend):
+    """What runs the program as it is would not mask anything."""
+    with pytest.raises(ValueError, match="AOTAutograd"):
+        masked.compile(root_of_positive, backend=backend)
+
+
+def test_options_are_checked(masked):
+    """A wrong option is an error before anything runs."""
+    with pytest.raises(ValueError, match="on_unknown"):
+        masked.compile(root_of_positive, on_unknown="no")
+
+
+def test_the_docstring(masked):
+    """Examples print what they say; gradient and source are stated."""
+    doc = inspect.getdoc(masked.compile)
+
+    assert_examples_run(masked.compile, vars(masked))
+    assert "**Gradient.**" in doc
+    assert "**Source.**" in doc
