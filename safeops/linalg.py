@@ -1,7 +1,8 @@
 """Functions of matrices whose derivatives are right where eigenvalues or singular values tie."""
 
+from safeops._dtypes import REAL, require
 from safeops._entry import fast_path, promote
-from safeops._ops import spectral
+from safeops._ops import factors, spectral
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import enter_number
 from safeops._typing import Array, Function
@@ -10,7 +11,10 @@ __all__ = [
     "expm_symmetric",
     "inv_sqrtm_psd",
     "logm_psd",
+    "polar",
     "powm_psd",
+    "safe_eigvalsh",
+    "safe_svdvals",
     "spectral_function",
     "sqrtm_psd",
 ]
@@ -323,3 +327,147 @@ def powm_psd(a: Array, p: float, /, *, fill_value: float = 0.0) -> Array:
     """
     exponent = enter_number("expected a number as exponent", p)
     return _of_semidefinite(a, spectral.power_family(exponent), fill_value)
+
+
+@fast_path
+def polar(a: Array, /, *, proper: bool = False) -> Array:
+    """
+    The nearest orthogonal matrix, with exact derivatives where singular values tie.
+
+    Same as ``u @ vh`` with ``u, s, vh = svd(a)``; if `proper`, the nearest rotation.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), real or complex floating
+        Any matrices; real ones if `proper`. A matrix with NaN or inf is NaN as a whole.
+    proper : bool, default: False
+        Whether the determinant has to be 1: the last column of ``u`` then changes its sign if need
+        be, as in the algorithm of Kabsch.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        Orthogonal or unitary; framework, dtype and device of `a`.
+
+    Raises
+    ------
+    TypeError
+        If `a` is not a floating array of a supported framework, or complex and `proper`.
+    ValueError
+        If the last two axes of `a` differ.
+
+    Notes
+    -----
+    **Gradient.** Exact to second order wherever the result is unique, at orthogonal matrices and at
+    repeated singular values too. A third derivative is inf or NaN. The result is not unique at a
+    singular matrix, and if `proper`, where the two least singular values add up to 0, with their
+    signs: one of the nearest is returned, and its gradient is inf or NaN. A sum counts as 0 if it
+    is at most ``2 * n * eps`` times the largest singular value.
+
+    **Source.** `scipy.linalg.polar` and the algorithm of Kabsch for the value; the derivative has
+    ``1 / (s_i + s_j)``, and no difference of singular values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> polar(np.asarray([[0.0, -2.0], [3.0, 0.0]]))
+    array([[ 0., -1.],
+           [ 1.,  0.]])
+    """
+    xp, a = promote(a, complex_too=True)
+    spectral.require_square(a)
+    if proper:
+        require(a.dtype, REAL)
+    return in_float32(xp, lambda a: factors.polar(xp, a, proper=proper))(a)
+
+
+@fast_path
+def safe_eigvalsh(a: Array, /) -> Array:
+    """
+    Eigenvalues of a symmetric matrix, of which those that tie share the gradient.
+
+    Same as ``eigvalsh(a)``.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), real or complex floating
+        Symmetric or Hermitian matrices. Of others the Hermitian part is taken. A matrix with NaN
+        or inf is NaN as a whole.
+
+    Returns
+    -------
+    array, shape (..., n), real floating
+        Rising; framework and device of `a`.
+
+    Raises
+    ------
+    TypeError
+        If `a` is not a floating array of a supported framework.
+    ValueError
+        If the last two axes of `a` differ.
+
+    Notes
+    -----
+    **Gradient.** ``v v^H`` for a simple eigenvalue with the vector ``v``. Of m eigenvalues that tie
+    each has the m-th part of the projector on their vectors: chosen, as ties of `max` share theirs,
+    and exact for their sum, as is its second derivative. Eigenvalues tie if they differ by at most
+    ``n * eps`` times the largest, the error of an eigenvalue by Weyl's theorem. A third derivative
+    is inf or NaN. A smooth function of all eigenvalues, such as the sum of their squares, has a
+    second derivative that this choice does not know: use `spectral_function` and the trace.
+
+    **Source.** Subgradient of minimum norm of the largest eigenvalue; perturbation theory to
+    second order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_eigvalsh(np.diag([3.0, 1.0, 1.0]))
+    array([1., 1., 3.])
+    """
+    xp, a = promote(a, complex_too=True)
+    spectral.require_square(a)
+    return in_float32(xp, lambda a: factors.eigvalsh(xp, a))(a)
+
+
+@fast_path
+def safe_svdvals(a: Array, /) -> Array:
+    """
+    Singular values of a matrix, of which those that tie share the gradient; 0 at zero values.
+
+    Same as ``svd(a, compute_uv=False)``.
+
+    Parameters
+    ----------
+    a : array, shape (..., m, n), real or complex floating
+        Any matrices. A matrix with NaN or inf is NaN as a whole.
+
+    Returns
+    -------
+    array, shape (..., min(m, n)), real floating
+        Falling; framework and device of `a`.
+
+    Raises
+    ------
+    TypeError
+        If `a` is not a floating array of a supported framework.
+    ValueError
+        If `a` has less than two axes.
+
+    Notes
+    -----
+    **Gradient.** ``u v^H`` for a simple singular value. Those that tie share the gradient, as in
+    `safe_eigvalsh`. At a zero singular value, where the function has a cone, 0 is chosen, the
+    subgradient of minimum norm. Both are told by ``n * eps`` times the largest value. The second
+    derivative is exact for simple values and for sums of those that tie; a third one is inf or NaN.
+
+    **Source.** Subgradients of the nuclear norm; perturbation theory to second order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_svdvals(np.asarray([[0.0, 2.0], [0.0, 0.0]]))
+    array([2., 0.])
+    """
+    xp, a = promote(a, complex_too=True)
+    spectral.require_matrices(a)
+    return in_float32(xp, lambda a: factors.svdvals(xp, a))(a)

@@ -338,6 +338,14 @@ def require_square(a: Array) -> None:
         raise ValueError(msg)
 
 
+def require_matrices(a: Array) -> None:
+    """Raise ValueError if there are known to be less than two axes."""
+    shape = a.shape
+    if getattr(shape, "rank", 0) is not None and len(tuple(shape)) < 2:  # noqa: PLR2004  (axes)
+        msg = f"expected matrices of shape (..., m, n), got {tuple(shape)}"
+        raise ValueError(msg)
+
+
 def of_symmetric(xp: Namespace, a: Array, formula: Formula) -> Array:
     """Return a function of Hermitian matrices."""
     return function_of(xp, spectrum(xp, a), formula)
@@ -367,7 +375,7 @@ def size_of(xp: Namespace, a: Array) -> Array:
     """Return the largest size of an entry if that is unusual, else 1; two axes kept."""
     a = backend_of(a).stop_gradient(a)
     if is_empty(a):
-        return xp.ones_like(xp.real(a) if is_complex(a) else a)
+        return 1.0 + xp.sum(xp.real(a) if is_complex(a) else a, axis=(-2, -1), keepdims=True)
     size = xp.max(xp.abs(a), axis=(-2, -1), keepdims=True)
     least, most = limits(xp, size).smallest_normal, limits(xp, size).max / 8.0  # of normal inverse
     near_one = xp.logical_and(size > _USUAL, size < 1.0 / _USUAL)

@@ -70,6 +70,7 @@ LAYERS = (
     ("_ops.reductions", "_ops.quantiles"),
     ("_ops.rigid",),
     ("_ops.spectral",),
+    ("_ops.factors",),
     ("linalg", "rotations"),
     ("nan_reductions",),
     ("_check",),
@@ -136,7 +137,7 @@ LONGEST = 30  # lines of a function body, docstring left out
 
 # One word for each idea; the last ones belong to one function each.
 KEYWORDS = {"axis", "correction", "fill_value", "initial", "keepdims", "ord", "placeholder"}
-KEYWORDS |= {"where", "b", "method", "min_norm", "count", "derivatives"}
+KEYWORDS |= {"where", "b", "method", "min_norm", "count", "derivatives", "proper"}
 
 
 # What breaks a rule: each finder takes source text and returns what it finds.
