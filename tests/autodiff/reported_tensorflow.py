@@ -291,12 +291,6 @@ class Operations:
 PROGRAMS_RUN = int(os.environ.get("SAFEOPS_PROGRAMS", "150"))
 
 
-def drawn(seed):
-    """Return a random program, and a point with zeros, infinities and NaN."""
-    numbers = np.random.default_rng(seed)
-    return tape.random_program(numbers), numbers.choice(tape.POINTS, (tape.N, tape.N))
-
-
 def on_tensorflow(program):
     """Return a program as a function of a tensor."""
     return lambda x: tape.run(program, Operations, x)

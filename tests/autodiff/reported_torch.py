@@ -540,3 +540,11 @@ def made_twice():
 def unknown_program(x):
     """Return a program with an operation without a rule, of which one half is read."""
     return made_twice()(x.sqrt())[1:].sum()
+
+
+def gradients(program, rows, grad):
+    """Return the gradients of a program with respect to the input and the weights."""
+    x = leaf(rows)
+    output, weights = program(x)
+    found = grad(output, [x, *weights])
+    return [g.numpy() for g in found]

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from assertions import assert_close
+
 
 @dataclass(eq=False)
 class Scalar:
@@ -48,8 +50,8 @@ def scalar(x):
     return x if isinstance(x, Scalar) else Scalar(np.float64(x))
 
 
-def backward(output):
-    """Return the cotangent of each scalar that the output reaches, by identity."""
+def reached(output):
+    """Return the scalars that the output reaches, each before its parents."""
     order, seen, stack = [], set(), [(output, False)]
     while stack:
         node, done = stack.pop()
@@ -59,8 +61,13 @@ def backward(output):
             seen.add(id(node))
             stack.append((node, True))
             stack.extend((parent, False) for parent, _ in node.parents)
+    return order[::-1]
+
+
+def backward(output):
+    """Return the cotangent of each scalar that the output reaches, by identity."""
     cotangents = {id(output): np.float64(1.0)}
-    for node in reversed(order):
+    for node in reached(output):
         for parent, slope in node.parents:
             earlier = cotangents.get(id(parent))
             step = cotangents[id(node)] * slope
@@ -235,3 +242,18 @@ def apply(ops, arrays, name, latest, other, index):
         "matmul": lambda: ops.matmul(a, b),
     }
     return special[name]() if name in special else getattr(ops, name)(a)
+
+
+def assert_as_the_tape(found, wanted):
+    """A gradient and a mask equal those of the tape; what is not finite there is not here."""
+    (gradient, active), (of_tape, active_on_tape) = found, wanted
+    finite = np.isfinite(of_tape)
+    assert np.array_equal(np.isfinite(gradient), finite)
+    assert np.array_equal(active, active_on_tape)
+    assert_close(gradient[finite], of_tape[finite], rtol=1e-9, atol=1e-12)  # order of sums
+
+
+def drawn(seed):
+    """Return a random program, and a point with zeros, infinities and NaN."""
+    numbers = np.random.default_rng(seed)
+    return random_program(numbers), numbers.choice(POINTS, (N, N))

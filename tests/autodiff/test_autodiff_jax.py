@@ -27,7 +27,6 @@ from reported_jax import (  # noqa: E402
     UNDEFINED,
     WEIGHTS,
     assert_same,
-    drawn,
     first_rows,
     on_jax,
 )
@@ -80,7 +79,7 @@ def test_undefined_derivatives_stay_undefined(name):
 def test_random_programs_agree_with_the_tape():
     """Gradients are those of the tape, NaN where it has NaN, and masks are its masks."""
     for seed in range(PROGRAMS_RUN):
-        program, x = drawn(seed)
+        program, x = tape.drawn(seed)
         _, wanted, wanted_mask = tape.masked_gradient(partial(tape.run, program), x)
 
         gradient = masked.grad(on_jax(program), return_mask=True, exact=True, on_unknown="error")
@@ -101,7 +100,7 @@ def test_another_gradient_is_found():
 def test_nothing_is_hidden():
     """Where jax.grad is finite ours is equal; the default contraction only adds NaN to `exact`."""
     for seed in range(PROGRAMS_RUN // 5):
-        program, x = drawn(seed)
+        program, x = tape.drawn(seed)
         f, x = on_jax(program), jnp.asarray(x)
         ordinary, exact, default = map(
             to_numpy, (jax.grad(f)(x), masked.grad(f, exact=True)(x), masked.grad(f)(x))
@@ -116,7 +115,7 @@ def test_nothing_is_hidden():
 def test_forward_mode_agrees_with_reverse_mode():
     """The Jacobians of both modes are equal, entry by entry."""
     for seed in range(PROGRAMS_RUN // 25):
-        program, x = drawn(seed)
+        program, x = tape.drawn(seed)
         f, x = on_jax(program), jnp.asarray(x)
 
         forward = masked.jacfwd(f, exact=True)(x)

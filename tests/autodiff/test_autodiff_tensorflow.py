@@ -10,7 +10,7 @@ import tape
 from assertions import assert_close, assert_examples_run
 from frameworks import to_numpy
 
-pytestmark = pytest.mark.only("tensorflow")
+pytestmark = [pytest.mark.only("tensorflow"), pytest.mark.usefixtures("quiet")]
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
 
@@ -21,7 +21,6 @@ from reported_tensorflow import (  # noqa: E402
     PROGRAMS_RUN,
     UNDEFINED,
     at,
-    drawn,
     log_where,
     loop,
     on_tensorflow,
@@ -31,15 +30,6 @@ from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Silence the advice against tracing many functions, which these tests must."""
-    level = tf.get_logger().level
-    tf.get_logger().setLevel("ERROR")
-    yield
-    tf.get_logger().setLevel(level)
 
 
 def slope(f, x, tape_class=masked.GradientTape, **how):
@@ -207,7 +197,7 @@ def test_random_programs_agree_with_the_tape():
 def assert_agrees_with_the_tape(seeds, on_unknown):
     """Compare programs on TensorFlow with what they are on the tape."""
     for seed in seeds:
-        program, x = drawn(seed)
+        program, x = tape.drawn(seed)
         on_tape = lambda _, x, program=program: tape.run(program, Conventions, x)  # noqa: E731
         _, wanted, wanted_mask = tape.masked_gradient(on_tape, x)
 
@@ -259,7 +249,7 @@ def test_nothing_is_hidden():
     the one that is not finite.
     """
     for seed in range(PROGRAMS_RUN // 5):
-        program, x = drawn(seed)
+        program, x = tape.drawn(seed)
         f = on_tensorflow(program)
         ordinary = to_numpy(compiled(partial(slope, f, tape_class=tf.GradientTape))(x))
         ours = to_numpy(compiled(partial(slope, f))(x))

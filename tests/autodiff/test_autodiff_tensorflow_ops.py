@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.only("tensorflow")
+pytestmark = [pytest.mark.only("tensorflow"), pytest.mark.usefixtures("quiet")]
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
 
 import sweep_tensorflow as sweep  # noqa: E402
@@ -24,15 +24,6 @@ PROGRAMS_RUN = int(os.environ.get("SAFEOPS_PROGRAMS", "150")) // 6
 # The rest takes minutes: most elementwise functions, and what is slow to trace.
 SLOW = {"linalg.expm", *(f"math.{name}" for name in sweep.ELEMENTWISE[6:])}
 DEFAULT = [name for name in sweep.PROGRAMS if EXHAUSTIVE or name not in SLOW]
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Silence the advice against tracing many functions, which these tests must."""
-    level = tf.get_logger().level
-    tf.get_logger().setLevel("ERROR")
-    yield
-    tf.get_logger().setLevel(level)
 
 
 @pytest.fixture

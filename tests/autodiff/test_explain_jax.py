@@ -1,7 +1,5 @@
 """What `explain` says of JAX programs: the reported ones, control flow, and custom rules."""
 
-import inspect
-
 import numpy as np
 import pytest
 
@@ -12,16 +10,12 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
 import reported_jax as reported  # noqa: E402
+import tape  # noqa: E402
 from assertions import assert_examples_run  # noqa: E402
+from expected import kinds_expected, line_of  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 
 PROGRAMS_RUN = reported.PROGRAMS_RUN // 25
-
-
-def line_of(f, text=""):
-    """Return the number of the line of a function that has a text; the first by default."""
-    lines, start = inspect.getsourcelines(f)
-    return max(start, 1) + next(i for i, line in enumerate(lines) if text in line)
 
 
 def summary(report):
@@ -160,22 +154,15 @@ def test_attention_has_two_products_to_repair():
     assert {finding.kind for finding in report.findings} == {"BLOCKED"}
 
 
-def kinds_expected(f, x):
-    """Return the kinds that value, ordinary and masked gradient ask for."""
-    value, ordinary, ours = map(np.asarray, (f(x), jax.grad(f)(x), masked.grad(f, exact=True)(x)))
-    bad, ours = (np.count_nonzero(~np.isfinite(g)) for g in (ordinary, ours))
-    used = {"FORWARD"} if not np.isfinite(value) else {"GENUINE"} if ours else set()
-    return used | ({"BLOCKED"} if bad > ours else set())
-
-
 def test_random_programs():
     """A report has the kinds that ordinary and masked gradient ask for, and a line for each."""
     found = []
     for seed in range(PROGRAMS_RUN):
-        program, point = reported.drawn(seed)
+        program, point = tape.drawn(seed)
         f, x = reported.on_jax(program), jnp.asarray(point)
 
-        wanted, report = kinds_expected(f, x), masked.explain(f, x)
+        three = map(np.asarray, (f(x), jax.grad(f)(x), masked.grad(f, exact=True)(x)))
+        wanted, report = kinds_expected(*three), masked.explain(f, x)
 
         kinds = {finding.kind for finding in report.findings}
         found.append(kinds)

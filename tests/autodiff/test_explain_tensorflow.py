@@ -5,30 +5,17 @@ import inspect
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.only("tensorflow")
+pytestmark = [pytest.mark.only("tensorflow"), pytest.mark.usefixtures("quiet")]
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
 
 import reported_tensorflow as reported  # noqa: E402
+import tape  # noqa: E402
+from expected import kinds_expected, line_of  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 
 total = tf.reduce_sum
 X, NAN = np.array([0.0, 4.0]), np.nan
 PROGRAMS_RUN = reported.PROGRAMS_RUN // 10
-
-
-@pytest.fixture(autouse=True)
-def quiet():
-    """Silence the advice against tracing many functions, which these tests must."""
-    level = tf.get_logger().level
-    tf.get_logger().setLevel("ERROR")
-    yield
-    tf.get_logger().setLevel(level)
-
-
-def line_of(f, text=""):
-    """Return the number of the line of a function that has a text; the first by default."""
-    lines, start = inspect.getsourcelines(f)
-    return max(start, 1) + next(i for i, line in enumerate(lines) if text in line)
 
 
 # The programs that people reported: operation, what its slope is, entries, selection. The line is
@@ -162,27 +149,24 @@ def test_what_is_run_again_is_not_judged():
     assert found.kind == "UNKNOWN"
 
 
-def kinds_expected(f, x):
-    """Return the kinds that value, ordinary and masked gradient ask for."""
+def value_and_gradients(f, x):
+    """Return the value, the ordinary gradient and the masked gradient."""
     with tf.GradientTape() as running:
         running.watch(x)
         value = f(x)
     zero = tf.UnconnectedGradients.ZERO
     ordinary = running.gradient(value, x, unconnected_gradients=zero)
-    gradients = map(tf.convert_to_tensor, (ordinary, masked.grad(f)(x)))
-    bad, ours = (np.count_nonzero(~np.isfinite(g)) for g in gradients)
-    used = {"FORWARD"} if not np.isfinite(value) else {"GENUINE"} if ours else set()
-    return used | ({"BLOCKED"} if bad > ours else set())
+    return value, *map(tf.convert_to_tensor, (ordinary, masked.grad(f)(x)))
 
 
 def test_random_programs():
     """A report has the kinds that ordinary and masked gradient ask for, and a line for each."""
     found = []
     for seed in range(PROGRAMS_RUN):
-        program, point = reported.drawn(seed)
+        program, point = tape.drawn(seed)
         f, x = reported.on_tensorflow(program), tf.constant(point)
 
-        wanted, report = kinds_expected(f, x), masked.explain(f, x)
+        wanted, report = kinds_expected(*value_and_gradients(f, x)), masked.explain(f, x)
 
         # There may be more: kernels hide some of it from the ordinary tape.
         kinds = {finding.kind for finding in report.findings}

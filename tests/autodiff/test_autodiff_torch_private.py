@@ -1,0 +1,95 @@
+"""What masked autodiff takes from PyTorch by private names is there, and means what it says."""
+
+import pytest
+
+from reported_torch import leaf, torch
+
+pytestmark = pytest.mark.only("torch")
+
+
+def test_private_names_are_there():
+    """PyTorch has the private names that the evaluator uses; when one goes this says which."""
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    x = leaf([1.0])
+    storage = x.untyped_storage()
+
+    assert torch._C._current_autograd_node() is None
+    assert torch._C._functorch.peek_interpreter_stack() is None
+    assert torch.autograd.function.BackwardCFunction.apply.__code__.co_name == "apply"
+    assert callable(torch.autograd.graph._engine_run_backward)
+    assert StorageWeakRef(storage).cdata == storage._cdata
+    assert not StorageWeakRef(storage).expired()
+    assert hasattr(torch.ops.aten.mul.Tensor, "decompose")
+    assert "__file__" in vars(torch._compile)
+    assert "__file__" in vars(torch._dynamo.eval_frame)
+    assert storage._cdata == storage._weak_ref()
+    assert torch.ops.aten.mul_.Tensor._opname == "mul_"
+    assert torch.ops.aten.mul_.Tensor._schema.is_mutable
+    assert torch.ops.aten.view.default.is_view
+    assert torch.ops.aten._softmax_backward_data.default in torch._decomp.decomposition_table
+
+
+def test_the_running_node_is_named():
+    """While a formula runs its node is known, and it is the same object each time."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            del types
+            node = torch._C._current_autograd_node()
+            seen.append((node.name(), node is torch._C._current_autograd_node()))
+            return func(*args, **(kwargs or {}))
+
+    output, cotangent = leaf([1.0]).relu(), torch.ones(1).double()
+    with Watch():
+        output.backward(cotangent)
+
+    assert ("ReluBackward0", True) in seen
+
+
+def test_nodes_have_their_names():
+    """The names of nodes by which writing over, and accumulating, are known."""
+    x = leaf([1.0, 2.0])
+    sliced, copied = x.clone(), x.clone()
+    sliced[0] = 0.0
+    copied.copy_(x)
+    accumulating = x.exp().grad_fn.next_functions[0][0]
+
+    assert accumulating.name() == "torch::autograd::AccumulateGrad"
+    assert sliced.grad_fn.name() == "torch::autograd::CopySlices"
+    assert copied.grad_fn.name() == "torch::autograd::CopyBackwards"
+    assert x.clone().zero_().grad_fn.name().startswith("ZeroBackward")
+    assert x.clone().fill_(1.0).grad_fn.name().startswith("FillBackward")
+
+
+def test_every_operation_of_the_table_exists():
+    """No name in the table of classes is misspelt."""
+    from safeops.autodiff.torch._tables import RULES
+
+    assert [name for name in RULES if not hasattr(torch.ops.aten, name)] == []
+
+
+def test_every_selection_exists():
+    """No name in the list of selections is misspelt: PyTorch has a node of that name."""
+    from safeops.autodiff.torch._nodes import OURS, SELECTIONS
+
+    nodes = {name.rpartition("Backward")[0] for name in dir(torch._C._functions)}
+
+    assert nodes >= SELECTIONS - {OURS}
+
+
+def test_the_framework_of_the_arguments_is_picked():
+    """`safeops.autodiff.grad` is this one for tensors, with several arguments and masks too."""
+    from safeops import autodiff
+
+    x = torch.tensor([0.0, 2.0])
+    log = autodiff.grad(lambda x: torch.where(x > 0, torch.log(x), 0.0).sum())(x)
+    product = autodiff.grad(lambda a, x: a * x[1], (0, 1), return_mask=True)
+    gradients, masks = product(torch.tensor(2.0), x)
+
+    assert log.tolist() == [0.0, 0.5]
+    assert gradients[1].tolist() == [0.0, 2.0]
+    assert masks[1].tolist() == [False, True]
