@@ -28,8 +28,8 @@ def decides(page: Page, node: ast.expr, selection: str, at: Location | None) -> 
 
 def names_from(page: Page, node: ast.expr, choice: ast.expr) -> set[str] | None:
     """Return the names that depend on an expression before a choice; None if unknown."""
-    statement, scope = statement_of(page, node), scope_of(page, node)
-    if statement is statement_of(page, choice):
+    statement, scope = page.statement(node), scope_of(page, node)
+    if statement is page.statement(choice):
         return set()
     is_named = isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign)
     if not is_named or scope is not scope_of(page, choice):
@@ -52,12 +52,6 @@ def choices_at(page: Page, at: Location) -> Iterator[ast.expr]:
 
 
 MASKS = ("gather", "index_fill", "index_select", "masked_fill", "masked_select", "take")
-
-
-def statement_of(page: Page, node: ast.AST) -> ast.AST:
-    """Return the statement that an expression is part of."""
-    *_, statement = page.around(node)
-    return statement
 
 
 def scope_of(page: Page, node: ast.AST) -> ast.AST:

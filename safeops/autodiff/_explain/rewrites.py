@@ -58,6 +58,11 @@ class Page:
         source = b"".join(lines) + last[:end_column]
         return source[column:].decode()
 
+    def statement(self, node: ast.AST) -> ast.AST:
+        """Return the innermost statement that contains an expression."""
+        *_, statement = self.around(node)
+        return statement
+
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the parents of an expression, up to its statement."""
         while not isinstance(node, ast.stmt):
@@ -329,7 +334,7 @@ def _length(page: Page, start: int, node: ast.expr) -> int:
 
 def rewritten(page: Page, changes: Mapping[int, Rewriting], node: ast.expr) -> tuple[int, str, str]:
     """Return the lines of an expression: the first line number, the old lines, the new lines."""
-    every = list(_outermost(_statement(page, node), changes))
+    every = list(_outermost(page.statement(node), changes))
     top = next(x for x in every if any(part is node for part in ast.walk(x)))
     start, end = top.lineno, span_of(top)[1]
     old = "".join(page.lines[start - 1 : end]).rstrip("\n")
@@ -340,9 +345,3 @@ def rewritten(page: Page, changes: Mapping[int, Rewriting], node: ast.expr) -> t
             new += old[done:at] + rendered(page, part, changes)
             done = at + len(page.text(part))
     return start, old, new + old[done:]
-
-
-def _statement(page: Page, node: ast.expr) -> ast.AST:
-    """Return the innermost statement that an expression is part of."""
-    *_, statement = page.around(node)
-    return statement

@@ -1,6 +1,8 @@
 """Which node of autograd runs, and who calls: its formula, a hook, or a function of the user."""
 
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,17 @@ CLAMPS = frozenset(["Clamp", "ClampMin", "ClampMax"])
 BY_PRODUCT = words(f"{OURS} Amax Amin Aminmax Max Min Median Nanmedian Nansum NanToNum")
 # Nodes that return a literal 0 for what they overwrote. (A slice assignment is a CopySlices node.)
 OVERWRITES = words("Fill Zero CopyBackwards torch::autograd::CopyBackwards")
+
+
+@contextmanager
+def attached(handles: Iterable[Any]) -> Iterator[None]:
+    """Keep hooks on nodes within a block; they are registered at its beginning."""
+    every = list(handles)
+    try:
+        yield
+    finally:
+        for handle in every:
+            handle.remove()
 
 
 def node_name() -> tuple[Any, str]:

@@ -1,7 +1,7 @@
 """Nodes and operations into which a dispatch mode cannot see, and why."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
@@ -9,12 +9,12 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
-from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import PASSED, ZEROS
 from safeops.autodiff.torch._explain.lines import not_finite, unseen
+from safeops.autodiff.torch._nodes import attached
 from safeops.autodiff.torch._tables import RULES
-from safeops.autodiff.torch._tags import name_of
+from safeops.autodiff.torch._tags import is_plain, name_of
 
 SCRIPTED = (
     "no rule for a graph that TorchScript has compiled: its selections are products there, and a "
@@ -27,16 +27,10 @@ def is_script(node: Any) -> bool:
     return "DifferentiableGraph" in name_of(node)
 
 
-@contextmanager
-def scripts_told(nodes: Iterable[Any], on_unknown: str) -> Iterator[None]:
+def scripts_told(nodes: Iterable[Any], on_unknown: str) -> AbstractContextManager[None]:
     """Report a NaN that comes out of a graph of TorchScript."""
     hook = partial(tell_if_bad, on_unknown)
-    handles = [node.register_hook(hook) for node in nodes if is_script(node)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return attached(node.register_hook(hook) for node in nodes if is_script(node))
 
 
 def tell_if_bad(on_unknown: str, out: Any, into: Any) -> None:
@@ -51,7 +45,7 @@ def tell_if_bad(on_unknown: str, out: Any, into: Any) -> None:
 def reason_unseen(func: Any, given: Any) -> str | None:
     """Return why the entries that an operation uses are unknown ("": no rule), or None."""
     tensors = [x for x in tree_leaves(given) if isinstance(x, torch.Tensor)]
-    if not all(is_dense(x) for x in tensors):
+    if not all(is_plain(x) for x in tensors):
         return "sparse"
     name = private.name_of_operation(func).removesuffix("_")
     if name in RULES or private.name_of_operation(func) in PASSED | ZEROS or func.is_view:
@@ -59,11 +53,6 @@ def reason_unseen(func: Any, given: Any) -> str | None:
     if name.startswith("mkldnn_rnn"):
         return "mkldnn"
     return None if is_composite(func) else ""
-
-
-def is_dense(x: Array) -> bool:
-    """Whether the entries of a tensor lie in memory one by one."""
-    return x.layout is torch.strided and not x.is_nested
 
 
 def is_composite(func: Any) -> bool:

@@ -1,7 +1,7 @@
 """One masked backward pass of PyTorch: its masks before and after."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Masking
 from safeops.autodiff.torch._graph import all_finite, leaves_of
 from safeops.autodiff.torch._masks import spread
-from safeops.autodiff.torch._nodes import is_custom
+from safeops.autodiff.torch._nodes import attached, is_custom
 from safeops.autodiff.torch._opaque import scripts_told
 from safeops.autodiff.torch._ranks import (
     in_group,
@@ -45,8 +45,7 @@ def masking(
         FORMER.keep(mode.tags, partial=True)
 
 
-@contextmanager
-def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
+def customs_known(nodes: Iterable[Any], tags: Tags) -> AbstractContextManager[None]:
     """Mark as active what custom functions return, also where they made it of constants."""
 
     def hook(out: Any, into: Any) -> None:
@@ -55,12 +54,7 @@ def customs_known(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
             if x is not None and tags.read(x) is None:
                 tags.write(x, active=True)
 
-    handles = [node.register_hook(hook) for node in nodes if is_custom(node)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return attached(node.register_hook(hook) for node in nodes if is_custom(node))
 
 
 def mask_of_gradient(mode: Masking, x: Array, gradient: Any) -> Array:

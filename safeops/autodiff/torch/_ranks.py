@@ -15,7 +15,7 @@ from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import BY_NAMESPACE, Call, unknown
 from safeops.autodiff.torch._masks import folded, is_partial, spread, tensors_of
-from safeops.autodiff.torch._nodes import words
+from safeops.autodiff.torch._nodes import attached, words
 from safeops.autodiff.torch._sharded import is_sharded, local_of
 from safeops.autodiff.torch._tags import Tags, leaf_of, name_of
 
@@ -99,12 +99,8 @@ def noted_here(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
     for _, leaf in pairs:
         if leaf.grad is None:
             HERE[leaf] = None
-    handles = [node.register_prehook(partial(note, leaf, tags)) for node, leaf in pairs]
-    try:
+    with attached(node.register_prehook(partial(note, leaf, tags)) for node, leaf in pairs):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def note(leaf: Array, tags: Tags, cotangents: Sequence[Any]) -> None:

@@ -10,6 +10,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.names import OF_ENTRIES
+from safeops.autodiff.torch._explain.lines import fits
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import (
     CotangentRecord,
@@ -138,16 +139,10 @@ def absent_in(x: CotangentRecord) -> Array:
 
 def narrowed(absent: Array, entries: Array | None) -> Array:
     """Return which of the given entries are absent; if none of these is, all absent ones."""
-    if entries is None or len(fitting([entries], absent)) == 0:
+    if entries is None or not fits(entries, absent):
         return absent
     both = absent & entries
     return both if both.any() else absent
-
-
-def fitting(masks: Sequence[Array], like: Array) -> list[Array]:
-    """Return the masks that can be broadcast to the shape of another."""
-    pairs = [(m, zip(reversed(m.shape), reversed(like.shape), strict=False)) for m in masks]
-    return [m for m, dims in pairs if m.dim() <= like.dim() and all(a in (1, b) for a, b in dims)]
 
 
 def selected(before: CotangentRecord, after: CotangentRecord) -> Array | None:

@@ -16,6 +16,7 @@ from safeops.autodiff.torch._contractions import HALF, contract, convolve_backwa
 from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
 from safeops.autodiff.torch._masks import is_partial, spread
+from safeops.autodiff.torch._nodes import attached
 from safeops.autodiff.torch._opaque import reason_unseen
 from safeops.autodiff.torch._tables import RULES
 from safeops.autodiff.torch._tags import Mask, Tags, leaf_of
@@ -189,7 +190,8 @@ class Graph:
     def watch(self, run: Callable[[], Any], mode: Watching | None = None) -> Any:
         """Run a backward pass; return its result and the records of its nodes."""
         seen: dict[Any, NodeRecord] = {}
-        with hooked(self.nodes, seen, mode):
+        nodes = [n for n in self.nodes if n.next_functions]
+        with attached(n.register_hook(partial(note, n, seen, mode)) for n in nodes):
             return run(), seen
 
     def on_path(self, seen: dict[Any, NodeRecord], leaves: Sequence[Array]) -> set[Any]:
@@ -202,17 +204,6 @@ class Graph:
                     found.add(node)
                     stack.append(node)
         return found
-
-
-@contextmanager
-def hooked(nodes: Sequence[Any], seen: dict[Any, NodeRecord], mode: Any) -> Iterator[None]:
-    """Record the cotangents of nodes, by hooks."""
-    handles = [n.register_hook(partial(note, n, seen, mode)) for n in nodes if n.next_functions]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def note(
