@@ -122,6 +122,7 @@ def test_late_selections_have_the_gradient_of_eager_mode(masked, compiled, name)
         assert_close(found.grad.numpy(), right.numpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(20 if EVERY else 1))
 def test_random_programs_have_the_gradient_of_the_tape(compiled, part):
     """The gradient is that of the tape, NaN where that is not finite."""

@@ -7,7 +7,7 @@ import torch
 from safeops._typing import Array
 from safeops.autodiff.torch._contractions import HALF
 from safeops.autodiff.torch._evaluator import Call, Masking, decompose, unknown
-from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, spread
+from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, is_traced, spread
 
 MEAN, LARGEST = 1, 2  # modes of embedding_bag; 0 is the sum
 
@@ -53,11 +53,18 @@ def segments(call: Call) -> Any:
 
 def bag(call: Call) -> Any:
     """Sum rows of a table in bags: a row in no bag is absent; sparse gradients have no rule."""
+    if is_traced():  # what a bag has kept is of no known size
+        return unknown(call)
     cotangent, *rest = call.args
     if rest[SPARSE_BAG] or call.masks.get(0) is not True or len(call.masks) > 1:
         return (unknown if rest[SPARSE_BAG] else decompose)(call)
     rest[BAG_WEIGHTS] = None  # a row with weight 0 is used
     return call.finish(embedding_bag_backward(call.mode, torch.ones_like(cotangent), *rest) != 0)
+
+
+def bag_weights(call: Call) -> Any:
+    """Differentiate the weights of bags, by parts of which a compiler does not know the sizes."""
+    return (unknown if is_traced() else decompose)(call)
 
 
 SPARSE_BAG, BAG_WEIGHTS = 8, 9  # positions among the arguments after the cotangent
