@@ -65,6 +65,9 @@ class Backend(Protocol):
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
 
+    def cholesky(self, x: Array) -> Array:
+        """Return the lower factor, with NaN in it where there is none; it does not raise."""
+
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
 

@@ -2,7 +2,7 @@
 
 from safeops._dtypes import REAL, require
 from safeops._entry import fast_path, promote
-from safeops._ops import factors, spectral
+from safeops._ops import determinants, factors, spectral
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import enter_number
 from safeops._typing import Array, Function
@@ -13,7 +13,10 @@ __all__ = [
     "logm_psd",
     "polar",
     "powm_psd",
+    "safe_cholesky",
+    "safe_det",
     "safe_eigvalsh",
+    "safe_slogdet",
     "safe_svdvals",
     "spectral_function",
     "sqrtm_psd",
@@ -75,13 +78,7 @@ def spectral_function(a: Array, f: Function, /, *, derivatives: tuple[Function, 
     array([[2.381098, 1.381098],
            [1.381098, 2.381098]])
     """
-    if not (isinstance(derivatives, tuple | list) and len(derivatives) == 2):  # noqa: PLR2004  (f' and f'')
-        msg = f"expected two functions as derivatives, f' and f'', got {derivatives!r}"
-        raise TypeError(msg)
-    for function in (f, *derivatives):
-        if not callable(function):
-            msg = f"expected functions of eigenvalues, got {function!r}"
-            raise TypeError(msg)
+    spectral.require_functions(f, derivatives)
     xp, a = promote(a, complex_too=True)
     spectral.require_square(a)
     formula = spectral.smooth(xp, f, *derivatives)
@@ -471,3 +468,133 @@ def safe_svdvals(a: Array, /) -> Array:
     xp, a = promote(a, complex_too=True)
     spectral.require_matrices(a)
     return in_float32(xp, lambda a: factors.svdvals(xp, a))(a)
+
+
+@fast_path
+def safe_det(a: Array, /) -> Array:
+    """
+    Determinant, with exact derivatives at singular matrices too.
+
+    Same as ``det(a)``.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), real or complex floating
+        Any matrices. One with NaN or inf is NaN.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework, dtype and device of `a`.
+
+    Raises
+    ------
+    TypeError
+        If `a` is not a floating array of a supported framework.
+    ValueError
+        If the last two axes of `a` differ.
+
+    Notes
+    -----
+    **Gradient.** Exact to second order at every matrix: the adjugate, which is not 0 if the rank is
+    n - 1, and the minors of two rows less. A third derivative is inf or NaN.
+
+    **Source.** Jacobi's formula, in a singular value decomposition: nothing is divided by 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_det(np.asarray([[1.0, 2.0], [2.0, 4.0]]))
+    np.float64(0.0)
+    """
+    xp, a = promote(a, complex_too=True)
+    spectral.require_square(a)
+    return in_float32(xp, lambda a: determinants.det(xp, a))(a)
+
+
+@fast_path
+def safe_slogdet(a: Array, /) -> tuple[Array, Array]:
+    """
+    Sign and logarithm of a determinant; 0 and -inf at singular matrices, with gradient 0.
+
+    Same as ``slogdet(a)``.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), real or complex floating
+        Any matrices. One with NaN or inf is NaN.
+
+    Returns
+    -------
+    tuple of two arrays, shape (...)
+        The sign, or for complex matrices the phase, and the logarithm of the size, which is real.
+        Framework, dtype and device of `a`.
+
+    Raises
+    ------
+    TypeError
+        If `a` is not a floating array of a supported framework.
+    ValueError
+        If the last two axes of `a` differ.
+
+    Notes
+    -----
+    **Gradient.** The inverse, at every order. Where the determinant is computed as 0 the slope is
+    infinite: 0 is chosen, as for `safe_log`.
+
+    **Source.** Double where: TensorFlow Probability's `where` note.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sign, size = safe_slogdet(np.zeros((2, 2)))
+    >>> float(sign), float(size)
+    (0.0, -inf)
+    """
+    xp, a = promote(a, complex_too=True)
+    spectral.require_square(a)
+    return determinants.slogdet(xp, a)
+
+
+@fast_path
+def safe_cholesky(a: Array, /) -> Array:
+    """
+    Cholesky factor, which is NaN, with gradient NaN, where a matrix is not positive definite.
+
+    Same as ``cholesky(a)``.
+
+    Parameters
+    ----------
+    a : array, shape (..., n, n), real or complex floating
+        Symmetric or Hermitian matrices. Of others the Hermitian part is taken.
+
+    Returns
+    -------
+    array, shape (..., n, n)
+        Lower triangular; framework, dtype and device of `a`.
+
+    Raises
+    ------
+    TypeError
+        If `a` is not a floating array of a supported framework.
+    ValueError
+        If the last two axes of `a` differ.
+
+    Notes
+    -----
+    **Gradient.** Exact for positive definite matrices, at every order. A matrix without a factor is
+    NaN as a whole, and so is its gradient: nothing is raised, and its neighbours are right.
+
+    **Source.** `jax.numpy.linalg.cholesky`, whose failure is NaN; NumPy and PyTorch raise for all.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_cholesky(np.asarray([[[4.0]], [[-1.0]]]))
+    array([[[ 2.]],
+    <BLANKLINE>
+           [[nan]]])
+    """
+    xp, a = promote(a, complex_too=True)
+    spectral.require_square(a)
+    return in_float32(xp, lambda a: determinants.cholesky(xp, a))(a)

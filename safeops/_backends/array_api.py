@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from numpy.exceptions import AxisError
+from numpy.linalg import LinAlgError
 
 from safeops._dtypes import COMPLEX, INTEGER, REAL, SCALARS, require
 from safeops._typing import Array, Axis, DType, Function, Namespace
@@ -87,6 +88,15 @@ class ArrayAPI:
         weak = (type(None), *SCALARS)
         kept = (x if isinstance(x, weak) else self.cast(x, dtype, x) for x in also)
         return *(self.cast(x, dtype, arrays[0]) for x in args), *kept
+
+    def cholesky(self, x: Array) -> Array:
+        """Return the lower factors, NaN for those matrices of which the framework raises."""
+        try:
+            return self.xp.linalg.cholesky(x)
+        except LinAlgError:
+            if len(x.shape) == 2:  # noqa: PLR2004  (one matrix)
+                return self.xp.full_like(x, math.nan)
+            return self.xp.stack([self.cholesky(x[k, ...]) for k in range(x.shape[0])])
 
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""

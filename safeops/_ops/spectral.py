@@ -11,7 +11,7 @@ Source: Daleckii and Krein; Higham, Functions of Matrices, theorem 3.11 and sect
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from safeops._dtypes import is_complex, limits
@@ -325,6 +325,17 @@ def power_family(p: float) -> Family:
 # What the public functions begin with.
 
 _USUAL = 2.0**-16
+
+
+def require_functions(f: Function, derivatives: Sequence[Function]) -> None:
+    """Raise TypeError for what is no function, and for no pair of derivatives."""
+    if not (isinstance(derivatives, tuple | list) and len(derivatives) == 2):  # noqa: PLR2004  (f' and f'')
+        msg = f"expected two functions as derivatives, f' and f'', got {derivatives!r}"
+        raise TypeError(msg)
+    for function in (f, *derivatives):
+        if not callable(function):
+            msg = f"expected functions of eigenvalues, got {function!r}"
+            raise TypeError(msg)
 
 
 def require_square(a: Array) -> None:

@@ -71,6 +71,7 @@ LAYERS = (
     ("_ops.rigid",),
     ("_ops.spectral",),
     ("_ops.factors",),
+    ("_ops.determinants",),
     ("linalg", "rotations"),
     ("nan_reductions",),
     ("_check",),

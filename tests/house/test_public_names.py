@@ -29,8 +29,8 @@ NAMES = {
         nanpercentile nanprod nanquantile nanstd nansum nanvar
     """,
     "linalg": """
-        expm_symmetric inv_sqrtm_psd logm_psd polar powm_psd safe_eigvalsh
-        safe_svdvals spectral_function sqrtm_psd
+        expm_symmetric inv_sqrtm_psd logm_psd polar powm_psd safe_cholesky safe_det
+        safe_eigvalsh safe_slogdet safe_svdvals spectral_function sqrtm_psd
     """,
     "rotations": """
         matrix_to_quaternion matrix_to_rotvec matrix_to_twist quaternion_slerp

@@ -1,5 +1,6 @@
 """PyTorch: tensors on any device, `torch.func` wrappers, fake and meta tensors."""
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import reduce
@@ -72,6 +73,11 @@ class Torch(ArrayAPI):
         if isinstance(x, SCALARS):
             return torch.full((), x, dtype=dtype, device=like.device)
         return x.to(dtype)
+
+    def cholesky(self, x: Array) -> Array:
+        """Return the lower factor, with NaN in it where there is none."""
+        factor, info = torch.linalg.cholesky_ex(x)
+        return torch.where((info == 0)[..., None, None], factor, math.nan)
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""

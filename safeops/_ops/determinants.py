@@ -1,0 +1,101 @@
+"""Determinants and Cholesky factors, right where matrices are singular or not definite."""
+
+import math
+
+from safeops._dtypes import is_complex
+from safeops._entry import backend_of
+from safeops._ops.factors import decomposed, pairs
+from safeops._ops.ranges import with_slope_of
+from safeops._ops.spectral import adjoint, as_entries, is_finite, on_diagonal, times
+from safeops._typing import Array, Namespace
+
+
+def det(xp: Namespace, a: Array) -> Array:
+    """
+    Return the determinant, with that of ``S + E`` to second order for its derivatives.
+
+    Of a decomposition ``a = U S V^H`` and ``E = U^H a V - S`` it is the product of the singular
+    values, plus ``p_i E_ii``, the products without one, plus ``p_ij (E_ii E_jj - E_ij E_ji)`` for
+    each pair. No product is a quotient by what may be 0.
+    """
+    stop = backend_of(a).stop_gradient
+    of = decomposed(xp, a)
+    values, diagonal = of.values, on_diagonal(as_square(xp, of.values))
+    column, row = pairs(xp, values)
+    e = xp.matmul(adjoint(xp, of.left), xp.matmul(of.matrix, of.right))
+    e = e - as_entries(xp.where(diagonal, column, 0.0), e)
+    one = xp.prod(xp.where(diagonal, 1.0, row), axis=-1)
+    own = xp.sum(xp.where(diagonal, e, 0.0), axis=-1)
+    first = xp.sum(times(one, own), axis=-1)
+    x, y = pairs(xp, own)
+    minors = xp.where(
+        diagonal, 0.0, times(without_two(xp, values), x * y - e * xp.matrix_transpose(e))
+    )
+    series = first + xp.sum(minors, axis=(-2, -1)) / 2.0
+    turn = xp.linalg.det(of.left) * xp.linalg.det(adjoint(xp, of.right))
+    fault = of.fault[..., 0, 0]
+    return with_slope_of(turn * series, xp.linalg.det(stop(of.matrix))) + as_entries(fault, series)
+
+
+def as_square(xp: Namespace, values: Array) -> Array:
+    """Return an array with a row and a column for each number."""
+    column, row = pairs(xp, values)
+    return column + row
+
+
+def without_two(xp: Namespace, values: Array) -> Array:
+    """
+    Return the products of all numbers but two; they fall, so that 0 is among the last.
+
+    Where a number before the last two is 0, so are those, and each product.
+    """
+    ones = xp.ones_like(values)
+    place = xp.astype(backend_of(ones).places(ones, -1), ones.dtype)
+    from_end = xp.sum(ones, axis=-1, keepdims=True) - 1.0 - place
+    first = from_end >= 2  # noqa: PLR2004  (the last two)
+    inverse = xp.where(first, 1.0 / xp.where(xp.logical_and(first, values > 0), values, 1.0), 1.0)
+    rest = xp.prod(xp.where(first, values, 1.0), axis=-1, keepdims=True)
+    x, y = pairs(xp, inverse)
+    found = xp.expand_dims(rest, axis=-1) * x * y
+    for k in (0.0, 1.0):
+        own = from_end == k
+        number = xp.sum(xp.where(own, values, 0.0), axis=-1, keepdims=True)
+        taken = xp.logical_or(*pairs(xp, own))
+        found = found * xp.where(taken, 1.0, xp.expand_dims(number, axis=-1))
+    return found
+
+
+def replaced(xp: Namespace, a: Array, good: Array) -> Array:
+    """Return the identity where a matrix is not good."""
+    return xp.where(good, a, xp.where(on_diagonal(a), xp.ones_like(a), 0.0))
+
+
+def nan_of(xp: Namespace, a: Array, good: Array) -> Array:
+    """Return 0, and NaN with gradient NaN where a matrix is not good."""
+    return xp.where(good, 0.0, a) * xp.where(good, xp.ones_like(a), math.nan)
+
+
+def slogdet(xp: Namespace, a: Array) -> tuple[Array, Array]:
+    """Return sign and logarithm; of a singular matrix 0 and -inf, as constants."""
+    finite = is_finite(xp, backend_of(a).stop_gradient(a))
+    bad = xp.sum(nan_of(xp, a, finite), axis=(-2, -1))
+    a = replaced(xp, a, finite)
+    sign, _ = xp.linalg.slogdet(backend_of(a).stop_gradient(a))
+    singular = sign == 0
+    sign, size = xp.linalg.slogdet(replaced(xp, a, xp.logical_not(singular)[..., None, None]))
+    size = xp.where(singular, -math.inf, size)
+    return xp.where(singular, 0.0, sign) + bad, size + (xp.real(bad) if is_complex(bad) else bad)
+
+
+def cholesky(xp: Namespace, a: Array) -> Array:
+    """Return the lower factor of the Hermitian part; NaN where there is none."""
+    backend = backend_of(a)
+    a = a / 2.0 + adjoint(xp, a) / 2.0
+    finite = is_finite(xp, backend.stop_gradient(a))
+    tried = backend.cholesky(backend.stop_gradient(replaced(xp, a, finite)))
+    numbers = xp.real(tried) if is_complex(tried) else tried
+    row, column = backend.places(numbers, -2), backend.places(numbers, -1)
+    lower = row >= column
+    good = xp.logical_and(finite, is_finite(xp, xp.where(lower, tried, 0.0)))
+    factor = backend.cholesky(replaced(xp, a, good))
+    return xp.where(lower, factor, 0.0) + nan_of(xp, a, good)
