@@ -9,6 +9,7 @@ from functools import cached_property
 
 from safeops._lint.bounds import bounds
 from safeops._lint.guards import Guards
+from safeops._lint.masks import is_never_empty, last_word
 from safeops._lint.names import DIFFERENTIATED, Names
 from safeops._lint.probes import Hit, asks_by_value, first_bad, hit, is_safe
 from safeops._lint.scopes import Scopes
@@ -414,7 +415,7 @@ def averaged(file: File) -> Iterator[Found]:
             continue
         if term.args[0].key == total.args[0].key:  # it normalises weights
             continue
-        if is_never_empty(file, total.args[0]) or is_of_nan(file, term.node):
+        if is_never_empty(file.scopes, file.guards, total.args[0]) or is_of_nan(file, term.node):
             continue
         framework = file.framework(term)
         if not framework or not file.guards.has_gradient(term.node) or term.args[0].is_plain:
@@ -440,7 +441,8 @@ def emptied(file: File) -> Iterator[Found]:
         inner = term.args[0]
         if not framework or is_mended(file, term.node):
             continue
-        if (mask := mask_of_infinity(inner)) is not None and not is_never_empty(file, mask):
+        mask = mask_of_infinity(inner)
+        if mask is not None and not is_never_empty(file.scopes, file.guards, mask):
             text = file.text(mask.node)
             why = f"a row that `{text}` leaves out as a whole is all -inf, and its softmax is NaN"
         elif len(minimum_masks(inner)) > 1:
@@ -459,41 +461,6 @@ def mask_of_infinity(term: Term) -> Term | None:
     if term.operation in {"add", "sub", "mul", "div", "if"}:
         return next((m for x in term.args if (m := mask_of_infinity(x)) is not None), None)
     return None
-
-
-def is_never_empty(file: File, mask: Term) -> bool:
-    """Whether a mask keeps an entry in each row: a triangle, the largest entries, lengths."""
-    words = {word.lower() for word in file.guards.words_of(mask) | set(mask_words(file, mask))}
-    return any(known in word for word in words for known in NEVER_EMPTY)
-
-
-def mask_words(file: File, mask: Term) -> Iterator[str]:
-    """Yield the names of all functions from which a mask is made."""
-    nodes = [node for part in mask.every for node in ast.walk(part.node)]
-    for name in [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]:
-        nodes += [part for value in values_of(file, name) for part in ast.walk(value)]
-    yield from (last_word(node) for node in nodes if isinstance(node, ast.Call))
-
-
-def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.AST]:
-    """Yield the expressions that a name, or an attribute such as ``self.mask``, may stand for."""
-    if isinstance(name, ast.Name):
-        given = file.scopes.definition_of(name)
-        value = given.value or getattr(given.statement, "value", None) if given else None
-        if value is not None:
-            yield value
-        return
-    text = ast.unparse(name)
-    for node in ast.walk(file.scopes.scope_of(name)):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text:
-            yield node.value
-
-
-NEVER_EMPTY = (
-    "arange", "causal", "diag", "eye", "filter", "future", "kth", "len2", "length", "lens",
-    "lookahead", "look_ahead", "pad_mask", "remove", "sequence_mask", "sort", "subsequent",
-    "suppress", "threshold", "topk", "top_k", "top_p", "tril", "triu", "window",
-)  # fmt: skip
 
 
 def minimum_masks(term: Term) -> list[Term]:
@@ -523,12 +490,6 @@ def is_mended(file: File, node: ast.expr) -> bool:
 
 
 MENDS = frozenset({"nan_to_num", "masked_fill", "where", "nan_to_num_", "masked_fill_"})
-
-
-def last_word(node: ast.AST) -> str:
-    """Return the last word of a function's name, or of the called function."""
-    f = node.func if isinstance(node, ast.Call) else node
-    return str(getattr(f, "attr", "") or getattr(f, "id", ""))
 
 
 # SO009: a comparison with NaN is False.

@@ -121,7 +121,7 @@ LAYERS = (
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
     ("_lint.bounds", "_lint.guards", "_lint.values"),
-    ("_lint.shapes", "_lint.probes"),
+    ("_lint.masks", "_lint.shapes", "_lint.probes"),
     ("_lint.rules",),
     ("_lint.fixes", "_lint.settings"),
     ("_lint.linting",),
