@@ -43,7 +43,7 @@ FIXED = {
     "logsigmoid": Bounds(-math.inf, 0.0),
     "log_softmax": Bounds(-math.inf, 0.0),
 }
-ENTRIES = frozenset({"max", "mean", "min", "sum", "prod", "cumsum"})
+ENTRIES = frozenset({"max", "mean", "min", "segment", "sum", "prod", "cumsum"})
 
 
 def bounds(term: Term) -> Bounds:

@@ -15,7 +15,8 @@ RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "sto
 # differentiated).
 FIRST = re.compile(
     r"^_?(init(ialize)?_(weight|param|bias|buffer|kernel)\w*|reset_parameters|sample$|quantize|"
-    r"draw_|plot_|visuali[sz]e|diagnos)|(_init|_initializer)_?$"
+    r"draw_|plot_|visuali[sz]e|diagnos|fit(_|$)|maximum_likelihood|update_(running|moving)_)|"
+    r"(_init|_initializer)_?$"
 )
 # Classes that prepare data, measure, step or draw, and custom autograd functions of PyTorch.
 DATA = re.compile(
@@ -24,6 +25,8 @@ DATA = re.compile(
 )
 # Names of gradients, which are not differentiated themselves.
 GRADIENTS = frozenset({"grad", "grads", "gradients", "updates", "opt_state", "optimizer_state"})
+# What a function returns that makes the steps of an optimizer.
+STEPS = ("GradientTransformation", "GradientTransformationExtraArgs", "Optimizer")
 OF_RULE = re.compile(r"_(fwd|bwd|jvp|vjp)$")
 STOPS = frozenset(
     {
@@ -31,6 +34,9 @@ STOPS = frozenset(
         "argmax",
         "argmin",
         "argsort",
+        "assign",  # into a variable: no gradient comes back
+        "assign_add",
+        "assign_sub",
         "bucketize",
         "searchsorted",
         "detach",
@@ -224,11 +230,14 @@ def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a ro
     """Whether no gradient passes from a node to one of its parts."""
     if isinstance(outer, ast.Call):
         is_builtin = isinstance(outer.func, ast.Name) and outer.func.id in BUILTINS
+        is_builtin = is_builtin or _writes_data(outer.func)  # w.data.copy_(x)
         return is_builtin or _word(outer.func) in STOPS
     if isinstance(outer, ast.Attribute):
         return outer.attr in STOPS | SHAPES
     if isinstance(outer, ast.If | ast.While | ast.IfExp):
         return child is outer.test
+    if isinstance(outer, ast.Assign):
+        return all(isinstance(x, ast.Attribute) and x.attr == "data" for x in outer.targets)
     if isinstance(outer, ast.With):
         return any(mentions(x.context_expr, NO_GRADIENT) for x in outer.items)
     if isinstance(outer, ast.ClassDef):
@@ -240,8 +249,15 @@ def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a ro
     return isinstance(outer, ast.Compare | ast.JoinedStr)
 
 
+def _writes_data(f: ast.expr) -> bool:
+    if not isinstance(f, ast.Attribute) or not isinstance(f.value, ast.Attribute):
+        return False
+    return f.attr.endswith("_") and f.value.attr == "data"
+
+
 def _is_without(function: ast.FunctionDef) -> bool:
     marked = any(mentions(x, NO_GRADIENT + RULES) for x in function.decorator_list)
+    marked = marked or (function.returns is not None and mentions(function.returns, STEPS))
     args = function.args
     takes = {x.arg for x in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
     return marked or bool(FIRST.search(function.name)) or not takes.isdisjoint(GRADIENTS)

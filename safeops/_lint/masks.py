@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from safeops._lint.guards import Guards
 from safeops._lint.scopes import Scopes
-from safeops._lint.terms import Term
+from safeops._lint.terms import SAME, Term
 
 NEVER_EMPTY = (
     "arange", "causal", "diag", "eye", "filter", "future", "kth", "len2", "length", "lens",
@@ -21,14 +21,25 @@ def is_never_empty(scopes: Scopes, guards: Guards, mask: Term) -> bool:
 
 
 def mask_words(scopes: Scopes, mask: Term) -> Iterator[str]:
-    """Yield the names of all functions from which a mask is made."""
-    nodes = [node for part in mask.every for node in ast.walk(part.node)]
-    for name in [node for node in nodes if isinstance(node, ast.Name | ast.Attribute)]:
-        nodes += [part for value in values_of(scopes, name) for part in ast.walk(value)]
-    yield from (last_word(node) for node in nodes if isinstance(node, ast.Call))
+    """Yield the functions from which a mask is made; one name back, or more through views."""
+    stack = [(part.node, True) for part in mask.every]
+    seen: set[ast.AST] = set()
+    called: set[str] = set()
+    while stack:
+        whole, is_followed = stack.pop()
+        parts = [node for node in ast.walk(whole) if node not in seen]
+        seen.update(parts)
+        called |= {last_word(node) for node in parts if isinstance(node, ast.Call)}
+        names = [node for node in parts if isinstance(node, ast.Name | ast.Attribute)]
+        for value in (x for name in names if is_followed for x in values_of(scopes, name)):
+            words = {last_word(x) for x in ast.walk(value) if isinstance(x, ast.Call)}
+            stack.append((value, words <= SAME))
+    yield from called
+    makers = [x for x in scopes.functions if getattr(x, "name", "") in called]
+    yield from (last_word(x) for f in makers for x in ast.walk(f) if isinstance(x, ast.Call))
 
 
-def values_of(scopes: Scopes, name: ast.Name | ast.Attribute) -> Iterator[ast.AST]:
+def values_of(scopes: Scopes, name: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
     """Yield the expressions that a name, or an attribute such as ``self.mask``, may stand for."""
     if isinstance(name, ast.Name):
         given = scopes.definition_of(name)

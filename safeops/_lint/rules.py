@@ -298,6 +298,8 @@ def rooted(file: File) -> Iterator[Found]:
             continue
         if (term.operation == "norm" and not is_pairwise(inside)) or is_of_constants(inside):
             continue
+        if any(is_written_unit(file, x.node) for x in inside.every):
+            continue
         where = "the two points are one" if is_pairwise(inside) else "all that it sums up is 0"
         why = f"the slope of `{file.text(term.node)}` is not finite where {where}"
         yield Found("SO008", term.node, why, term.node, framework, term, zeros(term))
@@ -305,12 +307,36 @@ def rooted(file: File) -> Iterator[Found]:
 
 def is_of_constants(term: Term) -> bool:
     """Whether the names are those of constants that are squared: ``sigma**2 + noise_level**2``."""
+    arrays = [x.name.split("@")[0] for x in term.every if x.operation == "atom"]
+    if arrays and all(WINDOW.search(name) for name in arrays):
+        return True
     return any(
         is_safe(name) or CONSTANTS.search(name.split("@")[0].split()[0]) for name in term.atoms
     )
 
 
 CONSTANTS = re.compile(r"(^|_|\.)(sigma|noise|scale|std|var|radius|h|w)s?(_\w+)?$", re.IGNORECASE)
+
+
+def is_written_unit(file: File, node: ast.expr) -> bool:
+    """Whether a name is an array that begins with ones, such as `eye`, and is written in part."""
+    if not isinstance(node, ast.Name):
+        return False
+    every = file.scopes.definitions.get(file.scopes.scope_of(node), {}).get(node.id, [])
+    made = [x.value for x in every if x.value is not None]
+    is_written = any(
+        isinstance(target, ast.Subscript)
+        for x in every
+        if isinstance(x.statement, ast.Assign)
+        for target in x.statement.targets
+    )
+    return is_written and len(made) == 1 and last_word(made[0]) in UNITS
+
+
+UNITS = frozenset({"diag_embed", "diagflat", "eye", "identity", "ones", "ones_like", "new_ones"})
+
+
+WINDOW = re.compile(r"(^|_|\.)windows?$")
 
 
 def is_of_schedule(term: Term) -> bool:
@@ -418,7 +444,9 @@ def averaged(file: File) -> Iterator[Found]:
         if is_never_empty(file.scopes, file.guards, total.args[0]) or is_of_nan(file, term.node):
             continue
         framework = file.framework(term)
-        if not framework or not file.guards.has_gradient(term.node) or term.args[0].is_plain:
+        if not framework or not file.guards.has_gradient(term.node):
+            continue
+        if term.args[0].is_plain or is_accuracy(term.args[0]):
             continue
         words = file.guards.words_of(total)
         if file.guards.is_asked(term.node, words) or file.guards.is_asked(total.node, words):
@@ -426,6 +454,18 @@ def averaged(file: File) -> Iterator[Found]:
         text = file.text(total.node)
         why = f"`{text}` is 0 where the mask keeps nothing: 0 / 0 is NaN"
         yield Found("SO006", term.node, why, term.node, framework, term, zeros(total))
+
+
+def is_accuracy(term: Term) -> bool:
+    """Whether a term counts what is equal and kept: ``((p == y) * mask).sum()``."""
+    return is_count(term) and any(x.operation == "eq" for x in term.every)
+
+
+def is_count(term: Term) -> bool:
+    """Whether a term is made of constants and masks."""
+    if term.operation in TRUTH or not term.args:
+        return term.is_plain or is_named_mask(term)
+    return all(map(is_count, term.args))
 
 
 def is_of_nan(file: File, node: ast.AST) -> bool:

@@ -22,8 +22,9 @@ IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
 INDENTS = (1, 2, 4, None)
 # Modules and packages with such names measure, step or draw: they are not differentiated.
 APART = re.compile(
-    r"(^|_)(adaptation|constraints?|data|datasets?|diagnostics?|eval(uation)?|metrics?|miners?|"
-    r"optim(izers?)?|quantizers?|samplers?|schedulers?|visuali[sz]ation)$"
+    r"(^|_)(adaptation|augmentations?|constraints?|data|datasets?|diagnostics?|eval(uation)?|"
+    r"metrics?|miners?|optim(izers?)?|quantizers?|root_search|samplers?|schedulers?|"
+    r"visuali[sz]ation)$"
 )
 
 

@@ -64,7 +64,7 @@ SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", r
 # Names of counts; and of advantages, which weigh a gradient and have none.
 PLAIN_NAMES = re.compile(
     r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
-    r"steps?|bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree|adv|advantage|advantages)(_t)?$|^(num|n|max|len)_"
+    r"steps?|(?<!_)bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree|adv|advantage|advantages)(_t)?$|^(num|n|max|len)_"
 )
 OPTION = 1.7  # the value of a parameter that is a float by its annotation
 EPSILON = 1e-6  # the value of a name such as eps
@@ -123,9 +123,12 @@ class Term:
         return {name: x for part in self.args for name, x in part.atoms.items()}
 
 
+# Sums over the entries with the same index; functions called `scatter` are so with an option.
+SEGMENTS = frozenset({"segment_sum", "unsorted_segment_sum", "scatter_sum"})
+SCATTERS = frozenset({"scatter", "segment"})
 REDUCTIONS = frozenset(
     """
-    cdist cosine_similarity cumsum dot inner logsumexp matmul max mean min norm prod softmax
+    cdist cosine_similarity cumsum dot inner logsumexp matmul max mean min norm prod segment softmax
     log_softmax std sum var vdot
     """.split()  # noqa: SIM905  (names read best in a row)
 )
@@ -260,8 +263,10 @@ class Reader:
 
     def _binary(self, node: ast.BinOp) -> Term | None:
         word = BINARY.get(type(node.op))
-        if word is None:
-            return None
+        if word is None:  # `//` has no gradient, and `%` none of constants
+            parts = [self.term(x) for x in (node.left, node.right)]
+            is_flat = isinstance(node.op, ast.FloorDiv) or all(x.is_plain for x in parts)
+            return self._atom(node, is_plain=is_flat)
         args = (self.term(node.left), self.term(node.right))
         return self._operation(node, word, args)
 
@@ -340,10 +345,26 @@ class Reader:
         word = _last(node.func)
         plain = word in PLAIN or word.endswith("meshgrid") or word.startswith("is_")
         plain = plain or ".random." in f".{self.names.full(node.func)}"
-        if word.startswith(("scatter", "segment", "unsorted_segment")) and node.args:
+        is_function = isinstance(node.func, ast.Name) or bool(self.names.full(node.func))
+        is_sum = word.startswith(("scatter", "segment", "unsorted_segment"))
+        if is_function and is_sum and node.args:  # the method `x.scatter_add_` begins with an axis
             plain = self.term(node.args[0]).is_plain  # a sum of constants
         plain = plain or self._is_of_constants(node)
+        if not plain and (whole := self._segments(node, word)) is not None:
+            return whole
         return self._atom(node, is_plain=plain or _root(node.func) == "math")
+
+    def _segments(self, node: ast.Call, word: str) -> Term | None:
+        """Return the term of sums over the entries with the same index, as a reduction."""
+        is_sum = word in SEGMENTS or any(
+            x.arg == "reduce" and getattr(x.value, "value", "") in {"add", "sum"}
+            for x in node.keywords
+        )
+        is_function = isinstance(node.func, ast.Name) or bool(self.names.full(node.func))
+        if not (is_sum and is_function and node.args and word in SEGMENTS | SCATTERS):
+            return None
+        options = {f"#{i}": x for i, x in enumerate(node.args[1:])}
+        return self._operation(node, "segment", (self.term(node.args[0]),), options=options)
 
     def _is_of_constants(self, node: ast.Call) -> bool:
         """Whether a call takes only values without gradient."""

@@ -118,7 +118,9 @@ def test_rules_that_the_packages_do_not_show(rule, program):
     assert rules_in(f"import torch\n\n\n{program}\n") == [rule]
 
 
-@pytest.mark.parametrize("name", ["metrics", "seq_metrics", "optim", "schedulers", "evaluation"])
+@pytest.mark.parametrize(
+    "name", ["metrics", "seq_metrics", "optim", "schedulers", "evaluation", "augmentation"]
+)
 def test_a_module_apart_is_left_out(tmp_path, name):
     """What measures, steps or draws is not differentiated; `--everywhere` reports there too."""
     folder = tmp_path / "package" / name

@@ -160,8 +160,23 @@ RISKY_HERE = [
     ("keras", "SO003", "return ops.sqrt(ops.maximum(x, 0.0))"),
     ("keras", "SO006", "return ops.sum(x * mask) / ops.sum(mask)"),
     ("xp", "SO001", "return xp.where(x > 0, xp.log(x), 0.0)"),
+    # Beside the classes that are sound: what must be found in spite of them.
+    ("torch", "SO006", "mask = helper(y)\nmask = mask.expand_as(x)\nreturn x.sum() / mask.sum()"),
+    ("torch", "SO006", (
+        "def keep_of(y):\n    return y > 0\nmask = keep_of(y)\nreturn x.sum() / mask.sum()"
+    )),
+    ("torch", "SO006", "return (y.softmax(-1) * mask).sum() / mask.sum()"),
+    ("torch", "SO008", "c = torch.zeros(3)\nc[0] = x\nreturn torch.sqrt((c * c).sum())"),
+    ("torch", "SO004", "s = scatter(x, y, reduce='sum')\nreturn torch.nan_to_num(1 / s)"),
+    ("jax", "SO001", "s = jax.ops.segment_sum(x, y)\nreturn jnp.where(s > 0, jnp.log(s), 0.0)"),
+    ("torch", "SO008", "z = x % 2\nreturn torch.sqrt(z * z + z * z)"),
+    ("torch", "SO001", (
+        "z = torch.zeros(3)\nz.scatter_add_(0, y, x)\nreturn torch.where(z > 0, z.log(), 0.0)"
+    )),
+    ("torch", "SO008", "self.w = torch.sqrt((x * x).sum())"),
+    ("jax", "SO008", "def by_length() -> Array:\n    return jnp.sqrt(jnp.sum(x**2))"),
     ("xp", "SO002", "return x / (xp.linalg.vector_norm(x) + 1e-6)"),
-]
+]  # fmt: skip
 SOUND_ANYWHERE = r"""
 inside = xp.where(x > 0, x, 1.0); return xp.where(x > 0, xp.log(inside), 0.0)
 return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), 0.0)
@@ -327,6 +342,56 @@ SOUND_HERE = [
     ("numpy", "return np.sqrt(np.clip(x, 0, None))"),
     ("xp", "return xp.where(x > 0, xp.log(xp.where(x > 0, x, 1.0)), 0.0)"),
     ("xp", "return xp.sqrt(xp.sum(x * x) + 1e-12)"),
+    # Masks that keep something in each row: a view of one, or made by a function of the file.
+    ("torch", ("mask = sequence_mask(y).float()\nmask = mask.expand_as(x)\n"
+     "return (x * mask).sum() / mask.sum()")),
+    ("torch", ("mask = make_pad_mask(y)\nkeep_mask = mask.unsqueeze(-1)\n"
+     "more_mask = keep_mask.expand_as(x)\nreturn (x * more_mask).sum() / more_mask.sum()")),
+    ("jax", ("mask = jnp.arange(9) < y\nb_mask = mask[:, None]\n"
+     "c_mask = jnp.broadcast_to(b_mask, x.shape)\nreturn jnp.sum(x * c_mask) / jnp.sum(c_mask)")),
+    ("torch", ("def keep_of(y):\n    return torch.arange(9) < y[:, None]\n"
+     "mask = keep_of(y)\nreturn (x * mask).sum() / mask.sum()")),
+    ("torch", ("class A(torch.nn.Module):\n    def seen(_, y):\n"
+     "        return _.at(y.to_lengths()).flip(-1).cumsum(-1).bool()\n"
+     "    def forward(_, x, y):\n        mask = _.seen(y)\n        return x.sum() / mask.sum(1)")),
+    ("tensorflow", ("def keep_of(y):\n    return tf.sequence_mask(y)\nmask = keep_of(y)\n"
+     "return tf.reduce_sum(x * mask) / tf.reduce_sum(mask)")),
+    # The share of what is equal, which has no gradient.
+    ("jax", "return jnp.sum((jnp.argmax(x) == y) * mask) / jnp.sum(mask)"),
+    ("torch", "return ((x.argmax(-1) == y) * mask).sum() / mask.sum()"),
+    ("torch", "return ((x > 0).eq(y) * mask).sum() / mask.sum()"),
+    # An array that begins with ones and is written in part; a window.
+    ("torch", "c = torch.eye(3)\nc[1, 0] = x\nreturn c / c.pow(2).sum(-1).sqrt()"),
+    ("torch", "c = torch.ones(3, 3)\nc[1:] = x\nreturn c / torch.sqrt((c * c).sum(-1))"),
+    ("torch", "c = torch.diag_embed(y)\nc[..., 0, 1] = x\nreturn c.pow(2).sum(-1).sqrt()"),
+    ("torch", "return x / window.pow(2.0).sum().sqrt()"),
+    ("jax", "return x / jnp.sqrt(jnp.sum(window**2))"),
+    ("tensorflow", "return x / tf.sqrt(tf.reduce_sum(hann_window**2))"),
+    # A sum of positive numbers over a segment is 0 where that is empty: no entry has its slope.
+    ("torch", "s = segment(x.exp(), y, reduce='sum')\nreturn s.log().nan_to_num(neginf=0.0)"),
+    ("torch", "s = scatter(torch.exp(x), y, reduce='add')\nreturn torch.nan_to_num(1 / s)"),
+    ("jax", "s = jax.ops.segment_sum(jnp.exp(x), y)\nreturn jnp.where(s > 0, jnp.log(s), 0.0)"),
+    ("tensorflow", ("s = tf.math.unsorted_segment_sum(tf.exp(x), y, 3)\n"
+     "return tf.where(s > 0, tf.math.log(s), 0.0)")),
+    # Whole numbers.
+    ("torch", "g = torch.arange(9) - y // 2\nreturn torch.sqrt(g**2 + g**2)"),
+    ("torch", "g = torch.arange(9) % len(x)\nreturn torch.sqrt(g * g + g * g)"),
+    ("jax", "g = x // 2\nreturn jnp.sqrt(g**2 + g**2)"),
+    # What goes into a variable, or into running numbers, and what is fitted.
+    ("tensorflow", "w.assign(tf.sqrt(tf.reduce_sum(x * x)))"),
+    ("torch", "w.data = torch.sqrt((x * x).sum())"),
+    ("torch", "w.data.copy_(torch.sqrt((x * x).sum()))"),
+    ("torch", "def update_running_stats(x):\n    return x.clamp(min=0).sqrt()"),
+    ("torch", "def _update_moving_std(x):\n    return torch.sqrt((x * x).mean())"),
+    ("jax", "def fit(x):\n    return jnp.sqrt(jnp.mean(x**2))"),
+    ("tensorflow", "def _maximum_likelihood(x):\n    return tf.sqrt(tf.reduce_mean(x**2))"),
+    # The steps of an optimizer, by what the function returns.
+    ("jax", ("def by_length() -> base.GradientTransformation:\n    def length(x):\n"
+     "        return jnp.sqrt(jnp.sum(x**2))\n    return base.of(length)")),
+    ("jax", ("def by_length() -> optax.GradientTransformationExtraArgs:\n    def length(x):\n"
+     "        return jnp.sqrt(jnp.sum(x**2))\n    return base.of(length)")),
+    ("torch", ("def made() -> torch.optim.Optimizer:\n    def length(x):\n"
+     "        return (x * x).sum().sqrt()\n    return base.of(length)")),
 ]  # fmt: skip
 
 
