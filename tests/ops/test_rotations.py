@@ -21,8 +21,8 @@ RTOL = {"float64": 1e-9, "float32": 1e-5}
 # What is not a number of the dtype, or has lost its digits, has no error.
 RANGE = {"float64": (1e-290, 1e290), "float32": (1e-30, 1e30)}
 BY_ARGUMENT = ("reverse", "rev-rev", "fwd-rev", "rev-fwd")
-# Where a function is traced or compiled for each order, these two have all modes and orders, and
-# the others some, unless SAFEOPS_EXHAUSTIVE is set.
+# Where a function is traced or compiled for each order, these two have all modes, with all orders
+# but those that are REPEATED, and the others some, unless SAFEOPS_EXHAUSTIVE is set.
 STAND_FOR_ALL = ("rotvec_to_matrix", "quaternion_to_rotvec")
 # Forward mode inside of another mode, which TensorFlow does by tapes.
 CONCATENATED = {

@@ -30,14 +30,19 @@ UNSUPPORTED = {
     ),
 }
 
-# Modes in which second derivatives repeat what another mode holds: JAX differentiates the same
-# program there. Rows of each kind have them in the default run, all rows in the exhaustive one.
-REPEATED = dict.fromkeys(
-    (("jax", "eager"), ("jax", "grad-of-jit")), "jit has those of the same program"
-)
+# Modes in which second derivatives repeat what others hold. Rows of each kind have them in the
+# default run, all rows in the exhaustive one.
+REPEATED = {
+    ("jax", "eager"): "jit has those of the same program",
+    ("jax", "grad-of-jit"): "jit has those of the same program",
+    ("torch", "compile"): "func has those of the same operations",
+    ("tensorflow", "function"): "xla has those of the same graph",
+    ("tensorflow", "unknown-shape"): "xla has those of the same graph with a shape",
+}
 OF_EACH_KIND = (
     *("safe_div", "safe_sqrt", "safe_pow", "xlogy", "safe_norm"),  # with rules of their own in JAX
-    *("safe_log", "safe_atan2", "safe_softmax", "safe_max", "nanstd"),
+    *("safe_exp", "safe_expm1", "safe_log", "safe_asin", "safe_softmax"),  # in PyTorch
+    *("safe_max", "nanmean", "nanstd", "safe_atan2"),
 )
 
 
