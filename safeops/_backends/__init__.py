@@ -5,6 +5,8 @@ The `import` statements in `load` stand written out because torch.compile traces
 `importlib.import_module` nor `__import__` (torch 2.13).
 """
 
+from typing import Any
+
 from safeops._typing import Backend
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
@@ -12,29 +14,21 @@ FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 
 def load(name: str) -> Backend:
     """Return the backend of a framework, which this imports."""
+    found: Any
     if name == "numpy":
-        from safeops._backends import numpy  # noqa: PLC0415  (lazy: see the module)
-
-        return numpy.backend
-    if name == "torch":
-        from safeops._backends import torch  # noqa: PLC0415  (lazy: see the module)
-
-        return torch.backend
-    if name == "jax":
-        from safeops._backends import jax  # noqa: PLC0415  (lazy: see the module)
-
-        return jax.backend
-    if name == "tensorflow":
-        from safeops._backends import tensorflow  # noqa: PLC0415  (lazy: see the module)
-
-        return tensorflow.backend
-    if name == "dask":
-        from safeops._backends import dask  # noqa: PLC0415  (lazy: see the module)
-
-        return dask.backend
-    if name == "dtensor":
-        from safeops._backends.torch import dtensor  # noqa: PLC0415  (lazy: see the module)
-
-        return dtensor.backend
-    msg = f"no framework of safeops has the name {name!r}"
-    raise ValueError(msg)
+        from safeops._backends import numpy as found  # noqa: PLC0415  (lazy: see the module)
+    elif name == "torch":
+        from safeops._backends import torch as found  # noqa: PLC0415  (lazy: see the module)
+    elif name == "jax":
+        from safeops._backends import jax as found  # noqa: PLC0415  (lazy: see the module)
+    elif name == "tensorflow":
+        from safeops._backends import tensorflow as found  # noqa: PLC0415  (lazy: see the module)
+    elif name == "dask":
+        from safeops._backends import dask as found  # noqa: PLC0415  (lazy: see the module)
+    elif name == "dtensor":
+        from safeops._backends.torch import dtensor as found  # noqa: PLC0415  (lazy: see the module)
+    else:
+        msg = f"no framework of safeops has the name {name!r}"
+        raise ValueError(msg)
+    backend: Backend = found.backend
+    return backend
