@@ -97,4 +97,5 @@ def test_the_snippets_themselves_have_none(pytestconfig):
     mine = [x for x in RUN if x.framework in pytestconfig.frameworks]
     broken = [x for x in mine if not gradients_are_finite(x, x.source)]
 
-    assert len(broken) >= 0.8 * len(mine), [str(x) for x in mine if x not in broken]
+    # In PyTorch 2.14 `clip` has slope 0 at its ends, which makes those at its ends finite.
+    assert len(broken) >= 0.7 * len(mine), [str(x) for x in mine if x not in broken]
