@@ -1,0 +1,91 @@
+"""
+What functions of matrices cost beside plain ones: ``python benchmarks/linalg.py``.
+
+Prints, for each installed framework and size, the time of `sqrtm_psd` over that of a square root
+by the framework's own `eigh`: forward, with a gradient, and with a gradient of a gradient. The
+matrices are not degenerate: at others the plain one has no gradient.
+"""
+
+import sys
+from functools import partial
+from importlib.util import find_spec
+from statistics import median
+
+import timing  # first: it sets the number of threads
+import numpy as np
+
+from safeops import linalg
+from safeops._backends import load
+
+SHAPES = ((256, 3, 3), (64, 8, 8), (100, 100), (300, 300))
+FRAMEWORKS = ("torch", "jax", "tensorflow")
+ROUNDS = 7
+
+
+def array_of(framework, shape):
+    """Return positive definite matrices."""
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    values = x @ np.swapaxes(x, -1, -2) / shape[-1] + np.eye(shape[-1], dtype=np.float32)
+    return load(framework).xp.asarray(values) if framework != "torch" else of_torch(values)
+
+
+def of_torch(values):
+    """Return a tensor."""
+    import torch
+
+    return torch.as_tensor(values)
+
+
+def plain(xp, a):
+    """Return the square root by eigenvectors, as people write it."""
+    values, vectors = xp.linalg.eigh(a)
+    return xp.matmul(vectors * xp.sqrt(values)[..., None, :], xp.matrix_transpose(vectors))
+
+
+def levels(framework, f):
+    """Return a function, its gradient, and the gradient of that along a direction."""
+    backend = load(framework)
+    xp = backend.xp
+
+    def slope(a):
+        return backend.grad(lambda a: xp.sum(f(a)))(a)[0]
+
+    second = lambda a: backend.grad(lambda a: xp.sum(a * slope(a)))(a)[0]  # noqa: E731  (a row)
+    return {"forward": f, "gradient": slope, "second order": second}
+
+
+def compiled(framework, f):
+    """Return a function as it is run: as a program, but for PyTorch."""
+    if framework == "jax":
+        import jax
+
+        program = jax.jit(f)
+        return lambda a: program(a).block_until_ready()
+    if framework == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(f)
+    return f
+
+
+def main():
+    """Print the table."""
+    names = [name for name in sys.argv[1:] or FRAMEWORKS if find_spec(name)]
+    print(
+        "| framework | shape | forward | gradient | second order |\n| --- | --- | --- | --- | --- |"
+    )
+    for framework in names:
+        xp = load(framework).xp
+        ours, theirs = (levels(framework, f) for f in (linalg.sqrtm_psd, partial(plain, xp)))
+        for shape in SHAPES:
+            a = array_of(framework, shape)
+            ratios = []
+            for level, f in ours.items():
+                both = [partial(compiled(framework, g), a) for g in (f, theirs[level])]
+                times = [median(found) for found in timing.rounds(both, ROUNDS)]
+                ratios.append(f"{times[0] / times[1]:.2f}")
+            print(f"| {framework} | {shape} | {' | '.join(ratios)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
