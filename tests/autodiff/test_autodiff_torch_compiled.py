@@ -2,8 +2,12 @@
 
 import inspect
 import os
+import tomllib
 import warnings
+from dataclasses import replace
 from functools import cache
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -340,6 +344,36 @@ def test_a_custom_function_makes_numbers(compiled):
 
     assert found.isnan().tolist() == [True, False]
     assert selected.tolist() == [0.0, 0.25]
+
+
+def test_the_name_of_the_backend():
+    """`torch.compile` finds the backend by its name, which pyproject.toml states."""
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    groups = tomllib.loads(text)["project"]["entry-points"]
+    entry = EntryPoint("safeops", groups["torch_dynamo_backends"]["safeops"], "torch")
+
+    found = torch.compile(root_of_positive, backend=replace(entry.load(), inner="aot_eager"))
+
+    assert entry.load().inner == "inductor"
+    assert gradient(found, leaf([0.0, 4.0])).tolist() == [0.0, 0.25]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+def test_a_graph_break_hides_nothing(compiled):
+    """Each part has masks of its own; at the edge absent entries become zeros, and NaN stays."""
+
+    def program(x):
+        y = x.sqrt()
+        torch._dynamo.graph_break()
+        return torch.where(x > 0, y.sqrt(), 0.0).sum()
+
+    found = gradient(compiled(program, fullgraph=False), leaf([0.0, 1.0]))
+
+    assert found[0].isnan()
+    assert found[1] == 0.25
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="break"):
+        compiled(program)(leaf([0.0, 1.0]))
 
 
 # What is said.

@@ -148,7 +148,8 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     Parameters
     ----------
     f : callable or module
-        What to compile. The loss belongs inside: what is selected outside is not seen.
+        What to compile. The loss belongs inside: a selection outside is not seen, and an output
+        that the loss does not use has a cotangent of zeros, which are numbers.
     backend : str, default: "inductor"
         What compiles the masked graphs: "inductor", "cudagraphs", or a backend of AOTAutograd such
         as "aot_eager", which traces and compiles nothing.
@@ -177,7 +178,8 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     meets absent and active entries of one sum makes both NaN. Where nothing selects, the graph is
     that of `torch.compile`. Second derivatives raise, as PyTorch's of compiled functions do.
 
-    **Source.** The joint graph of AOTAutograd, which is traced by PyTorch's own engine.
+    **Source.** The joint graph of AOTAutograd, which is traced by PyTorch's own engine. Where
+    safeops is installed, ``torch.compile(f, backend="safeops")`` is the same with inductor.
 
     Examples
     --------
@@ -206,4 +208,6 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     return made
 
 
+# What ``torch.compile(f, backend="safeops")`` finds by its entry point.
+backend = Backend()
 WITH_AOT = ("inductor", "cudagraphs")
