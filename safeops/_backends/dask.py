@@ -42,7 +42,7 @@ class OfBlocks:
 
 
 def blockwise(name: str, *args: Any, **options: Any) -> Array | None:
-    """Return an operation entry by entry; None for what is no array of dask, NumPy or a number."""
+    """Return an elementwise operation; None for arguments not of dask, NumPy or numbers."""
     given = tuple(key for key, x in options.items() if isinstance(x, (da.Array, np.ndarray)))
     values = (*args, *(options[key] for key in given))
     if not all(isinstance(x, (da.Array, np.ndarray, np.generic, *SCALARS)) for x in values):

@@ -30,7 +30,7 @@ class Jitted:
         self.programs: dict[Any, Function] = {}
 
     def __call__(self, *args: Any, **options: Any) -> Array | None:
-        """Return the value; None for what is neither an array of JAX nor a constant."""
+        """Return the value; None if it is neither an array of JAX nor a constant."""
         if any(isinstance(x, _TRACED) for name, x in options.items() if name not in _ARRAYS):
             return None  # an option that is asked for its value
         values = (*args, *options.values())

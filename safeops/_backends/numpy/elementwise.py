@@ -201,7 +201,7 @@ def _norm(
     where: Any = None,
     min_norm: float = 0.0,
 ) -> Array | None:
-    """Root of the sum of squares, where none of these is at an end of the range."""
+    """Root of the sum of squares, if no square underflows or overflows."""
     if not _is_plain(x) or ord != 2 or where is not None or min_norm != 0:  # noqa: PLR2004  (the Euclidean norm)
         return None
     with np.errstate(over="ignore", under="ignore"):
@@ -221,7 +221,7 @@ def _has_entries(x: Array, small: Array, axis: Axis) -> bool:
 
 
 def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
-    """Softmax in one array, in which what is absent is -inf, then 0."""
+    """Softmax in one array, in which absent entries are -inf, then 0."""
     if not _is_plain(x):
         return None
     if where is not None:

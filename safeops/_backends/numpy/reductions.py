@@ -67,7 +67,7 @@ def _replaced(x: Array, absent: Array, gaps: Any, neutral: float) -> Array:
 
 
 class _Sums(NamedTuple):
-    """What is summed in each slice, axes kept."""
+    """The sums of each slice, axes kept."""
 
     total: Array  # of the entries, or of their distances from an origin
     number: Array
@@ -158,7 +158,7 @@ def nanprod(
     initial: Any = None,
     fill_value: Any = None,
 ) -> Array | None:
-    """Product: not in blocks, of which one may be 0 and another inf."""
+    """Product; not by blocks, as one block may be 0 and another inf."""
     y = _entries(x, where)
     if y is None or initial is not None or fill_value is not None:
         return None
@@ -250,7 +250,7 @@ def _squares(x: Array, axis: Axis) -> tuple[Array, Array] | None:
 def _squares_of_entries(
     x: Array, axis: Axis, where: Any, fill_value: Any
 ) -> tuple[Array, Array, Array] | None:
-    """Return the entries and what `_squares` finds; None for what is left to the generic engine."""
+    """Return the entries and the result of `_squares`; None leaves it to the generic engine."""
     y = _entries(x, where)
     if y is None or type(fill_value) not in _NUMBERS:
         return None

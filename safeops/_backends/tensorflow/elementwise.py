@@ -198,7 +198,7 @@ def floor(x: Array, /) -> Array:
 
 
 def round_(x: Array, /) -> Array:
-    """Nearest integer, the even one of two."""
+    """Nearest integer; at a tie the even one."""
     x = tensor(x)
     return tf.round(x) if x.dtype in INEXACT else x
 

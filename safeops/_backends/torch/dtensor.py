@@ -32,7 +32,7 @@ def from_front(x: Array, axis: Axis) -> tuple[int, ...]:
 
 
 def reduced(x: Array) -> Array:
-    """Return `x` with what is left to be reduced over ranks reduced."""
+    """Return `x` after the reductions over ranks that are still pending."""
     if not any(p.is_partial() for p in x.placements):
         return x
     places = [Replicate() if p.is_partial() else p for p in x.placements]

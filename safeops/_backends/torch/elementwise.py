@@ -191,7 +191,7 @@ def _exponential(x: Array) -> Array | None:
 
 
 class _Power(FillingFunction):
-    """Power of what is 0 or a normal positive number; 0 where it is infinite at 0."""
+    """Power of bases that are 0 or normal and positive; 0 where the power of 0 is infinite."""
 
     @staticmethod
     def value(x: Array, p: Array) -> Array:

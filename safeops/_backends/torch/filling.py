@@ -89,7 +89,7 @@ def _largest_zero(x: Array) -> float:
 
 
 def _are_plain(x: Any, *others: Any) -> bool:
-    """Whether these are dense tensors of the CPU, of one of two dtypes, and nothing looks on."""
+    """Whether these are dense CPU tensors of one of two dtypes, and neither traced nor compiled."""
     if _is_watched():  # first: torch.compile does not trace what else is asked
         return False
     for y in (x, *others):
@@ -144,7 +144,7 @@ class FillingFunction(torch.autograd.Function):
 
     @classmethod
     def recorded(cls, *args: Any) -> Array:
-        """Return the value, as that of a node of autograd."""
+        """Return the value, with a node of autograd."""
         return cls.apply(*args)
 
     @staticmethod

@@ -69,7 +69,7 @@ def _norm(
     where: Any = None,
     min_norm: float = 0.0,
 ) -> Array | None:
-    """Root of the sum of squares, where none of these is at an end of the range."""
+    """Root of the sum of squares, if no square underflows or overflows."""
     if ord != 2 or where is not None or min_norm != 0 or axis == () or not _are_plain(x):  # noqa: PLR2004  (the Euclidean norm)
         return None
     out = _Norm.of(x, axis) if x.numel() else None
@@ -80,7 +80,7 @@ def _norm(
 
 @_unseen
 def _is_in_range(x: Array, norm: Array, axis: Axis) -> bool:
-    """Whether no square was lost: what is small is a slice of zeros."""
+    """Whether no square was lost: a small norm is that of a slice of zeros."""
     bound = _LIMITS[x.dtype]
     if not norm.amax().item() < math.inf:  # or NaN
         return False
