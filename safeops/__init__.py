@@ -34,6 +34,7 @@ from safeops._ops.norms import (
     squared_norm,
 )
 from safeops._ops.powers import safe_exp, safe_expm1, safe_pow, safe_rsqrt, safe_sqrt
+from safeops._ops.radial import radial
 from safeops._ops.reductions import (
     safe_argmax,
     safe_argmin,
@@ -95,6 +96,7 @@ __all__ = [
     "nanstd",
     "nansum",
     "nanvar",
+    "radial",
     "rel_entr",
     "safe_acos",
     "safe_acosh",

@@ -29,6 +29,7 @@ class Backend(Protocol):
     xp: Namespace  # functions by their names in the array API standard
     kernels: Mapping[str, Function]  # its own ways to functions of the house, by their names
     keeps_exponent: bool  # whether the slope of x**p for x depends on p at p == 0, as it does
+    differentiates: bool  # whether `grad` and `jvp` have derivatives
 
     # Of two backends of one name the one that takes the arrays of the other too has more.
     precedence: int

@@ -17,6 +17,7 @@ class ArrayAPI:
 
     kernels: Mapping[str, Function] = {}
     keeps_exponent = True
+    differentiates = False
     precedence = 0
 
     def __init__(self, xp: Namespace) -> None:

@@ -22,6 +22,7 @@ FAMILIES = {
     "angles": Family("angles", "Angles"),
     "smooth": Family("smooth", "Removable singularities"),
     "norms": Family("norms", "Norms and distances"),
+    "radial": Family("radial", "Functions of a norm"),
     "softmax": Family("softmax", "Softmax"),
     "reductions": Family("reductions", "Reductions with a mask"),
     "nan_reductions": Family("nan-reductions", "Reductions that leave out NaN"),

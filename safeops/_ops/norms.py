@@ -60,8 +60,8 @@ def safe_norm(
     -----
     **Gradient.** ``x / norm`` for ``ord=2``; at a zero slice 0, the subgradient of minimum norm, at
     every order. Inside a smooth composite the chosen 0 is wrong: the Hessian of ``safe_norm(x)**2``
-    there is 0 and not ``2 * I``. Use `squared_norm`, for rotations `safeops.rotations`, and a
-    series in `squared_norm` elsewhere. ``ord=inf``: ties split evenly.
+    there is 0 and not ``2 * I``. Use `squared_norm`, for rotations `safeops.rotations`, and
+    `radial` elsewhere. ``ord=inf``: ties split evenly.
 
     **Source.** `optax.safe_norm` for `min_norm`; scaling by the largest entry as in LAPACK, without
     which 1e30 and 1e-30 over- and underflow in float32. Entries whose squares are in range are not

@@ -168,8 +168,8 @@ def safe_where(
     if (f2 is None) == (fill_value is None):
         msg = "Exactly one of f2 and fill_value must be given, the value where cond is False"
         raise TypeError(msg)
-    _require_function("f1", f1)
-    _require_function("f2", f2)
+    require_function("f1", f1)
+    require_function("f2", f2)
     operands = args if isinstance(args, tuple) else (args,)
     backend, cond, operands, (fill,) = _enter_branches(cond, operands, (fill_value,))
     each = _placeholders(backend, operands, placeholder)
@@ -233,8 +233,8 @@ def vectorized_cond(
     >>> vectorized_cond(x > 0, lambda x: 1 / x, lambda x: x - 1, x)
     array([ 0.25, -1.  ])
     """
-    _require_function("true_fun", true_fun)
-    _require_function("false_fun", false_fun)
+    require_function("true_fun", true_fun)
+    require_function("false_fun", false_fun)
     backend, cond, operands, _ = _enter_branches(pred, operands, ())
     xp = backend.xp
     in_true, in_false = _pair(placeholder)
@@ -291,8 +291,8 @@ def make_safe(
     >>> log(np.asarray([1.0, 0.0, np.nan]))
     array([ 0.,  0., nan])
     """
-    _require_function("f", f)
-    _require_function("domain", domain)
+    require_function("f", f)
+    require_function("domain", domain)
     return _Safe(f, domain, placeholder, fill_value)
 
 
@@ -404,7 +404,7 @@ def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
     return backend.cast(fill_value, fill_value.dtype, like)
 
 
-def _require_function(name: str, f: Any) -> None:
+def require_function(name: str, f: Any) -> None:
     """Say why an array will not do where a function is needed."""
     if f is None and name == "f2":
         return

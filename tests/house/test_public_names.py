@@ -15,7 +15,7 @@ NAMES = {
     "__init__": """
         boxcox entr exprel inv_boxcox logarithmic_mean make_safe nanargmax nanargmin
         nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod
-        nanquantile nanstd nansum nanvar rel_entr safe_acos safe_acosh safe_argmax
+        nanquantile nanstd nansum nanvar radial rel_entr safe_acos safe_acosh safe_argmax
         safe_argmin safe_asin safe_atan2 safe_atanh safe_cosine_similarity
         safe_cross_entropy safe_distance safe_div safe_exp safe_expm1 safe_hypot
         safe_log safe_log10 safe_log1p safe_log2 safe_log_softmax safe_logaddexp

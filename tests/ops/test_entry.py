@@ -12,6 +12,7 @@ import safeops
 from assertions import assert_close
 from calls import (
     ALONG_SLICES,
+    COMBINATORS,
     ELEMENTWISE,
     EVERY,
     INDICES,
@@ -34,7 +35,6 @@ from safeops._dtypes import dtype_name
 from safeops._entry import backend_of
 
 HOUSE = Path(safeops.__file__).parent
-COMBINATORS = {"make_safe", "safe_where", "stop_gradient", "vectorized_cond"}
 
 
 EVERY_PAIR = pytest.mark.parametrize("name", PAIRS)

@@ -23,6 +23,8 @@ def named(row):
     return next(name for name in names if name in safeops.__all__)
 
 
+# What is given a function, or has no formula of its own.
+COMBINATORS = {"make_safe", "radial", "safe_where", "stop_gradient", "vectorized_cond"}
 # The first row of each operation.
 REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(reductions.ROWS)}
 OPS = {named(row): row for row in reversed((*cases.ROWS, *slices.ROWS))} | REDUCTIONS

@@ -74,6 +74,7 @@ class Jax(ArrayAPI):
 
     name = "jax"
     keeps_exponent = False  # a constant 0 (0.10.2)
+    differentiates = True
 
     def __init__(self, xp: Namespace) -> None:
         super().__init__(xp)

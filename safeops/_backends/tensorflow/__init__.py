@@ -43,6 +43,7 @@ class TensorFlow(ArrayAPI):
     name = "tensorflow"
 
     keeps_exponent = False  # 0 * inf (2.21)
+    differentiates = True
 
     def owns(self, x: object) -> bool:
         """Whether `x` is of TensorFlow or a symbol of Keras; `check` refuses some of those."""

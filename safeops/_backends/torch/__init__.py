@@ -26,6 +26,7 @@ class Torch(ArrayAPI):
         elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS
     )
     keeps_exponent = False  # a constant 0 (2.13)
+    differentiates = True
 
     def owns(self, x: object) -> bool:
         """Whether `x` is a tensor."""
