@@ -350,6 +350,26 @@ def test_differences_keep_their_digits_without_a_scale(autodiff_framework):
     np.testing.assert_allclose(log[0, 1], np.log(2) / 1e-7, rtol=1e-9)
 
 
+def test_a_kink_between_eigenvalues_is_seen(autodiff_framework):
+    """The positive part, whose second derivative is 0, has that of the projector."""
+    backend = load(autodiff_framework)
+    xp, matrix, way = backend.xp, np.diag([-1.0, 1.0, 3.0]), spectra.direction(0)[:3, :3]
+    a, x, t = (asarray(autodiff_framework, v) for v in (matrix, way, 0.0))
+    slopes = (lambda x: xp.where(x > 0, 1.0, 0.0 * x), lambda x: 0.0 * x)
+
+    def f(t):
+        part = linalg.spectral_function(
+            a + t * x, lambda x: xp.where(x > 0, x, 0.0), derivatives=slopes
+        )
+        return xp.sum(part * x)
+
+    (second,) = backend.grad(lambda t: backend.grad(f)(t)[0])(t)
+
+    positive = spectra.by_eigenvalues(lambda x: max(x, mp.mpf(0)))
+    right = np.sum(spectra.along(positive, matrix, way).second * way)
+    np.testing.assert_allclose(float(second), right, rtol=1e-12)
+
+
 def test_numpy_has_nothing_to_warn_of():
     """No entry that is not taken is computed where it would be infinite."""
     rows = [ROWS[name] for name in ROWS if name != "spectral_function"]  # its log is infinite
