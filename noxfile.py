@@ -25,7 +25,8 @@ PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--installed")
 
 def install(session: nox.Session, *groups: str) -> None:
     """Install the package as a user does, not editable: what is built is what is checked."""
-    session.install(".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
+    # Of a framework a session imports a part: bytecode is made for that, and not for all.
+    session.install("--no-compile", ".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
 def run_pytest(session: nox.Session, frameworks: list[str], marks: str) -> None:
