@@ -24,7 +24,7 @@ FIXED = [x for x in lint_cases.RISKY if lint(x.source).fixes]
 # What is found.
 
 
-@pytest.mark.parametrize("snippet", lint_cases.RISKY, ids=str)
+@pytest.mark.parametrize("snippet", [*lint_cases.RISKY, *lint_cases.READ], ids=str)
 def test_a_risky_snippet_is_found(snippet):
     """Its rule finds it, once, and no other does."""
     assert rules_in(snippet.source) == [snippet.rule]
