@@ -16,15 +16,60 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
+from safeops._typing import Array
 from safeops.autodiff._options import check_options, tell
 from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._graph import nodes_of
 from safeops.autodiff.torch._masks import is_partial, tensors_of
+from safeops.autodiff.torch._nodes import words
 from safeops.autodiff.torch._passes import customs_known
-from safeops.autodiff.torch._tags import Tags
+from safeops.autodiff.torch._tags import Mask, Tags
 
 # Views of which the compiler makes copies.
-COPIED = frozenset(["_unsafe_view"])
+COPIED = words("_unsafe_view")
+VIEWS = COPIED | words("alias detach expand permute squeeze t transpose unsqueeze view")
+
+
+class Forms(Tags):
+    """
+    Tags that keep masks in the shapes in which they were stated.
+
+    A mask in the order of memory, seen in the shape of a tensor, is the same: but a compiler takes
+    it for another array, and makes a kernel of its own for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: dict[int, dict[str, Array]] = {}
+
+    def read(self, x: Array) -> Mask | None:
+        """Return what is active in a tensor, in a known form if there is one."""
+        entry = self.find(x)
+        if entry is not None and isinstance(entry.active, torch.Tensor) and not entry.former:
+            form = self.forms.get(entry.alive.cdata, {}).get(place_of(x))
+            if form is not None and entry.literal_of is None:
+                return form
+        return super().read(x)
+
+    def write(self, x: Array, active: Mask) -> None:
+        """State what is active in a tensor, and forget all other forms."""
+        super().write(x, active)
+        entry = self.find(x)
+        if entry is not None:
+            self.forms[entry.alive.cdata] = {}
+            if isinstance(active, torch.Tensor):
+                self.note_form(x, active)
+
+    def note_form(self, x: Array, active: Array) -> None:
+        """Keep the mask of a tensor in its shape."""
+        entry = self.find(x)
+        if entry is not None and isinstance(entry.active, torch.Tensor):
+            self.forms[entry.alive.cdata][place_of(x)] = active.expand(x.shape)
+
+
+def place_of(x: Array) -> str:
+    """Return where the entries of a tensor are in its storage, also if sizes are symbols."""
+    return str((x.dtype, tuple(x.shape), tuple(x.stride()), x.storage_offset()))
 
 
 class Traced(Masking):
@@ -32,6 +77,10 @@ class Traced(Masking):
 
     # PyTorch asks a mode whether it is to be handed `cond`, `scan` and their like.
     supports_higher_order_operators = True
+
+    def __init__(self, on_unknown: str) -> None:
+        super().__init__(Tags(), on_unknown)
+        self.tags: Forms = Forms()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -48,11 +97,16 @@ class Traced(Masking):
         return value
 
     def note_view(self, call: Call, value: Any) -> None:
-        """State what is active in a copy that is a view in eager mode."""
-        active = self.tags.read(call.args[0]) if call.name in COPIED else None
-        if active is not None:
-            mask = active if isinstance(active, bool) else call.func(active, *call.args[1:])
-            self.tags.write(value, mask)
+        """State what is active in a view, by the same view of the mask."""
+        active = self.tags.read(call.args[0]) if call.name in VIEWS else None
+        if active is None:
+            return
+        if isinstance(active, torch.Tensor):  # a mask may have other strides
+            same = "view" in call.name
+            active = active.reshape(value.shape) if same else call.func(active, *call.args[1:])
+            self.tags.note_form(value, active)
+        if call.name in COPIED:
+            self.tags.write(value, active)
 
     def report(self, call: Call) -> None:
         """Say that an operation without a rule met absent entries, and for which line of a user."""
@@ -90,7 +144,7 @@ class Joint(TorchFunctionMode):
         if func is not torch.autograd.grad or not is_of_joint():
             return func(*args, **options)
         nodes = nodes_of(args[0])
-        mode = Traced(Tags(), self.on_unknown)
+        mode = Traced(self.on_unknown)
         for g in options["grad_outputs"]:
             mode.tags.write(g, active=True)
         with mode, customs_known(nodes, mode.tags):
