@@ -344,6 +344,7 @@ ROWS = (
         lambda xp, x: xp.where(xp.abs(x) < 1, xp.atanh(x), 0.0),
         (
             one(0.5, log(3) / 2, 4 / 3, 16 / 9),
+            one(0.25, log(5 / 3) / 2, 16 / 15, 128 / 225),
             one(1.0, log(4 / EPS - 1) / 2, 0, 0),
             one(-1.0, -log(4 / EPS - 1) / 2, 0, 0),
             one(-3.0, -log(4 / EPS - 1) / 2, 0, 0),
