@@ -8,6 +8,7 @@ import accuracy_page
 import lint_pages
 import masked_classes
 import real_table
+import rotations_table
 
 import cases
 import derivatives
@@ -78,7 +79,8 @@ def write(docs: Path) -> None:
     made["recipes/index.md"] = recipe_index()
     for module, (page, title) in FAMILIES.items():
         made[f"reference/{page}.md"] = family_page(module, title)
-    made["reference/rotations.md"] = module_page(rotations, "Rotations")
+    tables = "\n\n".join(rotations_table.sections())
+    made["reference/rotations.md"] = f"{module_page(rotations, 'Rotations')}\n{tables}\n"
     made["reference/linalg.md"] = module_page(linalg, "Linear algebra")
     made["reference/support.md"] = support_page()
     made |= lint_pages.pages()

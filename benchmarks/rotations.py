@@ -1,0 +1,74 @@
+"""
+How exact rotations are: ``python benchmarks/rotations.py --out benchmarks/rotations.json``.
+
+For each function, framework and dtype, and at each point of `tests/support/turning.py`: the error
+of the value, of the gradient and of the Hessian (forward over reverse mode, times a vector), as a
+part of the largest entry. The exact numbers are textbook formulas in mpmath, with 220 digits. JAX
+is compiled, PyTorch and TensorFlow run eagerly.
+
+`--framework` selects; a file that exists keeps the rest.
+"""
+
+import argparse
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "tests/support")]
+
+import numpy as np  # noqa: E402  (after the path)
+
+import turning  # noqa: E402  (after the path)
+from turned import errors, found  # noqa: E402  (after the path)
+
+MODES = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
+ORDERS = ("value", "reverse", "fwd-rev")
+LEFT_OUT = ("forward", "rev-rev", "rev-fwd", "fwd-fwd")
+
+
+def label(number: int, point: tuple) -> str:
+    """Return the number of a point, as two may look alike, and the point in a few digits."""
+    texts = (np.array2string(x, precision=3, separator=" ", threshold=99) for x in point)
+    return f"{number}: {', '.join(' '.join(text.split()) for text in texts)}"
+
+
+def measured(framework: str, dtype: str) -> dict:
+    """Return the errors of all functions: a row of three for each point."""
+    table = {}
+    for row in turning.ROWS:
+        skipped = {(framework, MODES[framework]): (LEFT_OUT, "not in the table")}
+        parts = errors(row, found(row, framework, MODES[framework], dtype, skipped), dtype)
+        points = [label(k, point) for k, point in enumerate(row.points_in(dtype), 1)]
+        rows = zip(*(parts[order].tolist() for order in ORDERS), strict=True)
+        table[row.name] = dict(zip(points, rows, strict=True))
+        worst = (f"{parts[order].max():.0e}" for order in ORDERS)
+        print(f"{framework:11}{dtype:9}{row.name:22}", *worst, flush=True)
+    return table
+
+
+def main() -> None:
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--framework", nargs="*", default=list(MODES), choices=MODES)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    data = {"versions": {}, "table": {}}
+    if given.out and given.out.exists():
+        data = json.loads(given.out.read_text())
+    if "jax" in given.framework:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (its name and its value)
+    for framework in given.framework:
+        data["versions"][framework] = import_module(framework).__version__.split("+")[0]
+        data["table"][framework] = {d: measured(framework, d) for d in ("float64", "float32")}
+    if given.out:
+        given.out.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
