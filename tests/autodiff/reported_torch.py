@@ -2,13 +2,11 @@
 
 import math
 from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
 
 import numpy as np
 
 import tape
-from frameworks import Lazy
+from frameworks import Lazy, torch_from
 
 NAN, INF = math.nan, math.inf
 torch, functional = Lazy("torch"), Lazy("torch.nn.functional")
@@ -279,7 +277,7 @@ REPORTED = {
 }
 
 
-if find_spec("torch") and tuple(map(int, version("torch").split(".")[:2])) >= (2, 14):
+if torch_from(2, 14):
     del REPORTED["fmax"]  # PyTorch counts a NaN there as used: test_facts.py
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import lint_cases
 from assertions import assert_close
-from frameworks import asarray, to_numpy
+from frameworks import asarray, to_numpy, torch_from
 from safeops._backends import load
 from safeops._lint.linting import lint
 
@@ -98,4 +98,5 @@ def test_the_snippets_themselves_have_none(pytestconfig):
     broken = [x for x in mine if not gradients_are_finite(x, x.source)]
 
     # In PyTorch 2.14 `clip` has slope 0 at its ends, which makes those at its ends finite.
-    assert len(broken) >= 0.7 * len(mine), [str(x) for x in mine if x not in broken]
+    share = 0.7 if torch_from(2, 14) else 0.8
+    assert len(broken) >= share * len(mine), [str(x) for x in mine if x not in broken]

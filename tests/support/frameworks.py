@@ -1,6 +1,7 @@
 """The frameworks; arrays of each from NumPy, and back."""
 
 from importlib import import_module
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,6 +25,12 @@ class Lazy:
     def __getattr__(self, name):
         """Import the module."""
         return getattr(import_module(self._name), name)
+
+
+def torch_from(*wanted):
+    """Whether PyTorch is installed in this version or a later one; it is not imported."""
+    installed = find_spec("torch") and version("torch").split("+")[0]
+    return bool(installed) and tuple(map(int, installed.split(".")[: len(wanted)])) >= wanted
 
 
 def module_of(framework):
