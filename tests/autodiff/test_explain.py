@@ -15,7 +15,6 @@ from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._backends import load
 from safeops._cli import demo
-from safeops._cli import explain as command
 from safeops.autodiff import Finding, explain, grad
 from safeops.autodiff._explain.locations import PROGRAMS_OF_OURS, is_library, location
 from safeops.autodiff._explain.names import OPERATIONS
@@ -414,4 +413,3 @@ def test_files_of_ours_that_are_named_are_there():
 
     assert PROGRAMS_OF_OURS
     assert [name for name in PROGRAMS_OF_OURS if not (house / name).is_file()] == []
-    assert [folder for folder in command.HOUSE if not folder.is_dir()] == []
