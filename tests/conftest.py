@@ -41,8 +41,8 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Import the selected frameworks, and no other."""
     config.frameworks = chosen(config.getoption("framework"))
-    if "jax" in config.frameworks and "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        share_programs(config)
+    if "jax" in config.frameworks:
+        keep_programs(config)
     for name in config.frameworks:
         try:
             import_module(module_of(name))
@@ -52,11 +52,18 @@ def pytest_configure(config):
         SET_UP.get(name, lambda: None)()
 
 
-def share_programs(config):
-    """Compile a program of JAX once for all processes of a run, which read this environment."""
-    folder = mkdtemp(prefix="safeops-jax-")
-    config.add_cleanup(lambda: rmtree(folder, ignore_errors=True))
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+def keep_programs(config):
+    """
+    Compile a program of JAX once in a process, however often it is traced, and in its children.
+
+    Each worker has a folder: JAX 0.10.2 writes in place what another may read half written.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = mkdtemp(prefix="safeops-jax-")
+        config.add_cleanup(lambda: rmtree(folder, ignore_errors=True))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder
+    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+        os.environ["JAX_COMPILATION_CACHE_DIR"] += f"/{worker}"
     # Small programs too, of 0.1 s each: there are thousands.
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
