@@ -31,7 +31,7 @@ class Exact:
     hessian_size: object = None
     # What PyTorch and TensorFlow form on the way to a second derivative of forward mode.
     steps: tuple = ()
-    # What TensorFlow forms on the way to one of reverse mode.
+    # What JAX and TensorFlow form on the way to one of reverse mode.
     transposed: tuple = ()
     # What TensorFlow forms on the way to a tangent.
     tangents: tuple = ()
@@ -89,6 +89,7 @@ def quotient(form, x, y, *, bad):
     zero = np.zeros_like(x)
     square = 1 / y / y
     derivatives = two(x / y, (1 / y, -x * square), zero, -square, 2 * x / y * square)
+    derivatives.transposed = (square,)
     return derivatives.filled(bad, 0)
 
 

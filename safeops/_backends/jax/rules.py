@@ -60,41 +60,24 @@ def _with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function],
     return decorator
 
 
-def _numerator(_: Function, _x: Array, y: Array, dot: Array) -> Array:
-    return dot * _one(y)
+def _numerator(_: Function, x: Array, y: Array, dot: Array) -> Array:
+    del x, y
+    return dot
 
 
-def _denominator(_: Function, x: Array, y: Array, dot: Array) -> Array:
-    return -_steeper_quotient(x, y) * dot
+def _denominator(f: Function, x: Array, y: Array, dot: Array) -> Array:
+    return -f(x, y) * dot
 
 
-def _over_constant(_: Function, total: Array, _x: Array, y: Array) -> Array:
-    return jnp.divide(total, jax.lax.stop_gradient(y))
-
-
-@_with_rule(_numerator, _denominator, then=_over_constant)
+@_with_rule(_numerator, _denominator, then=lambda f, total, _, y: f(total, y))
 def divide(x: Array, y: Array) -> Array:
     """
     Return ``x / y``.
 
     The rule of JAX 0.10.2 forms ``y ** -2``, which is inf below 1e-19 in float32: at
-    ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30; above 9e18
-    it is flushed. JAX takes it for each division that it has transposed, also of this rule. So the
-    tangent divides by a constant, and its factors have the derivatives of the divisor.
+    ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30.
     """
-    return jnp.divide(x * _one(y), jax.lax.stop_gradient(y))
-
-
-@_with_rule(lambda f, y, dot: -f(y) * divide(dot, y))
-def _one(y: Array) -> Array:
-    """Return ``c / y``, where c is a constant that is y."""
-    return jnp.ones_like(y)
-
-
-@_with_rule(lambda f, _, y, dot: f(dot, y), lambda f, x, y, dot: divide(-2 * f(x, y), y) * dot)
-def _steeper_quotient(x: Array, y: Array) -> Array:
-    """Return ``c * x / y**2``, where c is a constant that is y."""
-    return jnp.divide(x * (_one(y) * _one(y)), jax.lax.stop_gradient(y))
+    return jnp.divide(x, y)
 
 
 def _along_first(f: Function, x: Array, y: Array, dot: Array) -> Array:
@@ -211,24 +194,16 @@ def _is_small(x: Array) -> Array:
     return jnp.abs(x) < limits(jnp, x).smallest_normal
 
 
-def _normal_numerator(f: Function, x: Array, y: Array, dot: Array) -> Array:
-    return _numerator(f, x, jnp.where(_is_small(y), 1, y), dot)
-
-
-def _normal_denominator(f: Function, x: Array, y: Array, dot: Array) -> Array:
+def _over(_: Function, total: Array, x: Array, y: Array) -> Array:
+    del x
     filled = _is_small(y)
-    return _denominator(f, jnp.where(filled, 0, x), jnp.where(filled, 1, y), dot)
+    return jnp.where(filled, 0, divide(total, jnp.where(filled, 1, y)))
 
 
-def _over_normal(f: Function, total: Array, x: Array, y: Array) -> Array:
-    filled = _is_small(y)
-    return jnp.where(filled, 0, _over_constant(f, total, x, jnp.where(filled, 1, y)))
-
-
-@_with_rule(_normal_numerator, _normal_denominator, then=_over_normal)
+@_with_rule(_numerator, _denominator, then=_over)
 def _quotient(x: Array, y: Array) -> Array:
     filled = _is_small(y)
-    return divide(jnp.where(filled, 0, x), jnp.where(filled, 1, y))
+    return jnp.where(filled, 0, x) / jnp.where(filled, 1, y)
 
 
 def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
