@@ -147,7 +147,9 @@ def test_random_programs_have_the_gradient_of_the_tape(compiled, part):
 # The compiler.
 
 
-@pytest.mark.parametrize("name", ["10729: where and sqrt", "amax of log", "4132: y[0] = 0"])
+# Not of `amax`: once inductor of torch 2.13 has compiled one, masked or not, a jvp of a jvp of a
+# softmax is no longer traced in that process, also after a reset.
+@pytest.mark.parametrize("name", ["10729: where and sqrt", "maximum", "4132: y[0] = 0"])
 def test_inductor(compiled, name):
     """What the compiler of PyTorch makes has the right gradient."""
     program, point, wanted = REPORTED[name]
