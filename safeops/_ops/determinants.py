@@ -6,7 +6,15 @@ from safeops._dtypes import is_complex
 from safeops._entry import backend_of
 from safeops._ops.factors import decomposed, pairs
 from safeops._ops.ranges import with_slope_of
-from safeops._ops.spectral import adjoint, as_entries, is_finite, on_diagonal, times
+from safeops._ops.spectral import (
+    adjoint,
+    as_entries,
+    is_finite,
+    nan_of,
+    on_diagonal,
+    replaced,
+    times,
+)
 from safeops._typing import Array, Namespace
 
 
@@ -63,16 +71,6 @@ def without_two(xp: Namespace, values: Array) -> Array:
         taken = xp.logical_or(*pairs(xp, own))
         found = found * xp.where(taken, 1.0, xp.expand_dims(number, axis=-1))
     return found
-
-
-def replaced(xp: Namespace, a: Array, good: Array) -> Array:
-    """Return the identity where a matrix is not good."""
-    return xp.where(good, a, xp.where(on_diagonal(a), xp.ones_like(a), 0.0))
-
-
-def nan_of(xp: Namespace, a: Array, good: Array) -> Array:
-    """Return 0, and NaN with gradient NaN where a matrix is not good."""
-    return xp.where(good, 0.0, a) * xp.where(good, xp.ones_like(a), math.nan)
 
 
 def slogdet(xp: Namespace, a: Array) -> tuple[Array, Array]:

@@ -7,18 +7,20 @@ eigenvalues are the singular values and their negatives: the polar factor is its
 it is ``U (1 + 2 T + 2 T T - 2 (S T + T S) / (s_i + s_j)) V^H`` to second order.
 """
 
-import math
 from typing import NamedTuple
 
-from safeops._dtypes import is_complex, limits
+from safeops._dtypes import is_complex
 from safeops._entry import backend_of
-from safeops._ops.slices import is_empty
 from safeops._ops.spectral import (
     adjoint,
     as_entries,
     is_finite,
+    nan_of,
     nothing_beyond,
     on_diagonal,
+    parts,
+    replaced,
+    rounding,
     size_of,
     spectrum,
     times,
@@ -40,10 +42,9 @@ def decomposed(xp: Namespace, a: Array) -> Singular:
     """Return the decomposition; a matrix with NaN or inf has ones in its place."""
     stop = backend_of(a).stop_gradient
     finite = is_finite(xp, stop(a))
-    bad = xp.where(finite, 0.0, a) * xp.where(finite, xp.ones_like(a), math.nan)
-    a = xp.where(finite, a, xp.where(on_diagonal(a), xp.ones_like(a), 0.0))
+    bad = parts(xp, nan_of(xp, a, finite))
+    a = replaced(xp, a, finite)
     left, values, adjoint_of_right = xp.linalg.svd(stop(a), full_matrices=False)
-    bad = xp.real(bad) + xp.imag(bad) if is_complex(bad) else bad
     fault = nothing_beyond(xp, a - stop(a)) + xp.sum(bad, axis=(-2, -1), keepdims=True)
     return Singular(a, stop(left), stop(values), adjoint(xp, stop(adjoint_of_right)), fault)
 
@@ -51,14 +52,6 @@ def decomposed(xp: Namespace, a: Array) -> Singular:
 def pairs(xp: Namespace, values: Array) -> tuple[Array, Array]:
     """Return numbers as a column and as a row."""
     return xp.expand_dims(values, axis=-1), xp.expand_dims(values, axis=-2)
-
-
-def rounding(xp: Namespace, values: Array) -> Array:
-    """Return ``n * eps`` times the largest size: the error of eigenvalues, by Weyl's theorem."""
-    if is_empty(values):
-        return xp.sum(values, axis=-1, keepdims=True)
-    number = xp.sum(xp.ones_like(values), axis=-1, keepdims=True)
-    return limits(xp, values).eps * number * xp.max(xp.abs(values), axis=-1, keepdims=True)
 
 
 def square(xp: Namespace, x: Array) -> Array:
@@ -118,8 +111,7 @@ def signs(xp: Namespace, of: Singular) -> Array:
 def undefined(xp: Namespace, a: Array, defined: Array) -> Array:
     """Return 0, whose derivative is 0 where `defined`, and inf or NaN elsewhere."""
     change = a - backend_of(a).stop_gradient(a)
-    change = xp.real(change) + xp.imag(change) if is_complex(change) else change
-    change = xp.sum(change, axis=(-2, -1), keepdims=True)
+    change = xp.sum(parts(xp, change), axis=(-2, -1), keepdims=True)
     ones = xp.ones_like(change)
     return xp.sqrt(xp.where(defined, 1.0, change)) - xp.where(defined, ones, 0.0)
 
@@ -147,8 +139,8 @@ def eigvalsh(xp: Namespace, a: Array) -> Array:
     tie = xp.abs(x - y) <= xp.expand_dims(rounding(xp, of.values), axis=-1)
     second = xp.sum(apart(xp, tie, x, y) * square(xp, of.residual), axis=-1)
     series = shared(xp, tie, real_diagonal(xp, of.residual) + second)
-    fault = xp.real(of.fault) + xp.imag(of.fault) if is_complex(of.fault) else of.fault
-    return size[..., 0] * (of.values + series + xp.sum(fault, axis=(-2, -1))[..., None])
+    fault = xp.sum(parts(xp, of.fault), axis=(-2, -1))[..., None]
+    return size[..., 0] * (of.values + series + fault)
 
 
 def svdvals(xp: Namespace, a: Array) -> Array:

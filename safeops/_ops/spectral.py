@@ -76,6 +76,21 @@ def is_finite(xp: Namespace, a: Array) -> Array:
     return xp.all(xp.isfinite(a), axis=(-2, -1), keepdims=True)
 
 
+def parts(xp: Namespace, x: Array) -> Array:
+    """Return the sum of the real and the imaginary parts."""
+    return xp.real(x) + xp.imag(x) if is_complex(x) else x
+
+
+def replaced(xp: Namespace, a: Array, good: Array) -> Array:
+    """Return the identity where a matrix is not good."""
+    return xp.where(good, a, xp.where(on_diagonal(a), xp.ones_like(a), 0.0))
+
+
+def nan_of(xp: Namespace, a: Array, good: Array) -> Array:
+    """Return 0, and NaN with gradient NaN where a matrix is not good."""
+    return xp.where(good, 0.0, a) * xp.where(good, xp.ones_like(a), math.nan)
+
+
 def nothing_beyond(xp: Namespace, change: Array) -> Array:
     """
     Return 0, with no first or second derivative, and a third one that is inf or NaN.
@@ -83,16 +98,15 @@ def nothing_beyond(xp: Namespace, change: Array) -> Array:
     `change` is 0 with the derivative of a matrix. All its entries take part, so that each entry of
     a third derivative is NaN. The one of ``t ** 2.5`` at 0 is infinite.
     """
-    parts = xp.real(change) + xp.imag(change) if is_complex(change) else change
-    return xp.pow(xp.sum(parts, axis=(-2, -1), keepdims=True), 2.5)
+    return xp.pow(xp.sum(parts(xp, change), axis=(-2, -1), keepdims=True), 2.5)
 
 
 def spectrum(xp: Namespace, a: Array) -> Spectrum:
     """Return the spectrum of the Hermitian part of a matrix."""
     stop = backend_of(a).stop_gradient
     finite, diagonal = is_finite(xp, stop(a)), on_diagonal(a)
-    fault = xp.where(finite, 0.0, a) * xp.where(finite, xp.ones_like(a), math.nan)
-    a = xp.where(finite, a, xp.where(diagonal, xp.ones_like(a), 0.0))
+    fault = nan_of(xp, a, finite)
+    a = replaced(xp, a, finite)
     fault = fault + as_entries(nothing_beyond(xp, a - stop(a)), a)
     a = a / 2.0 + adjoint(xp, a) / 2.0
     values, vectors = map(stop, xp.linalg.eigh(stop(a)))
@@ -104,6 +118,14 @@ def spectrum(xp: Namespace, a: Array) -> Spectrum:
     return Spectrum(values, vectors, residual, diagonal, fault)
 
 
+def rounding(xp: Namespace, values: Array) -> Array:
+    """Return ``n * eps`` times the largest size: the error of eigenvalues, by Weyl's theorem."""
+    if is_empty(values):
+        return xp.sum(values, axis=-1, keepdims=True)
+    number = xp.sum(xp.ones_like(values), axis=-1, keepdims=True)
+    return limits(xp, values).eps * number * xp.max(xp.abs(values), axis=-1, keepdims=True)
+
+
 def counted(xp: Namespace, values: Array) -> Array:
     """
     Return eigenvalues of a positive semidefinite matrix: 0 for those that rounding may have made.
@@ -112,11 +134,7 @@ def counted(xp: Namespace, values: Array) -> Array:
     backward stable is ``n * eps * norm(a)``. What is further below 0 is NaN: the matrix is not
     positive semidefinite.
     """
-    if is_empty(values):
-        return values
-    largest = xp.max(xp.abs(values), axis=-1, keepdims=True)
-    number = xp.sum(xp.ones_like(values), axis=-1, keepdims=True)
-    bound = limits(xp, values).eps * number * largest
+    bound = rounding(xp, values)
     values = xp.where(values < -bound, math.nan, values)
     return xp.where(xp.abs(values) <= bound, 0.0, values)
 
