@@ -1,4 +1,4 @@
-"""What a dtype is: its name, its limits, and which of them are real, complex or integers."""
+"""What a dtype is: its name, its limits, and whether it is real, complex or integer."""
 
 import math
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ import numpy as np
 from safeops._typing import Array, DType, Namespace
 
 SCALARS = (bool, int, float, complex)
-# What NumPy owns: constants beside arrays of a framework that takes them.
+# Arrays and scalars of NumPy: constants beside arrays of a framework that takes them.
 GUESTS = (np.ndarray, np.generic)
 REAL = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
@@ -23,8 +23,9 @@ class Limits(NamedTuple):
     eps: float
     # The least number that no framework flushes to zero and whose reciprocal is finite.
     smallest_normal: float
-    # The least number that every framework tells from zero. float16 subnormals are flushed by none
-    # (measured: torch 2.13, jax 0.10.2, tensorflow 2.21, CPU), those of the wider dtypes by two.
+    # The least number that every framework tells from zero. No framework flushes subnormals of
+    # float16; JAX and TensorFlow flush those of wider dtypes (measured: torch 2.13, jax 0.10.2,
+    # tensorflow 2.21, CPU).
     smallest_nonzero: float
 
     def largest_exponent(self) -> float:
@@ -34,7 +35,8 @@ class Limits(NamedTuple):
         return math.floor(exact / spacing) * spacing
 
 
-# By type too: a dtype of array-api-strict has the hash of NumPy's, and warns when the two compare.
+# The key has the type too: a dtype of array-api-strict has the hash of NumPy's dtype, and comparing
+# the two warns.
 _names: dict[tuple[type, DType], str] = {}
 _limits: dict[str, Limits] = {}
 
@@ -53,7 +55,7 @@ def require(dtype: DType, names: tuple[str, ...]) -> None:
 def dtype_name(dtype: DType) -> str:
     """Return the standard's name of a dtype, such as ``"float32"``."""
     if not hasattr(dtype, "name"):
-        # As for PyTorch: torch.compile cannot look into a dict with dtypes of TensorFlow (2.13).
+        # No look-up: torch.compile cannot look into a dict with dtypes of TensorFlow (2.13).
         return str(dtype).rpartition(".")[2]
     name = _names.get((type(dtype), dtype))
     if name is None:
@@ -62,8 +64,8 @@ def dtype_name(dtype: DType) -> str:
 
 
 def is_positive_zero(x: Any) -> bool:
-    """Whether this is a Python number and 0.0, which bits of zero are; -0.0 has a sign."""
-    # Not by its spelling, which torch.compile does not trace of a dynamic number (2.13).
+    """Whether `x` is a Python number whose bits are all zero: 0 or 0.0, but not -0.0."""
+    # Not by repr, which torch.compile does not trace for a dynamic number (2.13).
     return type(x) in (int, float) and x == 0 and math.copysign(1, x) > 0
 
 

@@ -1,8 +1,8 @@
 """
 Which framework owns an array: recognition by cached type, then promotion, once, at entry.
 
-No framework is imported here before its first array arrives: recognition asks only those already
-in `sys.modules`.
+No framework is imported here before its first array arrives: recognition asks only frameworks that
+are in `sys.modules` already.
 """
 
 import sys
@@ -21,21 +21,21 @@ from safeops._typing import ARRAY_OPTIONS, Array, Backend, Function, Namespace
 F = TypeVar("F", bound=Function)
 
 
-# None: a Python scalar or a keyword not given, which belong to any framework.
+# The value None means any framework: for Python scalars, and for None, a keyword not given.
 _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
 _generic: dict[Namespace, Backend] = {}
 
 
 def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
     """
-    Return the backend of all arrays among `args`; Python scalars and None belong to any.
+    Return the one backend of all arrays among `args` and `beside`.
 
-    So it does of what stands `beside` them, of which an error does not speak.
+    Python scalars and None belong to any backend. Errors do not mention what stands `beside`.
 
     Raises
     ------
     TypeError
-        If there is no array, arrays of two frameworks, or something that is no array.
+        If there is no array, if arrays belong to two frameworks, or if something is not an array.
     """
     found = None
     for x in (*args, *beside):
@@ -55,10 +55,10 @@ def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
 
 def fast_path(generic: F) -> F:
     """
-    Ask the framework's own kernel of that name first, if there is one; None leaves it to us.
+    Ask the framework's own kernel of the same name first; if it returns None, run `generic`.
 
-    Errors speak of this function, constants of NumPy belong to the framework beside them, and a
-    result of NumPy without dimensions is a scalar.
+    Errors name this function. Arrays and scalars of NumPy become constants of the framework beside
+    them. A result of NumPy without dimensions becomes a scalar.
     """
     name = generic.__name__
 
@@ -76,20 +76,21 @@ def fast_path(generic: F) -> F:
             speak(error, generic, (x, *args), options)
             raise
 
-    # A code of its own: torch.compile counts the programs of each, and stops at 8 (2.13).
+    # Each function has its own code object: torch.compile counts programs by code object, and stops
+    # at 8 (2.13).
     function.__code__ = function.__code__.replace(co_name=name)
     return cast("F", wraps(generic)(function))
 
 
 def as_result(value: Array) -> Array:
-    """Return a value as NumPy does: what has no dimensions is a scalar there."""
+    """Return a value as NumPy does: an ndarray without dimensions becomes a scalar."""
     return value[()] if type(value) is np.ndarray and not value.ndim else value
 
 
 def hosted(
     args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments and options, what NumPy owns as constants of the framework beside it."""
+    """Return arguments and options; those of NumPy as constants of the framework beside them."""
     arrays = {name: options[name] for name in ARRAY_OPTIONS if name in options}
     values = (*args, *arrays.values())
     guests = [x for x in values if isinstance(x, GUESTS)]
@@ -102,7 +103,7 @@ def hosted(
     if not all(backend.takes(x) for x in guests):
         return args, options
 
-    like = next((x for x in hosts if dtype_name(x.dtype) != "bool"), hosts[0])  # no condition
+    like = next((x for x in hosts if dtype_name(x.dtype) != "bool"), hosts[0])  # not a condition
 
     def settled(x: Any) -> Any:
         return backend.constant(x, like) if isinstance(x, GUESTS) else x
@@ -114,8 +115,8 @@ def promote(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -
     """
     Return the namespace, then `args` as arrays of one floating dtype, promoted together.
 
-    Arrays in `also` (fill values) take part and come back promoted too, a Python scalar or None
-    among them as it is: `where` takes those, weakly.
+    Arrays in `also` (fill values) take part and come back promoted too. A Python scalar or None in
+    `also` comes back as it is: `where` takes a scalar as weak.
     """
     refuse_none(args)
     backend = backend_of(*args, beside=also)
@@ -123,7 +124,7 @@ def promote(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -
 
 
 def refuse_none(args: Sequence[Any]) -> None:
-    """Raise TypeError for None, which only a keyword may be."""
+    """Raise TypeError for None among positional arguments: only a keyword may be None."""
     if any(x is None for x in args):
         msg = f"expected arrays of {_accepted()}, got {_kinds(args)}"
         raise TypeError(msg)
@@ -145,7 +146,7 @@ def promote_mask(where: Any, like: Array) -> Array | None:
 
 
 def _recognise(x: Any) -> Backend | None:
-    """Find the backend of a type not met before and remember it."""
+    """Find the backend of a type that was not met before, and remember it."""
     for name in FRAMEWORKS:
         if name in sys.modules and load(name).owns(x):
             return _remember(x, load(name))
@@ -155,7 +156,7 @@ def _recognise(x: Any) -> Backend | None:
         xp = array_namespace(x)
     except TypeError:
         xp = None
-    # A Proxy of torch.fx has every attribute, and itself for a namespace.
+    # A Proxy of torch.fx has every attribute, and returns itself as its namespace.
     if xp is None or isinstance(xp, type(x)):
         msg = f"expected arrays of {_accepted()}, got {kind_of(x)}"
         raise TypeError(msg)
@@ -171,7 +172,7 @@ def _remember(x: Any, backend: Backend) -> Backend:
 
 
 def _of_mixed(args: tuple[Any, ...]) -> Backend:
-    """Return the one framework that takes what else there is, which is NumPy's; or raise."""
+    """Return the one framework beside NumPy, if it takes the arrays of NumPy here; else raise."""
     arrays = [x for x in args if x is not None and type(x) not in SCALARS]
     found = sorted(map(backend_of, arrays), key=lambda backend: backend.precedence)
     owners = {backend.name: backend for backend in found}

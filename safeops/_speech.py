@@ -1,4 +1,4 @@
-"""Errors in the words of the public function: what was given, what it takes, the way out."""
+"""Errors that name the public function, what was given, what the function takes, the way out."""
 
 import inspect
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What other libraries call an option, and what it is called here.
+# Names of options in other libraries, and their names here.
 WORDS = {
     "axes": "axis",
     "ddof": "correction",
@@ -21,13 +21,13 @@ WORDS = {
     "unbiased": "correction",
     "weights": "b",
 }
-# How an extra is installed: from a copy of the repository, as long as no package index has safeops.
+# How to install an extra: from a copy of the repository, until a package index has safeops.
 INSTALL = 'python -m pip install ".[{}]" in a copy of the repository of safeops'
 CALLED = {"safeops", "array_api_compat", "numpy", "torch", "jax", "jaxlib", "tensorflow"}
 
 
 def speaking(public: F) -> F:
-    """Put the errors of a public function into its words."""
+    """Let the errors of a public function name it."""
 
     def function(*args: Any, **options: Any) -> Any:
         try:
@@ -43,10 +43,10 @@ def speak(
     error: Exception, public: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     """
-    Put an error, which the caller raises again, into the words of the outermost public function.
+    Let an error, which the caller raises again, name the outermost public function.
 
-    A message that opens with that function's name, if no code of the user's raised it, such as a
-    branch; the own kinds of error of a framework are left as they are.
+    The message then opens with the name of that function. An error stays as it is if code of the
+    user raised it, such as a branch, or if its class is not TypeError or ValueError itself.
     """
     name = getattr(public, "__name__", type(public).__name__)
     if type(error) not in {TypeError, ValueError} or name.startswith("_"):
@@ -81,7 +81,7 @@ def _way_out(signature: inspect.Signature, options: dict[str, Any]) -> str:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether an error was raised here, or in a library that this package called, by no other."""
+    """Whether the traceback has modules of this package and of the libraries in CALLED alone."""
     trace, modules = error.__traceback__, set()
     while trace is not None:
         modules.add(trace.tb_frame.f_globals.get("__name__", "").partition(".")[0])
@@ -90,7 +90,7 @@ def _is_ours(error: Exception) -> bool:
 
 
 def kind_of(x: Any) -> str:
-    """Return the type of what is no array, and how its owner makes one of it."""
+    """Return the type of something that is not an array, and how to make an array of it."""
     kind, owner = type(x).__name__, type(x).__module__.partition(".")[0]
     if owner == "xarray":
         return f"{kind}; pass it through xarray.apply_ufunc, or pass x.to_numpy()"

@@ -1,4 +1,4 @@
-"""The types of the house: an array of any framework, and what a framework's file must offer."""
+"""The types of the house: an array of any framework, and what the file of a framework offers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -27,30 +27,30 @@ class Backend(Protocol):
 
     name: str
     xp: Namespace  # functions by their names in the array API standard
-    kernels: Mapping[str, Function]  # its own ways to functions of the house, by their names
-    keeps_exponent: bool  # whether the slope of x**p for x depends on p at p == 0, as it does
+    kernels: Mapping[str, Function]  # its own implementations of functions of the house, by name
+    keeps_exponent: bool  # whether the slope of x**p for x rightly depends on p at p == 0
     differentiates: bool  # whether `grad` and `jvp` have derivatives
 
-    # Of two backends of one name the one that takes the arrays of the other too has more.
+    # Of two backends with one name, greater for the one that also takes the arrays of the other.
     precedence: int
 
     def kernel(self, name: str, generic: Function) -> Function | None:
-        """Return its own way to a function of the house, or None; `generic` is that function."""
+        """Return the framework's own implementation of `generic`, or None; `name` is its name."""
 
     def owns(self, x: object) -> bool:
         """Whether `x` is an array of this framework."""
 
     def kin(self, x: Array) -> str | None:
-        """Return the name of the backend for the type of `x`, if that is another one."""
+        """Return the name of the backend for the type of `x`, if it is another backend."""
 
     def refuse(self, x: Array) -> None:
-        """Raise TypeError for types of arrays that safeops cannot serve; asked once a type."""
+        """Raise TypeError for types of arrays that safeops cannot serve; called once for a type."""
 
     def takes(self, x: Any) -> bool:
         """Whether an array or scalar of NumPy may stand beside arrays of this framework."""
 
     def constant(self, x: Any, like: Array) -> Any:
-        """Return what NumPy owns as a constant beside `like`."""
+        """Return an array or scalar of NumPy as a constant beside `like`."""
 
     def check(self, x: Array) -> None:
         """Raise TypeError for arrays that the framework has and safeops cannot serve."""
@@ -61,7 +61,7 @@ class Backend(Protocol):
     def promoted(
         self, args: Sequence[Any], also: Sequence[Any] = (), *, complex_too: bool = False
     ) -> Sequence[Any]:
-        """Return `args` in one floating dtype, then what may be a scalar or None as well."""
+        """Return `args`, then `also`, in one floating dtype; scalars and None in `also` stay."""
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
@@ -79,39 +79,39 @@ class Backend(Protocol):
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
 
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return what `rough_max` does, of numbers without NaN, beside `extreme` for that sign."""
+        """Return `rough_max` of numbers without NaN, for a caller that also needs `extreme`."""
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """
         Return the largest entry of each slice for sign 1, the smallest for -1, axes kept.
 
-        Ties share the slope; an entry that loses has 0 whatever the cotangent is.
+        Equal extremes share the slope; other entries have slope 0, even if the cotangent is inf.
         """
 
     def product(self, x: Array, axis: Axis) -> Array:
         """Return the product of each slice, axes kept, with all its derivatives at zeros."""
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
-        """Return the sums or products of the entries up to each."""
+        """Return running sums, or running products."""
 
     def places(self, x: Array, axis: int) -> Array:
-        """Return the place of each entry along an axis, broadcasting against `x`."""
+        """Return the place of each entry along an axis, in a shape that broadcasts against `x`."""
 
     def stop_gradient(self, x: Array) -> Array:
-        """Return the value of `x`, of which no derivative is taken."""
+        """Return `x` as a constant: derivatives through it are 0."""
 
     def quiet(self) -> AbstractContextManager[Any]:
         """Silence floating-point warnings that entries not taken would raise."""
 
     def grad(self, f: Function) -> Function:
         """
-        Reverse mode: turn a scalar function into that of its gradients.
+        Reverse mode: turn a scalar function into the function of its gradients.
 
-        ``grad(f)(*args)`` is a tuple, one entry an argument; ``grad(grad_entry)`` works.
+        ``grad(f)(*args)`` is a tuple with an entry for each argument. `grad` can be nested.
         """
 
     def jvp(self, f: Function) -> Function:
         """Forward mode: ``jvp(f)(args, tangents)`` is the tangent of ``f(*args)``."""
 
     def nan_detector(self) -> AbstractContextManager[Any]:
-        """Turn on the framework's own search for NaN, which raises when one is made."""
+        """Turn on the framework's own search for NaN, which raises when a NaN is made."""

@@ -76,7 +76,7 @@ def nancumsum(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype, integers widened as in the standard.
+        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def nancumprod(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype, integers widened as in the standard.
+        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def nanmedian(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype, integers divided.
+        Framework and device of `x`; dtype of `x`, floating for integers.
 
     Raises
     ------
@@ -240,7 +240,7 @@ def nanquantile(
     Returns
     -------
     array, shape (...) or (m, ...)
-        Framework and device of `x`; its dtype, integers divided.
+        Framework and device of `x`; dtype of `x`, floating for integers.
 
     Raises
     ------
@@ -306,7 +306,7 @@ def nanpercentile(
     Returns
     -------
     array, shape (...) or (m, ...)
-        Framework and device of `x`; its dtype, integers divided.
+        Framework and device of `x`; dtype of `x`, floating for integers.
 
     Raises
     ------

@@ -1,8 +1,8 @@
 """
-The frameworks by name, each of which is imported when it is first asked for.
+The frameworks by name; each is imported when it is first asked for.
 
-The `import` statements in `load` stand written out because torch.compile traces them, and neither
-`importlib.import_module` nor `__import__` (torch 2.13).
+The `import` statements in `load` are written out because torch.compile traces them; it traces
+neither `importlib.import_module` nor `__import__` (torch 2.13).
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 
 
 def load(name: str) -> Backend:
-    """Return the backend of a framework, which this imports."""
+    """Import the backend of a framework, and return it."""
     found: Any
     if name == "numpy":
         from safeops._backends import numpy as found  # noqa: PLC0415  (lazy: see the module)

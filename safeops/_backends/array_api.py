@@ -1,4 +1,4 @@
-"""Any namespace of the array API standard, without a list of names; the base of the others."""
+"""Any namespace of the array API standard, without a list of names; the base class of backends."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class ArrayAPI:
         self.name = getattr(type(self), "name", xp.__name__)
 
     def kernel(self, name: str, generic: Function) -> Function | None:
-        """Return the kernel of that name, which returns None for what it leaves to `generic`."""
+        """Return the kernel of that name; for calls that it leaves to `generic` it returns None."""
         del generic
         return self.kernels.get(name)
 
@@ -34,7 +34,7 @@ class ArrayAPI:
         return getattr(x, "__array_namespace__", lambda: None)() is self.xp
 
     def kin(self, x: Array) -> str | None:
-        """Return the name of the backend for a type that needs more."""
+        """Return the name of the backend for a type of arrays that needs its own."""
         del x
         return "dask" if self.name == "array_api_compat.dask.array" else None
 
@@ -42,7 +42,7 @@ class ArrayAPI:
         """Accept every type of array."""
 
     def takes(self, x: Any) -> bool:
-        """Take a np.float64, which is a Python float too."""
+        """Take np.float64, which is a Python float too."""
         return isinstance(x, SCALARS)
 
     def constant(self, x: Any, like: Array) -> Any:
@@ -54,7 +54,7 @@ class ArrayAPI:
         """Accept every array."""
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return the standard's promotion; integers stay, as their division is undefined."""
+        """Return the standard's promotion; integers stay, as the standard does not divide them."""
         dtype = self.xp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
         if not self.xp.isdtype(dtype, ("real floating", "complex floating")):
             return dtype
@@ -75,10 +75,10 @@ class ArrayAPI:
         """
         Return `args`, then `also`, as arrays of one floating dtype.
 
-        A Python scalar or None in `also` (fill values) stays as it is: `where` takes those, weakly.
+        A Python scalar or None in `also` (fill values) stays: `where` takes a scalar as weak.
         """
         values = [x for x in (*args, *also) if x is not None]
-        # np.float64 is a Python float too, and an array where there is no other.
+        # np.float64 is a Python float too; it counts as an array only if there is no other array.
         arrays = [x for x in values if not isinstance(x, SCALARS)]
         arrays = arrays or [x for x in values if self.owns(x)]
         for x in arrays:
@@ -91,7 +91,7 @@ class ArrayAPI:
         return *(self.cast(x, dtype, arrays[0]) for x in args), *kept
 
     def cholesky(self, x: Array) -> Array:
-        """Return the lower factors, NaN for those matrices of which the framework raises."""
+        """Return the lower factors; NaN for a matrix for which the framework raises."""
         try:
             return self.xp.linalg.cholesky(x)
         except LinAlgError:
@@ -129,7 +129,7 @@ class ArrayAPI:
         return self.xp.max(x, axis=axis, keepdims=True)
 
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return the largest entry of each slice, axes kept, beside an extreme for `sign`."""
+        """Return the largest entry of each slice, axes kept; `sign` is not needed here."""
         del sign
         return self.rough_max(x, axis)
 
@@ -142,7 +142,7 @@ class ArrayAPI:
         return self.xp.prod(x, axis=axis, keepdims=True)
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
-        """Return the sums or products of the entries up to each."""
+        """Return running sums, or running products."""
         return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)
 
     def places(self, x: Array, axis: int) -> Array:

@@ -1,8 +1,8 @@
 """
-Arrays of dask: what works entry by entry runs block by block, with the kernels of NumPy.
+Arrays of dask: an elementwise operation runs block by block, with the kernels of NumPy.
 
-So a graph is as large as that of the plain operation, where each step of a double where would add a
-layer. Nothing is computed when an operation is called, but on one entry, for the dtype.
+So the graph is as large as the graph of the plain operation; a double where would add a layer for
+each of its steps. A call computes nothing but the operation on one entry, to learn the dtype.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ ELEMENTWISE = """
 
 
 class OfBlocks:
-    """A public function by its name, which any worker finds; options follow the arrays."""
+    """A public function, known by its name, so that every worker finds it."""
 
     def __init__(self, name: str, given: tuple[str, ...], options: dict[str, Any]) -> None:
         self.name, self.given, self.options = name, given, options
-        self.__name__ = name  # of the layer in the graph
+        self.__name__ = name  # dask names the layer of the graph by it
 
     def __call__(self, *blocks: Any) -> Any:
-        """Return the value of blocks, the last of which are options."""
+        """Return the value of blocks; the last blocks are the options in `given`."""
         function = getattr(import_module("safeops"), self.name)
         first = len(blocks) - len(self.given)
         settings = dict(zip(self.given, blocks[first:], strict=True))
@@ -42,11 +42,11 @@ class OfBlocks:
 
 
 def blockwise(name: str, *args: Any, **options: Any) -> Array | None:
-    """Return an elementwise operation; None for arguments not of dask, NumPy or numbers."""
+    """Return an elementwise operation; None unless all arguments are of dask, NumPy or Python."""
     given = tuple(key for key, x in options.items() if isinstance(x, (da.Array, np.ndarray)))
     values = (*args, *(options[key] for key in given))
     if not all(isinstance(x, (da.Array, np.ndarray, np.generic, *SCALARS)) for x in values):
-        return None  # for the error to be ours
+        return None  # the operation raises the error
     rest = {key: x for key, x in options.items() if key not in given}
     function = OfBlocks(name, given, rest)
     return da.core.elemwise(function, *values, dtype=function(*map(one_of, values)).dtype)
@@ -68,7 +68,7 @@ def quantile(
     where: Any,
     fill_value: Any,
 ) -> Array:
-    """Return quantiles along axes, of which each slice becomes one chunk."""
+    """Return quantiles along axes; each slice becomes one chunk."""
     if axis is None or not isinstance(q, SCALARS) or not isinstance(fill_value, SCALARS):
         wanted = "axes, as no chunk has all entries" if axis is None else "one number as q and fill"
         msg = (

@@ -1,11 +1,11 @@
-"""NumPy's methods of quantiles: where one is among the ordered entries."""
+"""NumPy's methods of quantiles: where a quantile lies among the ordered entries."""
 
 from collections.abc import Callable
 from typing import Any
 
 from safeops._typing import Array, Namespace
 
-# From a number of entries and q to an index and a part of the way to the next one.
+# From the number of entries and q to an index, and the part of the way to the next entry.
 Rule = Callable[..., tuple[Any, Any]]
 
 
@@ -32,7 +32,7 @@ def _averaged_inverted_cdf(xp: Namespace, n: Array, q: Any) -> tuple[Array, Arra
 
 
 def _rounded(xp: Namespace, product: Any) -> Any:
-    """Return a product, 0 or more, which XLA does not fuse with a sum: NumPy's is rounded."""
+    """Return a product of at least 0, rounded as in NumPy: so that XLA fuses it with no sum."""
     return xp.abs(product)
 
 
@@ -59,8 +59,7 @@ def _continuous(alpha: float, beta: float) -> Rule:
     return rule
 
 
-# From the number of entries to an index, counted from 0, and the part of the way to the next one.
-# Hyndman and Fan (1996), and the last four of NumPy's own.
+# Indices count from 0. The methods of Hyndman and Fan (1996); the last four are of NumPy alone.
 METHODS: dict[str, Rule] = {
     "inverted_cdf": _inverted_cdf,
     "averaged_inverted_cdf": _averaged_inverted_cdf,

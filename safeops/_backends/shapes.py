@@ -1,4 +1,4 @@
-"""Axes, as frameworks do not name them alike, and arrays whose methods drop them."""
+"""Axes as numbers from 0, and arrays without the axes that a reduction kept."""
 
 from safeops._typing import Array, Axis
 
@@ -10,5 +10,5 @@ def axes_of(axis: Axis, rank: int) -> tuple[int, ...]:
 
 
 def dropped(x: Array, axis: Axis, *, keepdims: bool) -> Array:
-    """Return `x`, an array with methods, without the axes that a kernel kept."""
+    """Return `x`, an array with a method `reshape`, without the axes that a kernel kept."""
     return x if keepdims else x.reshape(()) if axis is None else x.squeeze(axis)

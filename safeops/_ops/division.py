@@ -21,7 +21,7 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
     ----------
     x, y : array, shape (...), real or complex floating
         Any value; integers divide to the framework's default. The denominator alone decides: where
-        it is zero, `x` may hold anything. NaN in `y`, or in `x` elsewhere, stays NaN.
+        `y` is zero, `x` may hold anything. NaN in `y`, or in `x` where `y` is not zero, stays NaN.
     fill_value : scalar or array, default: 0.0
         Value where `y` is zero.
 
@@ -37,8 +37,8 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
 
     Notes
     -----
-    **Gradient.** ``1 / y`` and ``-x / y**2``; 0 and 0 where the fill stands, at every order. An
-    array `fill_value` has gradient 1 where it stands, 0 elsewhere.
+    **Gradient.** ``1 / y`` for `x` and ``-x / y**2`` for `y`; 0 for both where `y` is zero, at
+    every order. An array `fill_value` has gradient 1 where `y` is zero, 0 elsewhere.
 
     **Source.** The double where of `tf.math.divide_no_nan`, with a zero test that frameworks agree
     on: JAX and TensorFlow flush subnormal numbers to zero, PyTorch does not.
@@ -81,7 +81,7 @@ def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
 
     Notes
     -----
-    **Gradient.** ``-1 / x**2``; 0 where the fill stands, at every order.
+    **Gradient.** ``-1 / x**2``; 0 where `x` is zero, at every order.
 
     **Source.** `safe_div` of 1.
 
@@ -91,7 +91,7 @@ def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     >>> safe_reciprocal(np.asarray([4.0, 0.0]))
     array([0.25, 0.  ])
     """
-    backend_of(x, beside=(fill_value,))  # to say what was given, which is no quotient
+    backend_of(x, beside=(fill_value,))  # so that an error names x, and not the 1.0 of the quotient
     return safe_div(1.0, x, fill_value=fill_value)
 
 
@@ -106,7 +106,7 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     ----------
     x, y : array, shape (...), real or complex floating
         Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN. JAX and TensorFlow flush
-        subnormal numbers: times an infinite `y` one is NaN there, as 0 is.
+        subnormal numbers to 0: a subnormal `x` times an infinite `y` is NaN there.
 
     Returns
     -------
@@ -121,10 +121,10 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     Notes
     -----
     **Gradient.** `y` for `x`; `x` for `y`, but 0 where `y` is 0 and `x` is not finite. The second
-    derivative ``d2/dx dy`` is 1, and 0 at those entries.
+    derivative ``d2/dx dy`` is 1, but 0 where `y` is 0 and `x` is not finite.
 
-    **Source.** The convention of `tf.math.multiply_no_nan`, whose gradient for `y` we keep
-    whole where `x` is finite.
+    **Source.** The values of `tf.math.multiply_no_nan`. The gradient for `y` is `x` also at a zero
+    `y`, if `x` is finite.
 
     Examples
     --------
@@ -143,8 +143,8 @@ def xdivy(x: Array, y: Array, /) -> Array:
     """
     Quotient that is 0, with gradient 0, where both `x` and `y` are zero.
 
-    Same as ``0 if x == y == 0 else x / y``, elementwise. Where `y` alone is zero the quotient is
-    infinite, as in mathematics; `safe_div` fills there.
+    Same as ``0 if x == y == 0 else x / y``, elementwise. Where `y` is zero and `x` is not, the
+    quotient is infinite, as in mathematics; `safe_div` has its fill there.
 
     Parameters
     ----------
@@ -163,10 +163,10 @@ def xdivy(x: Array, y: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** ``1 / y`` and ``-x / y**2`` where `y` is not zero, hence ``1 / y`` and 0 at
-    ``x == 0``; 0 and 0 where both are zero.
+    **Gradient.** ``1 / y`` for `x` and ``-x / y**2`` for `y` where `y` is not zero, hence ``1 / y``
+    and 0 at ``x == 0``; 0 and 0 where both are zero.
 
-    **Source.** `tf.math.xdivy`, which is 0 wherever `x` is and has gradient 0 there.
+    **Source.** `tf.math.xdivy`, which is 0, with gradient 0, wherever `x` is 0.
 
     Examples
     --------
@@ -182,7 +182,7 @@ def xdivy(x: Array, y: Array, /) -> Array:
 
 
 def _divide(xp: Namespace, x: Array, y: Array) -> Array:
-    """Return the quotient, infinite by 0."""
+    """Return the quotient; division by 0 gives inf."""
     if not hasattr(xp, "quotient"):
         return xp.divide(x, y)
     zero = xp.abs(y) < limits(xp, y).smallest_normal

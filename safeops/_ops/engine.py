@@ -1,9 +1,10 @@
 """
-One engine for reductions: an entry is kept or absent, and an absent one counts for nothing.
+One engine for reductions: an entry is kept or absent, and an absent entry counts for nothing.
 
-An absent entry is replaced by the neutral element of the reduction, in a `where` whose other side
-is the entry itself. That has slope 1 everywhere, so that no second `where` is needed: reverse mode
-multiplies its 0 with 1, and forward mode selects the tangent of a constant.
+An absent entry is replaced by the neutral element of the reduction, in a `where` whose other branch
+is the entry itself. The entry itself has slope 1 everywhere, so that no second `where` is needed:
+reverse mode multiplies the 0 of an absent entry with 1, and forward mode selects the tangent of a
+constant.
 """
 
 import math
@@ -43,24 +44,24 @@ class Kept(NamedTuple):
     xp: Namespace
     x: Array  # float16 and bfloat16 as float32
     keep: Array | None  # None: all
-    dtype: DType  # of the argument, or of its division
+    dtype: DType  # of the argument, or of its quotients if the reduction divides
 
 
-# From slices to their value and whether there was nothing to make it of, both with axes kept.
+# From slices to their values, and which slices keep too few entries for a value; axes kept.
 Rule = Callable[[Kept, Axis], tuple[Array, Array | None]]
 
 
 def enter_entries(
     x: Array, where: Any, *, skip_nan: bool, divides: bool = False, of: tuple[str, ...] = COMPLEX
 ) -> Kept:
-    """Return the entries of `x`; NaN is absent if `skip_nan`, and so is where `where` is False."""
+    """Return the entries of `x`; absent where `where` is False, and at NaN if `skip_nan`."""
     backend = backend_of(x, where)
     backend.check(x)
     require(x.dtype, INTEGER + REAL + of)
     dtype = x.dtype
     if divides:
         dtype = backend.result_type((x,))
-        require(dtype, REAL + of)  # the standard does not divide integers
+        require(dtype, REAL + of)  # integers where a namespace does not divide them
     xp, x = backend.xp, backend.cast(x, dtype, x)
     keep = promote_mask(where, x)
     require_fit(keep, x)
@@ -74,7 +75,7 @@ def enter_entries(
 
 
 def reduce(kept: Kept, rule: Rule, axis: Axis, *, keepdims: bool, fill_value: Any = None) -> Array:
-    """Return the value of a rule for each slice, `fill_value` for those made of nothing."""
+    """Return the value of a rule for each slice, and `fill_value` for empty slices."""
     value, empty = rule(kept, axis)
     value = drop_axes(kept.xp, value, axis, keepdims=keepdims)
     if empty is not None:
@@ -83,7 +84,7 @@ def reduce(kept: Kept, rule: Rule, axis: Axis, *, keepdims: bool, fill_value: An
 
 
 def fill_empty(kept: Kept, value: Array, empty: Array | None, fill_value: Any) -> Array:
-    """Return the values, with `fill_value` where there was nothing, in the dtype of the result."""
+    """Return the values, with `fill_value` in empty slices, in the dtype of the result."""
     xp, fill_value = kept.xp, enter_option(kept.backend, fill_value, value)
     if fill_value is not None and empty is not None:
         value = xp.where(empty, fill_value, value)
@@ -100,9 +101,9 @@ def enter_option(backend: Backend, option: Any, like: Array) -> Any:
 
 
 def enter_initial(kept: Kept, initial: Any, like: Array) -> Any:
-    """Return `initial`, one for all slices."""
+    """Return `initial`, which is one number for all slices."""
     initial = enter_option(kept.backend, initial, like)
-    # Numbers first: torch.compile cannot ask a symbolic one for its shape (2.13).
+    # Numbers are tested first: torch.compile cannot ask a symbolic number for its shape (2.13).
     if not isinstance(initial, SCALARS) and getattr(initial, "shape", ()) not in {(), (1,)}:
         msg = f"expected one number as initial, got an array of shape {tuple(initial.shape)}"
         raise ValueError(msg)
@@ -110,7 +111,7 @@ def enter_initial(kept: Kept, initial: Any, like: Array) -> Any:
 
 
 def filled(kept: Kept, neutral: Any) -> Array:
-    """Return the entries, `neutral` for those absent."""
+    """Return the entries, with `neutral` in place of absent entries."""
     if kept.keep is None:
         return kept.x
     if dtype_name(kept.x.dtype) == "bool":
@@ -119,7 +120,7 @@ def filled(kept: Kept, neutral: Any) -> Array:
 
 
 def empty_slices(kept: Kept, axis: Axis) -> Array | None:
-    """Whether a slice has no entry kept; None where each has."""
+    """Whether a slice keeps no entry; None if each slice keeps one."""
     if kept.keep is not None:
         return kept.xp.logical_not(kept.xp.any(kept.keep, axis=axis, keepdims=True))
     if is_empty(kept.x):
@@ -131,7 +132,7 @@ def empty_slices(kept: Kept, axis: Axis) -> Array | None:
 def total(
     kept: Kept, axis: Axis, *, initial: Any = None, fills: bool = True
 ) -> tuple[Array, Array | None]:
-    """Sum, which starts at `initial`; where there was nothing only if something `fills` that."""
+    """Sum, which starts at `initial`; the empty slices are returned only if there is a fill."""
     value = kept.xp.sum(filled(kept, 0), axis=axis, keepdims=True)
     initial = enter_initial(kept, initial, value)
     empty = empty_slices(kept, axis) if fills else None
@@ -146,7 +147,7 @@ def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Arra
 
 
 def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
-    """Sum over the number of entries kept."""
+    """Sum, divided by the number of entries kept."""
     xp = kept.xp
     number = _number(kept, axis)
     empty = number == 0
@@ -155,7 +156,7 @@ def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
 
 
 def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: Any = None) -> Array:
-    """Return the mean, by the number of entries if `count` is none, else the sum over `count`."""
+    """Return the sum divided by `count`; None stands for the number of entries kept."""
     if count is None:
         return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
     xp = kept.xp
@@ -168,24 +169,24 @@ def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: A
 
 
 def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
-    """Sum of the squares of the deviations, over the number of entries kept less `correction`."""
+    """Sum of squared deviations, divided by the number of entries kept minus `correction`."""
     away, freedom, empty = _deviations(kept, axis, correction)
     return squared_norm(away, axis=axis, keepdims=True) / freedom, empty
 
 
 def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
-    """Root of the variance, which does not overflow on the way and has slope 0 at 0."""
+    """Root of the variance, with slope 0 at 0; no square on the way overflows."""
     away, freedom, empty = _deviations(kept, axis, correction)
     return _root_mean_square(away, freedom, axis=axis), empty
 
 
 def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
     """
-    Return the deviations from the mean, the degrees of freedom, and where there are none.
+    Return the deviations from the mean, the degrees of freedom, and which slices have none.
 
-    The largest entry is subtracted first: deviations of a constant slice are exactly 0 then, and
-    those far from the origin keep their digits. A slice without freedom is filled, and so none of
-    its entries is kept: an inf would have deviations of NaN.
+    The largest entry is subtracted first. Then the deviations in a constant slice are exactly 0,
+    and deviations far from the origin keep their digits. A slice without degrees of freedom gets
+    the fill, and so keeps no entry: an inf in it would have a deviation of NaN.
     """
     xp, number = kept.xp, _number(kept, axis)
     correction = _enter_correction(correction)
@@ -204,10 +205,10 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
 
 
 def _enter_correction(correction: Any) -> float:
-    """Return what is subtracted from the number of entries; a bool is 0 or 1."""
+    """Return `correction` as a number; a bool is 0 or 1."""
     wanted = "expected a number as correction (0, or 1 for the unbiased estimate)"
     number = enter_number(wanted, int(correction) if isinstance(correction, bool) else correction)
-    if not number >= -math.inf:  # NaN; torch.compile cannot ask a symbolic number with isnan
+    if not number >= -math.inf:  # NaN; torch.compile cannot trace math.isnan of a symbolic number
         msg = f"{wanted}, got {correction}"
         raise ValueError(msg)
     return number
@@ -219,7 +220,7 @@ def _is_free(kept: Kept, axis: Axis, correction: float) -> bool:
 
 
 def _without_slices(kept: Kept, slices: Array) -> Kept:
-    """Return the entries without those of these slices."""
+    """Return the entries, with the entries of these slices absent."""
     others = kept.xp.logical_not(slices)
     if kept.keep is None:
         return kept._replace(keep=kept.xp.broadcast_arrays(others, kept.x)[0])
@@ -229,10 +230,10 @@ def _without_slices(kept: Kept, slices: Array) -> Kept:
 def extreme(
     kept: Kept, axis: Axis, sign: int, *, initial: Any = None
 ) -> tuple[Array, Array | None]:
-    """Largest entry for sign 1, smallest for -1, or `initial` if that is beyond it."""
+    """Largest entry for sign 1, smallest for -1, or `initial` if `initial` is beyond the entry."""
     xp, value = kept.xp, _peak(kept, axis, sign)
     if kept.keep is not None and dtype_name(kept.x.dtype) in REAL:
-        # Where all that is kept is infinite, the filler is the extreme.
+        # If all entries kept are infinite, with the other sign, the peak is the filler.
         end = -sign * math.inf
         most = _most(kept, kept.x != end, axis, sign)
         empty = most == 0
@@ -241,7 +242,7 @@ def extreme(
         empty = empty_slices(kept, axis)
     initial = enter_initial(kept, initial, value)
     if initial is not None:
-        beyond = value < initial if sign == 1 else value > initial  # NaN stays
+        beyond = value < initial if sign == 1 else value > initial  # False for NaN, which stays
         if empty is not None:
             beyond = xp.logical_or(beyond, empty)
         value = xp.where(beyond, initial, value)
@@ -250,31 +251,32 @@ def extreme(
 
 def _most(kept: Kept, cond: Array, axis: Axis, sign: int) -> Array:
     """
-    Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps others only, else 0.
+    Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps other entries, else 0.
 
-    It does so by the reduction for a sign, if the backend makes one collective of two alike.
+    A backend may reduce with the same operation as `extreme` for this sign: XLA makes one
+    collective of two equal reductions.
     """
     xp = kept.xp
-    # One reduction, of a select of numbers: booleans take four times as long in XLA (jax 0.10.2),
-    # and small integers ten times as compiled by PyTorch (2.13).
+    # One reduction of floating numbers: reducing booleans takes four times as long in XLA (jax
+    # 0.10.2), and small integers ten times as long if PyTorch compiles it (2.13).
     levels = xp.where(kept.keep, xp.astype(cond, kept.x.dtype) + 1, 0.0)
-    if is_empty(cond):  # frameworks raise
+    if is_empty(cond):  # frameworks raise for the maximum of nothing
         return xp.sum(levels, axis=axis, keepdims=True)
     return kept.backend.level(levels, axis, sign)
 
 
 def _peak(kept: Kept, axis: Axis, sign: int) -> Array:
-    """Return the extreme entry, beside which an absent one is the finite number of other sign."""
+    """Return the extreme entry; an absent entry enters as the finite number at the other end."""
     least = _least(kept, sign)
     x = filled(kept, least)
-    if is_empty(x):  # frameworks raise
+    if is_empty(x):  # frameworks raise for the maximum of nothing
         zero = kept.xp.sum(x, axis=axis, keepdims=True)
         return kept.xp.astype(zero, x.dtype)
     return kept.backend.extreme(x, axis, sign)
 
 
 def _least(kept: Kept, sign: int) -> Any:
-    """Return the finite number that is no extreme; -inf is one that NaN detectors report."""
+    """Return the finite number at the other end; NaN detectors would report an infinite one."""
     name = dtype_name(kept.x.dtype)
     if name == "bool":
         return sign < 0
@@ -285,7 +287,7 @@ def _least(kept: Kept, sign: int) -> Any:
 
 
 def fill_of_extreme(kept: Kept, initial: Any, fill_value: Any) -> Any:
-    """Return what fills an empty slice; integers have no NaN."""
+    """Return the fill of an empty slice; ValueError for integers without one: they have no NaN."""
     if initial is not None or fill_value is not None:
         return fill_value
     if dtype_name(kept.x.dtype) in REAL:
@@ -324,7 +326,7 @@ def _number(kept: Kept, axis: Axis) -> Array:
 
 
 def cumulative(kept: Kept, axis: int | None, *, product: bool) -> Array:
-    """Return the sums or products of the entries up to each; axis None: of all, flattened."""
+    """Return running sums or products along an axis; with axis None, of all entries, flattened."""
     xp = kept.xp
     if isinstance(axis, tuple):
         msg = f"expected an int or None as axis, got {axis}: entries follow each other along one"

@@ -13,7 +13,7 @@ from safeops._typing import Array, Function, Namespace
 @fast_path
 def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
     """
-    Natural logarithm, clipped at that of the smallest normal number, with gradient 0 there.
+    Natural logarithm that is constant, with gradient 0, below the smallest normal number.
 
     Same as ``log(max(x, finfo.smallest_normal))``, or ``log(x) if x > 0 else fill_value``,
     elementwise.
@@ -54,7 +54,7 @@ def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
 @fast_path
 def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
     """
-    Binary logarithm, clipped at that of the smallest normal number, with gradient 0 there.
+    Binary logarithm that is constant, with gradient 0, below the smallest normal number.
 
     Same as ``log2(max(x, finfo.smallest_normal))``, or ``log2(x) if x > 0 else fill_value``,
     elementwise.
@@ -95,7 +95,7 @@ def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
 @fast_path
 def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
     """
-    Decimal logarithm, clipped at that of the smallest normal number, with gradient 0 there.
+    Decimal logarithm that is constant, with gradient 0, below the smallest normal number.
 
     Same as ``log10(max(x, finfo.smallest_normal))``, or ``log10(x) if x > 0 else fill_value``,
     elementwise.
@@ -177,7 +177,7 @@ def safe_log1p(x: Array, /, *, fill_value: Any = None) -> Array:
 
 
 def _logarithm(name: str, x: Array, fill_value: Any) -> Array:
-    """Return the logarithm `name` of the `math` module and of the standard, which share it."""
+    """Return the logarithm with this name, which is the same in `math` and in the standard."""
     xp, x, fill = promote(x, also=(fill_value,))
     least = limits(xp, x).smallest_normal
     fill = getattr(math, name)(least) if fill is None else fill
@@ -244,8 +244,8 @@ def xlogy(x: Array, y: Array, /) -> Array:
     """
     ``x * log(y)`` that is 0 where `x` is 0, with a gradient that is finite there.
 
-    Same as ``0 if x == 0 else x * log(y)``, elementwise. Where only `y` is 0 it is infinite, as in
-    mathematics.
+    Same as ``0 if x == 0 else x * log(y)``, elementwise. Where `y` is 0 and `x` is not, the product
+    is infinite, as in mathematics.
 
     Parameters
     ----------
@@ -264,11 +264,11 @@ def xlogy(x: Array, y: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** ``log(y)`` for `x` and ``x / y`` for `y`, also at ``x == 0`` with positive finite
-    `y`. At ``x == 0`` with another `y`: 0 and 0, at every order.
+    **Gradient.** ``log(y)`` for `x` and ``x / y`` for `y`, also at ``x == 0`` if `y` is positive
+    and finite. At ``x == 0`` with another `y`: 0 and 0, at every order.
 
-    **Source.** `scipy.special.xlogy`. PyTorch's and TensorFlow's have gradient NaN or 0 at
-    ``x == 0``.
+    **Source.** `scipy.special.xlogy`. The functions of this name in PyTorch and TensorFlow have
+    gradient NaN or 0 at ``x == 0``.
 
     Examples
     --------
@@ -286,8 +286,8 @@ def xlog1py(x: Array, y: Array, /) -> Array:
     """
     ``x * log(1 + y)`` that is 0 where `x` is 0, with a gradient that is finite there.
 
-    Same as ``0 if x == 0 else x * log1p(y)``, elementwise. Where only ``1 + y`` is 0 it is
-    infinite, as in mathematics.
+    Same as ``0 if x == 0 else x * log1p(y)``, elementwise. Where ``1 + y`` is 0 and `x` is not, the
+    product is infinite, as in mathematics.
 
     Parameters
     ----------
@@ -306,8 +306,8 @@ def xlog1py(x: Array, y: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** ``log1p(y)`` for `x` and ``x / (1 + y)`` for `y`, also at ``x == 0`` with finite
-    `y` above -1. At ``x == 0`` with another `y`: 0 and 0, at every order.
+    **Gradient.** ``log1p(y)`` for `x` and ``x / (1 + y)`` for `y`, also at ``x == 0`` if `y` is
+    finite and above -1. At ``x == 0`` with another `y`: 0 and 0, at every order.
 
     **Source.** `scipy.special.xlog1py`.
 
@@ -324,7 +324,7 @@ def xlog1py(x: Array, y: Array, /) -> Array:
 def _times_log(
     xp: Namespace, x: Array, y: Array, outside: Array, name: str, *, placeholder: float
 ) -> Array:
-    """Return ``x * log(y)``, 0 where x is 0 and the logarithm not finite."""
+    """Return ``x * log(y)``; 0 where x is 0 and the logarithm is not finite."""
     log = getattr(xp, name)
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     filled = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
@@ -372,7 +372,7 @@ def entr(p: Array, /) -> Array:
     outside = xp.where(p <= -least, -math.inf, xp.zeros_like(p))
 
     def entropy(p: Array) -> Array:
-        # Of inf the logarithm is a constant, so that the slope has no inf * 0.
+        # An infinite argument enters the logarithm as a constant: its slope would be inf * 0.
         return -p * xp.log(xp.where(p == math.inf, stop_gradient(p), p))
 
     formula = _formula(xp, "entropy", entropy)
@@ -453,7 +453,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
     **Gradient.** ``exp(x - out)`` and ``exp(y - out)``, one half each at a tie; 0 and 0 where
     both are -inf, or both inf, at every order.
 
-    **Source.** `numpy.logaddexp`; PyTorch's has gradient NaN at (-inf, -inf).
+    **Source.** `numpy.logaddexp`; `torch.logaddexp` has gradient NaN at (-inf, -inf).
 
     Examples
     --------
@@ -532,7 +532,7 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
 
 
 def _formula(xp: Namespace, name: str, formula: Function) -> Function:
-    """Return the formula, or that of the same name whose derivatives a backend has put right."""
+    """Return the formula, or the backend's function `name`, if it has one with better slopes."""
     return in_float32(xp, getattr(xp, name, formula))
 
 
@@ -540,11 +540,11 @@ def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
     """
     Return ``log(p / q)`` of positive numbers.
 
-    Its slopes are those of the difference of two logarithms, in which no quotient is squared. The
-    difference cancels, and the quotient rounds to 1: the value is that of ``1 + (p - q) / q``.
+    Its slopes are the slopes of ``log(p) - log(q)``, which squares no quotient. For p near q this
+    difference cancels, and ``p / q`` rounds to 1: the value is computed from ``(p - q) / q``.
     """
     subtract = getattr(xp, "log_difference", lambda p, q: xp.log(p) - xp.log(q))
-    # Of inf the logarithm is a constant, so that the slope has no inf * 0.
+    # An infinite argument enters the logarithm as a constant: its slope would be inf * 0.
     difference = subtract(xp.where(p == math.inf, stop_gradient(p), p), q)
     infinite = xp.isinf(difference)
     value = _log_ratio_value(xp, stop_gradient(p), stop_gradient(q))
@@ -556,7 +556,7 @@ def _log_ratio_value(xp: Namespace, p: Array, q: Array) -> Array:
     difference = xp.log(p) - xp.log(q)
     far = xp.abs(difference) > math.log(limits(xp, p).max) / 2  # where the quotient may overflow
     first = p > q
-    # By a power of 2 that rounds nothing, so that the difference is not flushed.
+    # A power of 2 rounds nothing; with it the difference is not flushed to 0.
     scale = xp.where(q < 1, 2.0**64, xp.ones_like(q))
     p, q = xp.where(far, 1.0, scale * p), xp.where(far, 1.0, scale * q)
     near = xp.log1p(xp.divide(xp.abs(p - q), xp.where(first, q, p)))

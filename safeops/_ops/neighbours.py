@@ -1,4 +1,4 @@
-"""Points beside points: where a fault may lie that a check at the points alone passes over."""
+"""Points beside given points: a check at the given points alone may miss a fault there."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,10 @@ Numbers = NDArray[np.float64]
 
 def neighbours(points: Numbers, limits: Limits) -> dict[str, Numbers]:
     """
-    Return the points, moved, by the names of the moves.
+    Return the moved points, by the name of the move.
 
-    Each goes to the next number of the dtype on either side, which for 0 is subnormal; a zero also
-    to -0.0, and to normal and subnormal numbers next to it.
+    Each point moves to the next number of the dtype on either side; for 0 these are subnormal. A
+    zero also moves to -0.0, to the smallest normal numbers, and to a subnormal number.
     """
     moves = {f"next {side}": _next(points, limits, to) for side, to in SIDES.items()}
     zero, normal = points == 0, limits.smallest_normal
@@ -28,7 +28,7 @@ SIDES = {"above": np.inf, "below": -np.inf}
 
 
 def _next(points: Numbers, limits: Limits, to: float) -> Numbers:
-    """Return the next numbers of a dtype, which float64 holds."""
+    """Return the next numbers of a dtype, held in float64."""
     if limits.eps == np.finfo(np.float64).eps:
         return np.nextafter(points, to)
     # One step of float64 towards the side, then up to the grid of the dtype.

@@ -51,21 +51,22 @@ def safe_norm(
     Raises
     ------
     TypeError
-        If `x` is not a floating or integer array of a supported framework, `where` not boolean, or
-        `ord` or `min_norm` no number.
+        If `x` is not a floating or integer array of a supported framework, `where` is not boolean,
+        or `ord` or `min_norm` is not a number.
     ValueError
         If `ord` is less than 1, or `min_norm` negative or not finite.
 
     Notes
     -----
     **Gradient.** ``x / norm`` for ``ord=2``; at a zero slice 0, the subgradient of minimum norm, at
-    every order. Inside a smooth composite the chosen 0 is wrong: the Hessian of ``safe_norm(x)**2``
-    there is 0 and not ``2 * I``. Use `squared_norm`, for rotations `safeops.rotations`, and
-    `radial` elsewhere. ``ord=inf``: ties split evenly.
+    every order. Inside a smooth composite the chosen 0 is wrong: at a zero slice the Hessian of
+    ``safe_norm(x)**2`` is 0 and not ``2 * I``. Use `squared_norm` for the square,
+    `safeops.rotations` for rotations, and `radial` for other composites. For ``ord=inf`` ties share
+    the gradient evenly.
 
-    **Source.** `optax.safe_norm` for `min_norm`; scaling by the largest entry as in LAPACK, without
-    which 1e30 and 1e-30 over- and underflow in float32. Entries whose squares are in range are not
-    scaled.
+    **Source.** `optax.safe_norm` for `min_norm`. Scaling by the largest entry, as in LAPACK:
+    without it 1e30 overflows and 1e-30 underflows in float32. Entries whose squares are in range
+    are not scaled.
 
     Examples
     --------
@@ -82,7 +83,7 @@ def squared_norm(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
     """
-    Sum of squares of each slice, whose derivatives at zero are 0, then ``2 * I``.
+    Sum of squares of each slice; at zero the gradient is 0 and the Hessian ``2 * I``.
 
     Same as ``sum(abs(x) ** 2)`` over `axis`.
 
@@ -109,8 +110,8 @@ def squared_norm(
 
     Notes
     -----
-    **Gradient.** ``2 * x``; Hessian ``2 * I``. Nothing is singular: the function is here for those
-    who would square `safe_norm`.
+    **Gradient.** ``2 * x``; Hessian ``2 * I``. Nothing is singular: use the function in place of
+    the square of `safe_norm`.
 
     **Source.** The polynomial itself.
 
@@ -165,7 +166,8 @@ def safe_normalize(
     Notes
     -----
     **Gradient.** The projection ``(I - n n^T) / norm`` with ``n = x / norm``; 0 at a zero slice, at
-    every order. `torch.nn.functional.normalize` has 1e12 there, `tf.math.l2_normalize` 1e6.
+    every order. At a zero slice `torch.nn.functional.normalize` has gradient 1e12 and
+    `tf.math.l2_normalize` 1e6.
 
     **Source.** `safe_div` by `safe_norm`, after scaling.
 
@@ -221,7 +223,7 @@ def safe_distance(
     ------
     TypeError
         If the arguments are not floating or integer arrays of one supported framework, or `ord` or
-        `min_norm` no number.
+        `min_norm` is not a number.
     ValueError
         If `ord` is less than 1, or `min_norm` negative or not finite.
 
@@ -229,7 +231,8 @@ def safe_distance(
     -----
     **Gradient.** ``(x - y) / distance`` for `x`, its negative for `y`; 0 and 0 where the points
     coincide, at every order. Inside a smooth composite, such as the square, use `squared_norm` of
-    the difference: its Hessian there is ``2 * I``, and the chosen one is 0.
+    the difference: where the points coincide its Hessian is ``2 * I``, and the Hessian of
+    ``safe_distance(x, y)**2`` is 0.
 
     **Source.** `safe_norm` of the difference.
 
@@ -306,9 +309,10 @@ def safe_rms(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
 ) -> Array:
     """
-    Root of the mean square of each slice, with gradient 0 where it is zero.
+    Root of the mean square of each slice, with gradient 0 where the root is zero.
 
-    Same as ``sqrt(mean(abs(x) ** 2))`` over `axis`, without over- or underflow; 0 over nothing.
+    Same as ``sqrt(mean(abs(x) ** 2))`` over `axis`, without over- or underflow; 0 for an empty
+    slice.
 
     Parameters
     ----------
@@ -333,7 +337,8 @@ def safe_rms(
 
     Notes
     -----
-    **Gradient.** ``x / (n * rms)`` with n entries kept; 0 at a zero slice, at every order.
+    **Gradient.** ``x / (n * rms)``, with n the number of entries kept; 0 at a zero slice, at every
+    order.
 
     **Source.** The root of the mean of squares, scaled as in `safe_norm`.
 
@@ -361,15 +366,15 @@ def _norm(
 ) -> Array:
     norm = _length(x, axis=axis, ord=enter_order(ord))
     if enter_least(min_norm):
-        norm = xp.where(norm <= min_norm, min_norm, norm)  # NaN is no floor
+        norm = xp.where(norm <= min_norm, min_norm, norm)  # NaN is not below the floor: it stays
     return _finish(xp, norm, dtype, axis, keepdims)
 
 
 def enter_order(ord: Any) -> float:  # noqa: A002  (as above)
-    """Return the order of a norm; TypeError for what is no number, ValueError for less than 1."""
+    """Return the order of a norm; TypeError if it is not a number, ValueError if less than 1."""
     wanted = "expected an order of at least 1 (math.inf for the maximum norm) as ord"
     if isinstance(ord, str):
-        wanted = f"{wanted}; the Frobenius norm of matrices is that of order 2 with axis=(-2, -1)"
+        wanted = f"{wanted}; the Frobenius norm of matrices is ord=2 with axis=(-2, -1)"
     order = enter_number(wanted, ord)
     if not order >= 1:
         msg = f"{wanted}, got {ord}"
@@ -378,7 +383,7 @@ def enter_order(ord: Any) -> float:  # noqa: A002  (as above)
 
 
 def enter_least(min_norm: Any) -> float:
-    """Return the floor of a norm; TypeError for what is no number, ValueError below 0."""
+    """Return the floor of a norm; TypeError if it is not a number, ValueError if less than 0."""
     wanted = "expected a finite number of at least 0 as min_norm"
     least = enter_number(wanted, min_norm)
     if not 0 <= least < math.inf:
@@ -421,7 +426,7 @@ def _scaled(
     to_one: bool = False,
 ) -> tuple[Array, Array]:
     """
-    Return `x` over a scale, with which no power of its largest entry is out of range; and that.
+    Return ``x / scale`` and the scale; no power of an entry of ``x / scale`` is out of range.
 
     ``scale * norm(x / scale)`` is the norm for each constant scale, so that no derivative of the
     scale is needed, at any order.
@@ -430,26 +435,26 @@ def _scaled(
     peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
     scale = _scale(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
-        # A quotient has a derivative for the scale too, which is beyond the range: forward mode of
-        # TensorFlow (2.21) multiplies it with 0.
+        # A quotient also has a derivative for the scale. That derivative is out of range, and
+        # forward mode of TensorFlow (2.21) multiplies it with 0.
         return x * (1.0 / scale), scale
-    infinite = peak == math.inf  # of which a complex quotient would be NaN
+    infinite = peak == math.inf  # a complex inf divided by the scale would be NaN
     finite = xp.where(infinite, xp.zeros_like(x), x) / xp.astype(scale, x.dtype)
     return xp.where(infinite, x, finite), scale
 
 
 def _scale(xp: Namespace, peak: Array, order: float, *, to_one: bool) -> Array:
     """
-    Return what brings a largest entry into the range of powers, 1 for most.
+    Return the scale s for which the powers of ``peak / s`` are in range; for most peaks it is 1.
 
-    A backward pass multiplies a cotangent with the scale s first and divides by it last, and has
-    divided by ``peak / s`` in between: of squares that is ``peak ** (2 / 3)``, with which neither
-    goes far. Roots of other orders lose a unit in the last place for each factor of 8 from 1.
-    A direction has no scale to be multiplied with, and its second derivative forms the fourth
-    power of the length: the peak becomes 1, or 4 where one over the scale would be subnormal.
+    A backward pass multiplies a cotangent with s first, then divides by ``peak / s``, and divides
+    by s last. For squares ``peak / s`` is ``peak ** (2 / 3)``, so that neither factor is far from
+    1. Roots of other orders lose a unit in the last place for each factor of 8 between ``peak / s``
+    and 1. A direction is not multiplied with s, and its second derivative forms the fourth power
+    of the length: there ``peak / s`` is 1, or 4 where ``1 / s`` would be subnormal.
     """
     bound, square = limits(xp, peak), order == 2  # noqa: PLR2004  (the order)
-    # Powers of these have all digits, and 1 / eps of them are no more than the largest number.
+    # Powers of these ends have all digits, and 1 / eps of such powers sum to a finite number.
     least, most = (
         end ** (1 / order) for end in (bound.smallest_normal / bound.eps, bound.max * bound.eps)
     )
@@ -472,7 +477,7 @@ def _length_of_scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:
         return safe_sqrt(xp.sum(_squares(xp, x), axis=axis, keepdims=True))
     size = safe_sqrt(_squares(xp, x)) if is_complex(x) else xp.abs(x)
     if ord == math.inf:
-        empty = is_empty(x)  # frameworks raise
+        empty = is_empty(x)  # frameworks raise for the maximum of nothing
         return (
             xp.sum(size, axis=axis, keepdims=True)
             if empty

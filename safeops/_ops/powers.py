@@ -21,8 +21,8 @@ def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     Parameters
     ----------
     x : array, shape (...), real floating
-        Any value. NaN stays NaN. Subnormal numbers count as zero, except in float16: two
-        frameworks flush them.
+        Any value. NaN stays NaN. Subnormal numbers count as zero, except in float16, because JAX
+        and TensorFlow flush them to zero.
     fill_value : scalar or array, default: 0.0
         Value at and below zero.
 
@@ -39,8 +39,8 @@ def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
     Notes
     -----
     **Gradient.** ``1 / (2 * sqrt(x))`` above zero, 0 elsewhere, at every order. At zero the slope
-    is infinite: 0 is chosen, so that masked entries do not move. Inside a
-    smooth composite, such as ``safe_sqrt(x)**2``, that 0 is wrong: write the composite in `x`.
+    is infinite: 0 is chosen, so that masked entries do not move. Inside a smooth composite, such
+    as ``safe_sqrt(x)**2``, the chosen 0 is wrong: write the composite in `x`.
 
     **Source.** Double where: JAX FAQ, "Gradients contain NaN where using where".
 
@@ -106,9 +106,9 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     Parameters
     ----------
     x, p : array, shape (...), real floating
-        Base and exponent; the result is floating for integers too. Not real are a negative base
-        with a fractional exponent, and zero with a negative one. NaN stays NaN, but
-        ``x ** 0 == 1`` for each `x`, as in IEEE 754.
+        Base and exponent; the result is floating for integers too. The power is not real for a
+        negative base with a fractional exponent, and infinite for a zero base with a negative
+        exponent. NaN stays NaN, but ``x ** 0 == 1`` for every `x`, as in IEEE 754.
 
     Returns
     -------
@@ -122,12 +122,14 @@ def safe_pow(x: Array, p: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** ``p * x**(p - 1)`` and ``x**p * log(x)`` above zero. Below zero, with an integer
-    exponent, the same for `x`, and 0 is chosen for `p`: the power is not real beside an integer.
-    At zero the derivatives of ``x**p`` for `x`, where 0 is chosen for an infinite one, hence 1 at
-    ``p == 1`` and second derivative 2 at ``p == 2``; 0 for `p`. At zero, derivatives above
-    the second are 0. Where the fill stands: 0. Of NaN to the power 0, which is 1: 0 and 0; of NaN
-    to another power NaN, but 1 for `x` at ``p == 1``.
+    **Gradient.** For a positive base ``p * x**(p - 1)`` for `x` and ``x**p * log(x)`` for `p`. For
+    a negative base with an integer exponent ``p * x**(p - 1)`` for `x`; 0 is chosen for `p`,
+    because the power is not real at exponents beside an integer. For a zero base the first and
+    second derivative for `x` are the derivatives of ``x**p``, hence 1 at ``p == 1`` and a second
+    derivative of 2 at ``p == 2``; where they are infinite, 0 is chosen. Higher derivatives for `x`
+    and all derivatives for `p` are 0 there. Where the power is infinite or not real: 0. For a NaN
+    base: 0 and 0 at ``p == 0``, where the power is 1; at other exponents NaN, but 1 for `x` at
+    ``p == 1``.
 
     **Source.** IEEE 754 `pow` for the values; the gradient is the power rule.
 
@@ -142,7 +144,7 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     tiny = xp.abs(x) < bound
     constant = xp.logical_and(xp.isnan(x), p == 0)  # 1, whatever the base
     zero = xp.logical_or(tiny, constant)
-    fractional = xp.floor(p) < p  # NaN is not: it passes on
+    fractional = xp.floor(p) < p  # False for NaN, which stays NaN
     unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
     edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(tiny, x, 0.0), stop_gradient(p)))
     formula = in_float32(xp, partial(_power, xp))
@@ -150,13 +152,13 @@ def safe_pow(x: Array, p: Array, /) -> Array:
 
 
 def _power(xp: Namespace, x: Array, p: Array) -> Array:
-    """Power of a base that is not zero, by its size, so that the slope for p never meets log(x)."""
+    """Power of a base that is not zero, by its absolute value: log of a negative base is NaN."""
     negative = x < 0
     p = xp.where(negative, stop_gradient(p), p)
     size = xp.where(negative, -x, x)  # abs(NaN) has slope 0 in PyTorch 2.13, NaN in TensorFlow
     size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(size, p)
     undefined = xp.logical_and(negative, xp.isnan(p))
-    size = size + xp.where(undefined, p, 0.0)  # 1 ** NaN is 1, and that of -1 is NaN
+    size = size + xp.where(undefined, p, 0.0)  # 1 ** NaN is 1, but (-1) ** NaN is NaN
     odd = xp.floor(p / 2) < p / 2
     return xp.where(xp.logical_and(negative, odd), -size, size)
 
@@ -165,9 +167,10 @@ def _power_with_exponent(xp: Namespace) -> Function:
     """
     Return the power of a positive base.
 
-    Its slope for x is ``p * x**(p - 1)``. Where ``p - 1`` loses digits of p, and the power of it
-    can overflow while the slope does not, it is ``p * x**p / x``; at ``p == 0`` this one depends on
-    p, as it should.
+    Its slope for x is ``p * x**(p - 1)``. Below ``abs(p) == 1`` the subtraction ``p - 1`` loses
+    digits of p, and ``x**(p - 1)`` can overflow where the slope does not: there the slope is
+    computed as ``p * x**p / x``. At ``p == 0`` the formula ``p * x**p / x`` still depends on p, as
+    it should.
     """
 
     def power(x: Array, p: Array) -> Array:
@@ -178,8 +181,8 @@ def _power_with_exponent(xp: Namespace) -> Function:
 
 
 def _low_power(xp: Namespace, x: Array, p: Array) -> Array:
-    """Return the power by a factor of 1, ``exp(p * log(x))`` over itself, which has its slopes."""
-    # No factor of 0, which would make NaN of an infinite cotangent.
+    """Return the power times a factor of 1 that carries its slopes: ``exp(y - constant(y))``."""
+    # The factor is 1 and not 0: a factor of 0 would make NaN of an infinite cotangent.
     exponent = p * getattr(xp, "log_by_quotient", xp.log)(x)
     return stop_gradient(xp.pow(x, p)) * xp.exp(exponent - stop_gradient(exponent))
 
@@ -232,7 +235,7 @@ def safe_exp(x: Array, /) -> Array:
 @fast_path
 def safe_expm1(x: Array, /) -> Array:
     """
-    ``exp(x) - 1``, the largest finite number, with gradient 0, where it would overflow.
+    ``exp(x) - 1`` that is the largest finite number, with gradient 0, where it would overflow.
 
     Same as ``expm1(x) if x <= log(finfo.max) else finfo.max``, elementwise.
 
@@ -270,5 +273,5 @@ def safe_expm1(x: Array, /) -> Array:
 
 
 def _expm1(xp: Namespace, x: Array) -> Array:
-    """PyTorch 2.13 and JAX 0.10.2 take ``expm1(x) + 1`` for the slope: 0 below -17 in float32."""
+    """Return expm1 with slope exp; in PyTorch 2.13 and JAX 0.10.2 it is 0 below -17 in float32."""
     return with_slope_of(xp.exp(x), xp.expm1(x))

@@ -14,7 +14,7 @@ from safeops._typing import Array, Axis, Function, Namespace
 
 
 def part_of(q: Any, whole: int) -> Any:
-    """Return `q`, of which `whole` is all, as parts of 1; a list as a tuple, which JAX can keep."""
+    """Return ``q / whole``; a list becomes a tuple, which can be hashed, as JAX needs."""
     refuse_none((q,))
     if isinstance(q, (list, tuple)):
         return tuple(part_of(one, whole) for one in q)
@@ -26,7 +26,7 @@ def part_of(q: Any, whole: int) -> Any:
 
 
 def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
-    """Return `q` as a number or an array, and whether it is one of many."""
+    """Return `q` as a number or an array, and whether it holds a list of quantiles."""
     if isinstance(q, (int, float)):
         return float(q), False
     if isinstance(q, tuple):
@@ -34,7 +34,7 @@ def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
     backend_of(kept.x, q)
     q = kept.backend.cast(q, kept.x.dtype, kept.x)
     if len(q.shape) > 1:
-        msg = f"expected a number or at most one dimension as q, got {len(q.shape)}"
+        msg = f"expected a number or at most one dimension as q, got {len(q.shape)} dimensions"
         raise ValueError(msg)
     return q, len(q.shape) == 1
 
@@ -48,7 +48,7 @@ def _array_of(kept: Kept, numbers: tuple[Any, ...]) -> Array:
 
 
 def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) -> Array:
-    """Return quantiles along a last axis in the shape of the result: many come first."""
+    """Return the result from quantiles along the last axis: with `many`, that axis comes first."""
     xp, rank = kept.xp, len(value.shape) - 1
     value = xp.permute_dims(value, (rank, *range(rank))) if many else xp.squeeze(value, axis=-1)
     if not keepdims:
@@ -60,17 +60,18 @@ def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) 
 
 
 def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Array]:
-    """Quantiles of the slices, along a last axis, by the rule of a method; and where is none."""
+    """Quantiles of the slices, along a last axis, by the rule of a method, and empty slices."""
     xp, keep = kept.xp, kept.keep
     x = filled(kept, limits(xp, kept.x).max)
-    # +inf would stand behind what is absent: it is counted instead.
+    # Sorted, inf would stand behind the filler of absent entries: inf is counted instead.
     above = x == math.inf if keep is None else xp.logical_and(keep, kept.x == math.inf)
     x, above = (kept.backend.flatten_axes(y, axis) for y in (x, above))
     keep = None if keep is None else kept.backend.flatten_axes(keep, axis)
     number = count(xp, x, keep, -1)
     empty = number == 0
     if is_empty(x):  # TensorFlow does not differentiate the sort of nothing
-        return number * q + xp.sum(x, axis=-1, keepdims=True), empty  # for the graph of PyTorch
+        # With the sum, x stays in the graph of PyTorch.
+        return number * q + xp.sum(x, axis=-1, keepdims=True), empty
     finite = xp.where(empty, 1.0, number - count(xp, x, above, -1))
     ordered, last = xp.sort(x, axis=-1), number - 1.0
     low, part = rule(xp, number, q)
@@ -86,11 +87,11 @@ def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Arr
 
 
 def _between(xp: Namespace, low: Array, high: Array, part: Any, *, sloped: bool) -> Array:
-    """Return ``(1 - part) * low + part * high``; `low` alone if there is no way to go."""
+    """Return ``(1 - part) * low + part * high``; `low` if `part` is 0 or both are one infinity."""
     level = low == high
     still = xp.logical_or(part == 0, xp.logical_and(level, xp.isinf(low)))
     start, end = xp.where(still, 0.0, low), xp.where(still, 0.0, high)
-    # start + part * (end - start) would overflow, and end at NaN where start is -inf.
+    # start + part * (end - start) would overflow, and would be NaN where start is -inf.
     value = (1.0 - part) * start + part * end
     rounding = xp.where(level, value, 0.0) - xp.where(level, start, 0.0)
     value = xp.where(still, low, value - stop_gradient(rounding))
@@ -98,14 +99,14 @@ def _between(xp: Namespace, low: Array, high: Array, part: Any, *, sloped: bool)
 
 
 def _along_part(xp: Namespace, still: Array, low: Array, high: Array, part: Array) -> Array:
-    """Return 0, with the slope from `low` to `high` where nothing else has it."""
+    """Return 0, with slope ``high - low`` for `part` where the value itself lacks that slope."""
     ends = (stop_gradient(xp.where(xp.isfinite(x), x, 0.0)) for x in (high, low))
     steps = (part * xp.where(still, x, 0.0) for x in ends)
     return next(steps) - next(steps)
 
 
 def rule_of(method: str) -> Rule:
-    """Return the rule of a method; ValueError for one unknown."""
+    """Return the rule of a method; ValueError for an unknown method."""
     if method not in METHODS:
         msg = f"expected a method out of ({', '.join(METHODS)}), got {method!r}"
         raise ValueError(msg)

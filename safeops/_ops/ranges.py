@@ -9,7 +9,7 @@ def in_float32(xp: Namespace, formula: Function) -> Function:
     """
     Return the formula, computed in float32 for dtypes of 16 bits.
 
-    Each step of theirs rounds to 8 or 11 bits, and in float16 a square overflows above 255.
+    In these dtypes each step rounds to 8 or 11 bits, and in float16 a square overflows above 255.
     """
 
     def wide(*args: Array) -> Array:
@@ -23,8 +23,9 @@ def in_float32(xp: Namespace, formula: Function) -> Function:
 
 def with_slope_of(formula: Array, value: Array) -> Array:
     """
-    Return `value`, with the derivatives of `formula`, which is finite.
+    Return `value`, with the derivatives of `formula`; `formula` must be finite.
 
-    For a function that two formulas compute: one keeps the digits of its value, one of its slope.
+    For a function with two formulas, of which one keeps the digits of the value and the other the
+    digits of the slope.
     """
     return stop_gradient(value) + (formula - stop_gradient(formula))

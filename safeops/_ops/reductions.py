@@ -1,4 +1,4 @@
-"""Reductions of the entries kept, whose value and gradient stand for slices without any."""
+"""Reductions of the entries kept, with a stated value and gradient for empty slices."""
 
 import math
 from functools import partial
@@ -22,7 +22,7 @@ from safeops._typing import Array, Axis
 
 @keeping_nan
 def safe_sum(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -55,7 +55,7 @@ def safe_sum(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype, integers widened as in the standard.
+        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def safe_sum(
 
 @keeping_nan
 def safe_prod(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -116,7 +116,7 @@ def safe_prod(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype, integers widened as in the standard.
+        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
 
     Raises
     ------
@@ -144,7 +144,7 @@ def safe_prod(
 
 @keeping_nan
 def safe_mean(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -170,7 +170,7 @@ def safe_mean(
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
     count : number or array, optional
-        What to divide the sum by, such as the number of entries on all devices; an array broadcasts
+        Divisor of the sum, such as the number of entries on all devices; an array broadcasts
         against the result. Default: the number of entries kept.
     fill_value : scalar or array, default: NaN
         Value of a slice in which no entry is kept, or whose `count` is 0.
@@ -178,7 +178,7 @@ def safe_mean(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype, integers divided.
+        Framework and device of `x`; dtype of `x`, floating for integers.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def safe_mean(
 
 @keeping_nan
 def safe_var(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -238,13 +238,13 @@ def safe_var(
     Returns
     -------
     array
-        Framework and device of `x`; real, its precision, integers divided.
+        Framework and device of `x`; real, in the precision of `x`, floating for integers.
 
     Raises
     ------
     TypeError
-        If `x` is not such an array of a supported framework, `where` not boolean, or `correction`
-        no number.
+        If `x` is not such an array of a supported framework, `where` is not boolean, or
+        `correction` is not a number.
 
     Notes
     -----
@@ -268,7 +268,7 @@ def safe_var(
 
 @keeping_nan
 def safe_std(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -301,13 +301,13 @@ def safe_std(
     Returns
     -------
     array
-        Framework and device of `x`; real, its precision, integers divided.
+        Framework and device of `x`; real, in the precision of `x`, floating for integers.
 
     Raises
     ------
     TypeError
-        If `x` is not such an array of a supported framework, `where` not boolean, or `correction`
-        no number.
+        If `x` is not such an array of a supported framework, `where` is not boolean, or
+        `correction` is not a number.
 
     Notes
     -----
@@ -331,7 +331,7 @@ def safe_std(
 
 @keeping_nan
 def safe_max(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -342,7 +342,7 @@ def safe_max(
     fill_value: Any = None,
 ) -> Array:
     """
-    Largest entry kept, of which ties share the gradient; NaN for none.
+    Largest entry kept; ties share the gradient; NaN for none.
 
     Same as ``max(x)``.
 
@@ -364,7 +364,7 @@ def safe_max(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype.
+        Framework, dtype and device of `x`.
 
     Raises
     ------
@@ -375,8 +375,8 @@ def safe_max(
 
     Notes
     -----
-    **Gradient.** 1 to the largest entry, ``1 / k`` to each of k such; 0 where all that is kept
-    is -inf, to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to the largest entry, or ``1 / k`` to each of k equal largest entries; 0 if
+    all entries kept are -inf, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.max` with `where`.
 
@@ -395,7 +395,7 @@ def safe_max(
 
 @keeping_nan
 def safe_min(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -406,7 +406,7 @@ def safe_min(
     fill_value: Any = None,
 ) -> Array:
     """
-    Smallest entry kept, of which ties share the gradient; NaN for none.
+    Smallest entry kept; ties share the gradient; NaN for none.
 
     Same as ``min(x)``.
 
@@ -428,7 +428,7 @@ def safe_min(
     Returns
     -------
     array
-        Framework and device of `x`; its dtype.
+        Framework, dtype and device of `x`.
 
     Raises
     ------
@@ -439,8 +439,8 @@ def safe_min(
 
     Notes
     -----
-    **Gradient.** 1 to the smallest entry, ``1 / k`` to each of k such; 0 where all that is kept
-    is inf, to absent entries and for an empty slice, at every order.
+    **Gradient.** 1 to the smallest entry, or ``1 / k`` to each of k equal smallest entries; 0 if
+    all entries kept are inf, to absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.min` with `where`.
 
@@ -459,7 +459,7 @@ def safe_min(
 
 @keeping_nan
 def safe_argmax(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -477,7 +477,7 @@ def safe_argmax(
     x : array, shape (...), real floating, integer or boolean
         Any value. NaN in a kept entry stays NaN.
     axis : int, optional
-        Axis of a slice. Default: all entries, of which the flat index is returned.
+        Axis of a slice. Default: the index is the one among all entries, flattened.
     keepdims : bool, default: False
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
@@ -512,7 +512,7 @@ def safe_argmax(
 
 @keeping_nan
 def safe_argmin(
-    skip_nan: bool,  # noqa: FBT001  (before what is public)
+    skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: Array,
     /,
     *,
@@ -530,7 +530,7 @@ def safe_argmin(
     x : array, shape (...), real floating, integer or boolean
         Any value. NaN in a kept entry stays NaN.
     axis : int, optional
-        Axis of a slice. Default: all entries, of which the flat index is returned.
+        Axis of a slice. Default: the index is the one among all entries, flattened.
     keepdims : bool, default: False
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional

@@ -1,8 +1,8 @@
 """
 Turns and rigid motions: the formulas, which are smooth wherever the functions are.
 
-A turn is a unit quaternion: a vector v and a scalar s, each with the last axis kept. What is 0 / 0
-at the identity is a power series there, under a double where.
+A turn is a unit quaternion: a vector v and a scalar s, each with the last axis kept. A formula that
+is 0 / 0 at the identity is replaced near it by a power series, under a double where.
 """
 
 from safeops._ops.norms import safe_norm
@@ -18,7 +18,7 @@ Turn = tuple[Array, Array]
 
 
 def is_small(xp: Namespace, w: Array) -> Array:
-    """Whether a rotation vector is so short that the series serve: each entry is below 1."""
+    """Whether a rotation vector is short enough for the series: each entry is below 1."""
     return xp.all(xp.abs(w) < 1, axis=-1, keepdims=True)
 
 
@@ -33,7 +33,7 @@ def turn_of_vector(xp: Namespace, w: Array) -> Turn:
 
 
 def vector_of_turn(xp: Namespace, q: Array) -> Array:
-    """Return the rotation vector of a quaternion of any length; 0 of 0."""
+    """Return the rotation vector of a quaternion of any length; 0 for the quaternion 0."""
     inside, zero = scaled(xp, q)
     v, s = inside[..., :3], inside[..., 3:]
     v, s = xp.where(s < 0, -v, v), xp.where(s < 0, -s, s)
@@ -70,9 +70,9 @@ def quaternion_of_matrix(xp: Namespace, matrix: Array) -> Array:
     """
     Return a multiple of the quaternion of a rotation matrix.
 
-    It has four, the quaternion times four times each of its entries: the rows of a symmetric
-    matrix. The row with the largest diagonal entry is taken. That is at least 1, whatever the
-    matrix is, because the diagonal has the sum 4.
+    There are four candidates: the quaternion times four times each of its entries. They are the
+    rows of a symmetric matrix. The row with the largest diagonal entry is returned. That entry is
+    at least 1 for every matrix, because the diagonal sums to 4.
     """
     (a, b, c), (d, e, f), (g, h, i) = (entries(matrix[..., k, :], 3) for k in range(3))
     x, y, z = h - f, c - g, d - b
@@ -92,26 +92,26 @@ def quaternion_of_matrix(xp: Namespace, matrix: Array) -> Array:
 
 
 def product(xp: Namespace, p: Turn, q: Turn) -> Turn:
-    """Return the turn by q, then by p."""
+    """Return the turn that turns by q first, then by p."""
     (a, r), (b, s) = p, q
     return r * b + s * a + cross(xp, a, b), r * s - total(xp, a * b)
 
 
 def matrix_of_quaternion(xp: Namespace, q: Array) -> Array:
-    """Return the matrix of a quaternion of any length; the identity of 0."""
+    """Return the matrix of a quaternion of any length; the identity for the quaternion 0."""
     direction, zero = unit(xp, q)
     turn = xp.where(zero, 0.0, direction[..., :3]), xp.where(zero, 1.0, direction[..., 3:])
     return matrix_of_turn(xp, turn)
 
 
 def unit_of_matrix(xp: Namespace, matrix: Array) -> Array:
-    """Return the unit quaternion of a matrix, its scalar not negative."""
+    """Return the unit quaternion of a matrix; its scalar is not negative."""
     q, _ = unit(xp, quaternion_of_matrix(xp, matrix))
     return xp.where(q[..., 3:] < 0, -q, q)
 
 
 def slerp(xp: Namespace, p: Array, q: Array, t: Array) -> Array:
-    """Return the part of the way between quaternions of any length; 0 where one is 0."""
+    """Interpolate between two quaternions of any length, at `t`; 0 where one of them is 0."""
     (start, no_start), (end, no_end) = unit(xp, p), unit(xp, q)
     v, s = start[..., :3], start[..., 3:]
     back = product(xp, (-v, s), (end[..., :3], end[..., 3:]))
@@ -126,10 +126,11 @@ def slerp(xp: Namespace, p: Array, q: Array, t: Array) -> Array:
 
 def translated(xp: Namespace, w: Array, v: Array) -> Array:
     """
-    Return the way of a screw motion: the integral of ``rotation(t * w) @ v`` over t from 0 to 1.
+    Return the translation of a screw motion.
 
-    v + (1 - cos) / angle * n x v + (1 - sin / angle) * n x (n x v), with the axis n; for short
-    vectors with w in its place and series for the factors.
+    It is the integral of ``rotation(t * w) @ v`` over t from 0 to 1:
+    v + (1 - cos) / angle * n x v + (1 - sin / angle) * n x (n x v), with the axis n. For
+    short vectors w stands in place of n, and the factors are series.
     """
     small = is_small(xp, w)
     inside = xp.where(small, w, 0.0)
@@ -145,7 +146,7 @@ def translated(xp: Namespace, w: Array, v: Array) -> Array:
 
 
 def untranslated(xp: Namespace, w: Array, way: Array) -> Array:
-    """Return the v of which `way` is the way, for angles of at most pi."""
+    """Return the v with ``translated(w, v) == way``, for angles of at most pi."""
 
     def formula(square: Array) -> Array:
         half = xp.sqrt(square) / 2.0
@@ -171,7 +172,7 @@ def matrix_of_twist(xp: Namespace, twist: Array) -> Array:
 
 
 def twist_of_matrix(xp: Namespace, matrix: Array) -> Array:
-    """Return the rotation vector and the translation."""
+    """Return the twist of a rigid motion: its rotation vector, then the v of `translated`."""
     turn = quaternion_of_matrix(xp, matrix[..., :3, :3])
     w = vector_of_turn(xp, turn)
     return xp.concat([w, untranslated(xp, w, matrix[..., :3, 3])], axis=-1)

@@ -17,8 +17,8 @@ def enter_slices(
     """
     Return the namespace, the dtype of the result, `where` as an array, and `args`.
 
-    float16 and bfloat16 become float32: a sum of squares leaves their range at 256 and their
-    precision at once; frameworks accumulate in float32 too.
+    float16 and bfloat16 become float32: the square of 256 overflows in float16, and a sum of a few
+    squares loses digits in both. Frameworks accumulate in float32 too.
     """
     xp, *arrays = promote(*args, complex_too=complex_too)
     dtype = arrays[0].dtype
@@ -30,8 +30,8 @@ def enter_slices(
 
 
 def enter_number(wanted: str, option: Any) -> float:
-    """Return an option as a Python float; TypeError for what is no real number."""
-    # A number first: torch.compile cannot ask a symbolic one for its shape (2.13).
+    """Return an option as a Python float; TypeError if it is not a real number."""
+    # Numbers are tested first: torch.compile cannot ask a symbolic number for its shape (2.13).
     number = isinstance(option, (float, Integral, np.floating)) and not isinstance(option, bool)
     other = not number and not isinstance(option, np.generic)
     if not (number or (other and getattr(option, "shape", None) == ())):
@@ -41,7 +41,7 @@ def enter_number(wanted: str, option: Any) -> float:
 
 
 def require_fit(keep: Array | None, x: Array) -> None:
-    """Raise ValueError if the shape of `where` does not broadcast against that of the entries."""
+    """Raise ValueError if `keep` has a shape that does not broadcast against the shape of `x`."""
     if keep is None or any(getattr(y.shape, "rank", 0) is None for y in (keep, x)):
         return
     pairs = zip(reversed(tuple(keep.shape)), reversed(tuple(x.shape)), strict=False)
@@ -57,23 +57,24 @@ def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: boo
     """
     Return the largest number of each slice as a constant, `of_none` for slices without an entry.
 
-    With `of_sum` it may pass over a NaN: what is scaled is summed, and so is the NaN.
+    With `of_sum` the largest number may pass over a NaN: the caller sums the scaled entries, and
+    the NaN is in that sum.
     """
     backend = backend_of(x)
-    if is_empty(x):  # frameworks raise
+    if is_empty(x):  # frameworks raise for the maximum of nothing
         return xp.sum(x, axis=axis, keepdims=True) + of_none
     peak = backend.rough_max(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
     return backend.stop_gradient(peak)
 
 
 def is_empty(x: Array) -> bool:
-    """Whether `x` is known to have no entry; False where the shape is unknown."""
+    """Whether `x` is known to have no entry; False if the shape is unknown."""
     shape = x.shape
     return getattr(shape, "rank", 0) is not None and 0 in tuple(shape)
 
 
 def length(x: Array, axis: Axis) -> int | None:
-    """Return how many entries a slice has; None where that is unknown."""
+    """Return how many entries a slice has; None if the number is unknown."""
     if getattr(x.shape, "rank", 0) is None:
         return None
     axes = range(len(x.shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)

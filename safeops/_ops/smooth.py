@@ -1,4 +1,4 @@
-"""Functions with a removable singularity: 0 / 0 in their formula, and smooth all the same."""
+"""Functions with a removable singularity: smooth, although their formula is 0 / 0 at a point."""
 
 import math
 from functools import partial
@@ -37,7 +37,7 @@ def exprel(x: Array, /) -> Array:
     Notes
     -----
     **Gradient.** The derivative, exact at zero at every order: 1 / 2, then 1 / 3. Near zero the
-    Taylor series is used: the quotient loses all digits of its derivative there.
+    Taylor series is used, because the derivative of the quotient loses all digits there.
 
     **Source.** `scipy.special.exprel` for the value.
 
@@ -77,7 +77,7 @@ def sinhc(x: Array, /) -> Array:
     -----
     **Gradient.** The derivative, exact at zero at every order: 0, then 1 / 3.
 
-    **Source.** The series of ``sinh(x) / x``; the sibling of `sinc`, without its pi.
+    **Source.** The series of ``sinh(x) / x``; the hyperbolic twin of `sinc`, without the factor pi.
 
     Examples
     --------
@@ -92,15 +92,15 @@ def sinhc(x: Array, /) -> Array:
 @fast_path
 def boxcox(x: Array, lmbda: Array, /) -> Array:
     """
-    Box-Cox transform ``(x**lmbda - 1) / lmbda``, which is ``log(x)`` at ``lmbda = 0``.
+    Box-Cox transform ``(x**lmbda - 1) / lmbda``, which is ``log(x)`` at ``lmbda == 0``.
 
     Same as ``(x**lmbda - 1) / lmbda if lmbda != 0 else log(x)``, elementwise.
 
     Parameters
     ----------
     x : array, shape (...), real floating
-        Positive numbers; at 0 the result is ``-1 / lmbda``, or -inf for ``lmbda <= 0``, and below 0
-        NaN. NaN stays NaN.
+        Positive numbers. At 0 the result is ``-1 / lmbda``, or -inf for ``lmbda <= 0``; below 0 it
+        is NaN. NaN stays NaN.
     lmbda : array, shape (...), real floating
         Any value. NaN stays NaN.
 
@@ -116,9 +116,9 @@ def boxcox(x: Array, lmbda: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** ``x**(lmbda - 1)`` for `x`, and the derivative for `lmbda`, both exact at
-    ``lmbda = 0`` at every order: ``1 / x`` and ``log(x)**2 / 2``. At ``x = 0`` that of `safe_pow`:
-    exact for ``lmbda >= 1``, and 0 is chosen where the slope is infinite.
+    **Gradient.** ``x**(lmbda - 1)`` for `x`, and the derivative for `lmbda`, both exact at every
+    order; at ``lmbda == 0`` they are ``1 / x`` and ``log(x)**2 / 2``. At ``x == 0`` the gradient of
+    `safe_pow`: exact for ``lmbda >= 1``, and 0 is chosen where the slope is infinite.
 
     **Source.** `scipy.special.boxcox` for the value.
 
@@ -135,7 +135,7 @@ def boxcox(x: Array, lmbda: Array, /) -> Array:
 @fast_path
 def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
     """
-    Inverse of `boxcox`: ``(1 + lmbda * y)**(1 / lmbda)``, which is ``exp(y)`` at ``lmbda = 0``.
+    Inverse of `boxcox`: ``(1 + lmbda * y)**(1 / lmbda)``, which is ``exp(y)`` at ``lmbda == 0``.
 
     Same as ``(1 + lmbda * y)**(1 / lmbda) if lmbda != 0 else exp(y)``, elementwise.
 
@@ -144,7 +144,7 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
     y : array, shape (...), real floating
         Numbers with ``lmbda * y >= -1``; below, the result is NaN. NaN stays NaN.
     lmbda : array, shape (...), real floating
-        Any value of which the product with `y` is finite. NaN stays NaN.
+        Any value whose product with `y` is finite. NaN stays NaN.
 
     Returns
     -------
@@ -158,8 +158,9 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** The derivatives, both exact at ``lmbda = 0`` at every order: ``exp(y)`` and
-    ``-y**2 / 2 * exp(y)``. At ``lmbda * y = -1`` those of `safe_pow` at 0, and 0 at the pole.
+    **Gradient.** The derivatives, both exact at every order; at ``lmbda == 0`` they are ``exp(y)``
+    and ``-y**2 / 2 * exp(y)``. At ``lmbda * y == -1`` the derivatives of `safe_pow` at 0, and 0 at
+    the pole, where ``lmbda`` is negative.
 
     **Source.** `scipy.special.inv_boxcox` for the value.
 
@@ -176,14 +177,14 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
 @fast_path
 def logarithmic_mean(x: Array, y: Array, /) -> Array:
     """
-    ``(x - y) / (log(x) - log(y))``, which is x where the two are equal; 0 if one of them is zero.
+    ``(x - y) / (log(x) - log(y))``, which is x where x equals y; 0 where one of them is zero.
 
     Same as ``(x - y) / (log(x) - log(y)) if x != y else x``, elementwise.
 
     Parameters
     ----------
     x, y : array, shape (...), real floating
-        Finite numbers of at least 0; of negative ones the result is NaN. NaN stays NaN.
+        Finite numbers of at least 0; for a negative number the result is NaN. NaN stays NaN.
 
     Returns
     -------
@@ -197,11 +198,11 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** The derivatives, exact at ``x = y`` at every order: 1 / 2 for each. Where one
-    argument is zero its slope is infinite: 0 is chosen for both.
+    **Gradient.** The derivatives, exact at every order; at ``x == y`` they are 1 / 2 and 1 / 2.
+    Where an argument is zero its slope is infinite: 0 is chosen for both arguments.
 
-    **Source.** The mean of heat exchangers and entropic schemes; by the power series of ``atanh``
-    where the arguments are of about one size.
+    **Source.** The mean used for heat exchangers and in entropic schemes. Where x and y are of
+    about the same size, the power series of ``atanh`` is used.
 
     Examples
     --------
@@ -214,7 +215,7 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
 
 
 def _exprel(xp: Namespace, x: Array) -> Array:
-    """Return the quotient by a product, which is finite where the exponential is not."""
+    """Return the quotient ``half / x * half``: it stays finite where ``exp(x)`` does not."""
     near, over, end = xp.abs(x) < 1, x > _too_far(xp, x), x == -math.inf
     outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
     half = xp.exp(outside / 2.0)
@@ -224,7 +225,7 @@ def _exprel(xp: Namespace, x: Array) -> Array:
 
 
 def _sinhc(xp: Namespace, x: Array) -> Array:
-    """Return the quotient, by half of a product of exponentials."""
+    """Return the quotient, in which ``exp(x)`` is a product of two exponentials of ``x / 2``."""
     near, over = xp.abs(x) < 1, xp.abs(x) > _too_far(xp, x)
     outside = xp.abs(xp.where(xp.logical_or(near, over), 1.0, x))
     half = xp.exp(outside / 2.0)
@@ -236,25 +237,26 @@ def _sinhc(xp: Namespace, x: Array) -> Array:
 
 
 def _too_far(xp: Namespace, x: Array) -> float:
-    """Return a number whose exponential over it is too large; that of its half is not."""
+    """Return a number x with ``exp(x) / x`` out of range, and ``exp(x / 2)`` in range."""
     return 1.5 * math.log(limits(xp, x).max)
 
 
 def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
-    """Return the transform: by the series of exprel, by powers, and what it is at 0."""
+    """Return the transform: by the series of exprel for small ``lmbda * log(x)``, else by pow."""
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
-    log = xp.log(xp.where(zero, 1.0, x))  # safeops: ignore[SO001]  (`zero` has what is near 0)
+    log = xp.log(xp.where(zero, 1.0, x))  # safeops: ignore[SO001]  (`zero` covers what is near 0)
     exponent = lmbda * log
     near, grows = xp.abs(exponent) < 1, exponent >= 1
     series = log * polynomial(xp.where(near, exponent, 0.0), EXPONENTIAL)
-    # Half of a power, so that its product with 1 / lmbda is not too large too early.
+    # With half of the exponent twice, x**lmbda / lmbda is finite also where x**lmbda overflows.
     base, order = xp.where(grows, x, 1.0), xp.where(grows, lmbda, 1.0)
     half = xp.pow(base, order / 2.0)
     large = (half / order) * half - 1.0 / order
     rest = xp.logical_or(xp.logical_or(near, grows), zero)
     order = xp.where(rest, 1.0, lmbda)
     small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order
-    lost = xp.logical_and(x < 0, xp.logical_not(zero))  # NaN ** 0 is 1, with slope 0 in PyTorch
+    # log(x) is NaN here, but NaN ** 0 is 1, with slope 0 in PyTorch.
+    lost = xp.logical_and(x < 0, xp.logical_not(zero))
     given = xp.where(lost, x, 0.0) + xp.where(lost, lmbda, 0.0)
     small = small + xp.where(lost, math.nan, xp.zeros_like(x)) * given
     order = xp.where(xp.logical_and(zero, xp.logical_not(lmbda <= 0)), lmbda, 1.0)
@@ -264,7 +266,7 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
 
 
 def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
-    """Return the inverse: by the series of log1p over its argument, and by a power."""
+    """Return the inverse: by the series of ``log1p(z) / z`` for a small product z, else by pow."""
     product = lmbda * y
     near = xp.abs(product) < 0.125  # noqa: PLR2004  (the bound of the series)
     inside = xp.where(near, product, 0.0)
@@ -278,9 +280,9 @@ def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
 
 def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
     """
-    Return the mean of the two over a constant, their geometric mean, times that.
+    Return ``scale * mean(x / scale, y / scale)``, with their geometric mean as a constant scale.
 
-    So no square of them leaves the range: the mean of multiples is the multiple of the mean.
+    For each scale this is the mean of x and y; with this scale no square leaves the range.
     """
     bound = limits(xp, x)
     least = bound.smallest_nonzero
@@ -289,12 +291,12 @@ def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
     )
     x, y = xp.where(zero, 1.0, x), xp.where(zero, 1.0, y)
     scale = xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y))
-    most = 0.5 / bound.smallest_normal  # of a larger one the reciprocal is flushed
+    most = 0.5 / bound.smallest_normal  # the reciprocal of a larger scale would be flushed to 0
     scale = stop_gradient(xp.where(scale > most, most, scale))
     inverse = stop_gradient(1.0 / scale)
     x, y = x * inverse, y * inverse
     middle = 0.5 * x + 0.5 * y
-    part = (0.5 * x - 0.5 * y) / middle  # safeops: ignore[SO001]  (0 if they differ in sign: NaN)
+    part = (0.5 * x - 0.5 * y) / middle  # safeops: ignore[SO001]  (0 for unlike signs alone: NaN)
     near = xp.logical_and(xp.logical_and(x > 0, y > 0), xp.abs(part) < 0.25)  # noqa: PLR2004  (of the series)
     inside = xp.where(near, part, 0.0)
     series = middle / polynomial(inside * inside, TANGENT)

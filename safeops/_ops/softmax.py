@@ -20,8 +20,8 @@ class _Rows(NamedTuple):
     keep: Array | None
     zero: Array  # kept, and at -inf
     absent: Array  # at -inf or not kept
-    peak: Array  # the largest entry present, a constant; finite in an empty slice
-    empty: Array | None  # no factor that counts, axes kept; None where there are no factors
+    peak: Array  # the largest entry present, as a constant; finite in an empty slice
+    empty: Array | None  # slices in which no factor counts, axes kept; None without factors
 
 
 @fast_path
@@ -43,7 +43,7 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`. Slices sum to 1, empty ones to 0.
+        Framework, dtype and device of `x`. Slices sum to 1, empty slices to 0.
 
     Raises
     ------
@@ -52,8 +52,8 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
 
     Notes
     -----
-    **Gradient.** ``diag(s) - s s^T`` over the entries present; 0 to and from absent entries, at
-    every order.
+    **Gradient.** ``diag(s) - s s^T`` over the entries present, with s the softmax; 0 to and from
+    absent entries, at every order.
 
     **Source.** The masked attention of PyTorch issue 55056; `torch._safe_softmax` for the value.
 
@@ -98,7 +98,7 @@ def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None
 
     Notes
     -----
-    **Gradient.** ``I - 1 s^T`` over the entries present, with the softmax s; 0 to and from absent
+    **Gradient.** ``I - 1 s^T`` over the entries present, with s the softmax; 0 to and from absent
     entries, at every order.
 
     **Source.** As for `safe_softmax`.
@@ -141,8 +141,8 @@ def safe_logsumexp(
     where : array, boolean, optional
         True = keep. Entries left out are absent, whatever they hold.
     b : array, shape (...), real floating, optional
-        Factors of the exponentials. A slice whose factors are all 0 counts as empty; one with a
-        negative sum is NaN.
+        Factors of the exponentials. A slice whose factors are all 0 counts as empty; a slice with
+        a negative sum is NaN.
 
     Returns
     -------
@@ -171,7 +171,8 @@ def safe_logsumexp(
     if b is None:
         parts = _exponentials(rows)
     else:
-        # A factor of 0 may stand beside an entry above the peak: that peak is of the others.
+        # The peak is the largest entry whose factor is not 0. An entry above it has factor 0, and
+        # safe_exp because 0 * inf would be NaN.
         parts = double_where(
             rows.xp,
             rows.absent,
@@ -246,18 +247,18 @@ def safe_cross_entropy(
     logits : array, shape (..., n), real floating
         NaN stays NaN; inf gives NaN. Entries at -inf have probability 0.
     labels : array, shape (..., n), real floating; or shape (...) or (), integer
-        Probabilities of the n classes; or the class, where a negative one marks a slice to leave
-        out (value 0), whatever its logits hold, and one of n or more gives NaN.
+        Probabilities of the n classes; or the class. A negative class leaves its slice out (value
+        0), whatever the logits hold. A class of n or more gives NaN.
     axis : int, default: -1
         Axis of the classes in `logits`.
     where : array, boolean, shape (..., n), optional
-        True = keep. Classes left out are absent, and so are their labels, whatever they hold.
+        True = keep. Classes left out are absent, and so are their labels, whatever both hold.
 
     Returns
     -------
     array, shape (...)
-        Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes it
-        inf, unless the slice is empty.
+        Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes the
+        result inf, unless the slice is empty.
 
     Raises
     ------
@@ -265,12 +266,12 @@ def safe_cross_entropy(
         If the arguments are not arrays of one supported framework, `logits` not real, `where`
         not boolean, or `axis` not an int.
     ValueError
-        If integer labels have another number of dimensions than `logits` without its classes.
+        If integer labels do not have one dimension less than `logits`.
 
     Notes
     -----
     **Gradient.** ``softmax(logits) * sum(labels) - labels`` for `logits`, ``-log_softmax(logits)``
-    for `labels`; 0 at absent entries, in empty slices and in those left out, at every order; NaN
+    for `labels`; 0 at absent entries, in empty slices and in slices left out, at every order; NaN
     for a class of n or more.
 
     **Source.** `torch.nn.functional.cross_entropy` for the two kinds of labels.
@@ -303,7 +304,7 @@ def safe_cross_entropy(
     total = xp.sum(terms, axis=axis, keepdims=True)
     impossible = xp.any(xp.logical_and(rows.zero, weights > 0), axis=axis, keepdims=True)
     total = total + xp.where(impossible, math.inf, xp.zeros_like(total))
-    if known is not None:  # a product, of which the slope is NaN too
+    if known is not None:  # multiply: the slope of the product is NaN too
         total = total * xp.where(known, xp.ones_like(total), math.nan)
     return _finish(rows, xp.where(empty, 0.0, total), axis, keepdims=False)
 
@@ -311,7 +312,7 @@ def safe_cross_entropy(
 def _rows(
     x: Array, axis: Axis, where: Any, *, factors: Any = None, labels: Any = None
 ) -> tuple[_Rows, Array | None]:
-    """Return the slices, and factors or labels in their dtype. A factor of 0 sets no peak."""
+    """Return the slices, and factors or labels in their dtype; a factor of 0 makes no peak."""
     others = [y for y in (factors, labels) if y is not None]
     xp, dtype, keep, (x, *others) = enter_slices(x, *others, where=where)
     zero = x == -math.inf
@@ -321,11 +322,11 @@ def _rows(
         absent = xp.logical_or(zero, xp.logical_not(keep))
         zero = xp.logical_and(zero, keep)
     weightless = absent if factors is None else xp.logical_or(absent, others[0] == 0)
-    least = -limits(xp, x).max  # not -inf, which NaN detectors report
+    least = -limits(xp, x).max  # NaN detectors report -inf
     inside = xp.where(weightless, least, x)
     peak = scale_of(xp, inside, axis, of_none=least, of_sum=factors is None)
     empty = None
-    if factors is not None:  # an entry may hold inf or NaN beside its factor of 0
+    if factors is not None:  # an entry with factor 0 may hold inf or NaN
         empty = xp.all(weightless, axis=axis, keepdims=True)
         absent = xp.logical_or(absent, empty)
         peak = xp.where(empty, 0.0, peak)
@@ -334,7 +335,7 @@ def _rows(
 
 
 def _exponentials(rows: _Rows) -> Array:
-    """Return ``exp(x - peak)``, 0 where absent. No result depends on the peak: it is a constant."""
+    """Return ``exp(x - peak)``, 0 where absent; the peak cancels, and so may be a constant."""
     return double_where(
         rows.xp,
         rows.absent,
@@ -349,8 +350,8 @@ def _total(rows: _Rows, parts: Array, axis: Axis) -> tuple[Array, Array]:
     """
     Return the sum of `parts`, and which slices are empty, axes kept.
 
-    The largest entry present is a part of 1: without one the sum is 0, which asks for no reduction
-    of its own. With factors a sum may be 0 for another reason.
+    The largest entry present contributes 1. So a sum of 0 means an empty slice, and no reduction is
+    needed to find empty slices. With factors a sum may be 0 for another reason.
     """
     total = rows.xp.sum(parts, axis=axis, keepdims=True)
     return total, total == 0 if rows.empty is None else rows.empty
@@ -364,7 +365,7 @@ def _log_total(rows: _Rows, total: Array, empty: Array) -> Array:
 
 
 def _log_parts(rows: _Rows, axis: Axis) -> tuple[Array, Array]:
-    """Return the logarithm of the softmax, something finite at absent entries; the empty slices."""
+    """Return the logarithm of the softmax, finite at absent entries too, and the empty slices."""
     total, empty = _total(rows, _exponentials(rows), axis)
     total = rows.xp.where(empty, 1.0, total)
     return rows.xp.where(rows.absent, rows.peak, rows.x) - rows.peak - rows.xp.log(total), empty
@@ -379,33 +380,33 @@ def _are_classes(labels: Any) -> bool:
 def _enter_classes(
     backend: Backend, logits: Array, labels: Any, axis: int
 ) -> tuple[Array, Array | None]:
-    """Return classes beside the logits, as numbers of an index, and which slices they leave out."""
-    if isinstance(labels, int):  # within int32 as beyond it
+    """Return the classes as indices of the logits' framework, and which slices they leave out."""
+    if isinstance(labels, int):  # treated alike within int32 and beyond it
         labels = backend.cast(max(-1, min(labels, 2**31 - 1)), backend.xp.int32, logits)
     labels = backend.cast(labels, labels.dtype, labels)
     _require_classes(logits, labels)
     if getattr(labels.shape, "rank", 0) is None or len(labels.shape):
         labels = backend.xp.expand_dims(labels, axis=axis)
-    # uint64 wraps: what has no index as a number has none below 0 either.
+    # A uint64 class above int64 wraps to a negative index. It leaves no slice out: it is unknown.
     classes = backend.as_index(labels)
     return classes, classes < 0 if dtype_name(labels.dtype).startswith("int") else None
 
 
 def _require_classes(logits: Array, labels: Array) -> None:
-    """Raise ValueError for the one-hot vectors of classes, and other shapes that are not theirs."""
+    """Raise ValueError for integer labels of a wrong shape, such as one-hot vectors."""
     if any(getattr(x.shape, "rank", 0) is None for x in (logits, labels)):
         return
     if len(labels.shape) not in {0, len(logits.shape) - 1}:
         msg = (
             f"expected a class for each slice as integer labels, of {len(logits.shape) - 1} "
             f"dimensions beside logits of shape {tuple(logits.shape)}, got shape "
-            f"{tuple(labels.shape)}; one-hot vectors are probabilities: pass them as floating ones"
+            f"{tuple(labels.shape)}; one-hot vectors are probabilities: pass them as floats"
         )
         raise ValueError(msg)
 
 
 def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array | None) -> Any:
-    """Return `where`, False in the slices left out."""
+    """Return `where`, with False in the slices left out."""
     if absent_slices is None:
         return where
     kept, keep = backend.xp.logical_not(absent_slices), promote_mask(where, logits)
@@ -413,7 +414,7 @@ def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array |
 
 
 def _one_hot(backend: Backend, rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
-    """Return the labels of classes as probabilities, and where a class is known."""
+    """Return the classes as probabilities, and where a class is below the number of classes."""
     xp = rows.xp
     chosen = backend.as_index(backend.places(rows.x, axis)) == classes
     return xp.where(chosen, xp.ones_like(rows.x), 0.0), xp.any(chosen, axis=axis, keepdims=True)

@@ -8,7 +8,7 @@ from safeops._entry import fast_path
 from safeops._typing import Array, Function
 
 P = ParamSpec("P")
-# What the docstring of `safe_*` says, and what that of `nan*` says there.
+# Phrases of the docstring of `safe_*`, and what the docstring of `nan*` says in their place.
 IN_SUMMARY = {
     "entries kept": "entries that are not NaN",
     "entry kept": "entry that is not NaN",
@@ -30,7 +30,7 @@ EXAMPLE = """Examples
 
 
 def keeping_nan(formula: Callable[Concatenate[bool, P], Array]) -> Callable[P, Array]:
-    """Make `safe_*` of a formula, whose first argument is whether NaN is absent."""
+    """Make `safe_*` of a formula; the first argument of the formula says whether NaN is absent."""
     signature = inspect.signature(formula)
     public = signature.replace(parameters=list(signature.parameters.values())[1:])
     doc = inspect.cleandoc(formula.__doc__ or "")
@@ -38,7 +38,7 @@ def keeping_nan(formula: Callable[Concatenate[bool, P], Array]) -> Callable[P, A
 
 
 def skipping_nan(keeping: Callable[P, Array], module: str, shows: str) -> Callable[P, Array]:
-    """Make `nan*` of `safe_*`, for a module; `shows` is what the example of its docs prints."""
+    """Make `nan*` of `safe_*`, as a function of `module`; the example in its docs shows `shows`."""
     word = keeping.__name__.removeprefix("safe_")
     head, _, _ = (keeping.__doc__ or "").partition("Examples\n")
     summary, _, rest = head.partition("\n")

@@ -1,8 +1,9 @@
 """
-Vectors on the last axis: their directions, the angles between them, and those of four points.
+Vectors on the last axis: directions, angles between vectors, and the torsion angle of four points.
 
-Where only the direction counts, a vector is divided by its largest entry first: a constant, which
-cancels, so that no derivative of it is needed and no square leaves the range.
+Where only the direction counts, a vector is first divided by its largest entry, taken as a
+constant. That constant cancels, so that none of its derivatives is needed, and no square leaves the
+range.
 """
 
 import math
@@ -27,7 +28,7 @@ def require_shape(x: Array, *tail: int, of: str) -> None:
         raise ValueError(msg)
 
 
-# Parts of arrays: entries keep the last axis, with length 1.
+# Parts of arrays: an entry keeps the last axis, with length 1.
 
 
 def entries(x: Array, number: int) -> list[Array]:
@@ -46,7 +47,7 @@ def total(xp: Namespace, x: Array) -> Array:
 
 
 def cross_terms(xp: Namespace, a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the products of which the cross product is the difference."""
+    """Return two arrays of products whose difference is the cross product."""
     (x, y, z), (u, v, w) = entries(a, 3), entries(b, 3)
     return xp.concat([y * w, z * u, x * v], axis=-1), xp.concat([z * v, x * w, y * u], axis=-1)
 
@@ -58,19 +59,19 @@ def cross(xp: Namespace, a: Array, b: Array) -> Array:
 
 
 def scaled(xp: Namespace, x: Array) -> tuple[Array, Array]:
-    """Return `x` over its largest entry, which is a constant; and where all are 0, ones there."""
+    """Return `x` over its largest entry, a constant, and where x is 0; there it returns ones."""
     bound = limits(xp, x)
     peak = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = peak < bound.smallest_normal
-    # No quotient by the peak: forward mode of TensorFlow (2.21) multiplies its slope for that,
-    # which is beyond the range, with 0. And a reciprocal must not be flushed.
+    # No quotient by the peak: its slope for the peak is out of range, and forward mode of
+    # TensorFlow (2.21) multiplies that slope with 0. And the reciprocal must not be flushed to 0.
     most = 0.5 / bound.smallest_normal
     scale = xp.where(zero, 1.0, xp.where(peak > most, most, peak))
     return xp.where(zero, 1.0, x) * stop_gradient(1.0 / scale), zero
 
 
 def unit(xp: Namespace, x: Array) -> tuple[Array, Array]:
-    """Return `x` over its length; and where it is 0, some other unit vector there."""
+    """Return `x` over its length, and where x is 0; there it returns some unit vector."""
     inside, zero = scaled(xp, x)
     return inside / xp.sqrt(total(xp, inside * inside)), zero
 
@@ -80,10 +81,11 @@ def unit(xp: Namespace, x: Array) -> tuple[Array, Array]:
 
 def _chords(xp: Namespace, a: Array, b: Array, axis: Axis) -> tuple[Array, Array, Array, Array]:
     """
-    Return the difference and the sum of the directions, and where the angle is a constant: 0 or pi.
+    Return the difference and the sum of the directions, and where the angle is 0, and where pi.
 
-    It is where the chord is no longer than its rounding: two an entry of each direction, and
-    factors that all entries share.
+    There the angle is a constant: where no entry of the difference, or of the sum, exceeds its
+    rounding errors. Each direction has two rounding errors an entry, and errors in factors that all
+    entries share.
     """
     a, b = safe_normalize(a, axis=axis), safe_normalize(b, axis=axis)
     difference, together = a - b, a + b
@@ -98,7 +100,7 @@ def _chords(xp: Namespace, a: Array, b: Array, axis: Axis) -> tuple[Array, Array
 
 
 def _between(xp: Namespace, difference: Array, together: Array, axis: Axis, other: Array) -> Array:
-    """Return the angle of directions by Kahan's formula; some number at the `other` ones."""
+    """Return the angle between directions by Kahan's formula; some number where `other`."""
     far, near = (
         safe_norm(xp.where(other, 1.0, x), axis=axis, keepdims=True) for x in (difference, together)
     )
@@ -113,7 +115,7 @@ def angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
 
 
 def squared_angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
-    """Return the square of the angle: of short chords by the series in their squares."""
+    """Return the squared angle; for a short chord by the series in the square of the chord."""
     difference, together, none, half = _chords(xp, a, b, axis)
     constant = xp.logical_or(none, half)
     square = xp.sum(difference * difference, axis=axis, keepdims=True)
@@ -126,7 +128,7 @@ def squared_angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
 
 
 def dihedral(xp: Namespace, a: Array, b: Array, c: Array, d: Array) -> Array:
-    """Return the torsion angle; no length counts, so that all are scaled."""
+    """Return the torsion angle; lengths do not count, so that all vectors are scaled."""
     steps = [scaled(xp, x) for x in (b - a, c - b, d - c)]
     (first, axis, last), stays = zip(*steps, strict=True)
     one, other = cross_terms(xp, first, axis), cross_terms(xp, axis, last)
@@ -137,11 +139,11 @@ def dihedral(xp: Namespace, a: Array, b: Array, c: Array, d: Array) -> Array:
     along, _ = unit(xp, xp.where(line, 1.0, axis))
     y, x = total(xp, cross(xp, n, m) * along), total(xp, n * m)
     found = xp.atan2(xp.where(line, 0.0, y), xp.where(line, 1.0, x))
-    # The sign of a 0 does not count: trans is pi.
+    # The sign of a zero y does not count: opposite directions are at pi, never at -pi.
     return found + xp.where(found <= -math.pi, 2 * math.pi, xp.zeros_like(found))
 
 
 def _is_line(xp: Namespace, more: Array, less: Array) -> Array:
-    """Whether a cross product is its own rounding: three units for each of its terms, or less."""
+    """Whether a cross product is rounding error alone: up to three units for each of its terms."""
     rounding = 4 * limits(xp, more).eps * (xp.abs(more) + xp.abs(less))
     return xp.all(xp.abs(more - less) <= rounding, axis=-1, keepdims=True)

@@ -3,9 +3,10 @@ The double where: a branch never sees the entries that it will not supply.
 
 ``where(x > 0, log(x), 0)`` has gradient NaN at 0. The backward pass sends 0 into the branch not
 taken, whose slope is ``1 / 0 = inf``, and ``0 * inf`` is NaN. The outer `where` cannot help: it
-comes after the value is made. An inner one, which hands the branch a harmless number instead of x,
-makes the slope finite. Both are needed: with the outer one alone reverse mode is NaN, with the
-inner one alone forward mode carries the tangent of the harmless number.
+runs after the branch has computed its value. An inner `where`, which hands the branch a harmless
+number instead of x, makes the slope finite. Both are needed. With the outer `where` alone, reverse
+mode gives NaN; with the inner `where` alone, forward mode carries the tangent of the branch at the
+harmless number.
 
 Source: the `where` note of TensorFlow Probability (2019); the JAX FAQ, "Gradients contain NaN
 where using where".
@@ -33,8 +34,9 @@ def double_where(
     """
     Same as ``on_true(*args) if cond else on_false(*args)``, elementwise, gradients included.
 
-    A branch that is no function is the value itself. Neither branch sees the other's entries: it
-    gets `placeholder` there, one number for all arguments or a tuple with one for each.
+    A branch that is not a function is the value itself. Neither branch sees the entries of the
+    other branch: it gets `placeholder` there, one number for all arguments or a tuple with one
+    number for each argument.
     """
     if on_true is None or on_false is None:
         msg = "expected a number or an array as fill_value, got None"
@@ -51,8 +53,8 @@ def _on_true(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, each:
 
 
 def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, each: Any) -> Any:
-    # Not _on_true with logical_not(cond): for that TensorFlow's Grappler writes x > 0 in place of
-    # not (x <= 0), and a NaN changes sides (2.21).
+    # Not _on_true with logical_not(cond): TensorFlow's Grappler rewrites not (x <= 0) as x > 0,
+    # and the two differ for NaN (2.21).
     if not callable(branch):
         return branch
     return branch(*(_guard(xp, cond, x, p, x) for x, p in zip(args, each, strict=True)))
@@ -60,7 +62,7 @@ def _on_false(xp: Namespace, cond: Array, args: Sequence[Any], branch: Any, each
 
 def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> Any:
     """Leave Python scalars as they are: they have no gradient to protect, and no placeholder."""
-    alone = isinstance(x, SCALARS) and if_true is if_false  # 0-d results of NumPy are floats too
+    alone = isinstance(x, SCALARS) and if_true is if_false  # an np.float64 is a Python float too
     return x if alone else xp.where(cond, if_true, if_false)
 
 
@@ -132,11 +134,11 @@ def safe_where(
     fill_value : scalar or array, optional
         Value where `cond` is False. An array has its own gradient there.
     placeholder : scalar, array or tuple, optional
-        What a branch sees in entries that it does not supply: a point of its domain, one for all
-        arguments or a tuple with one for each. Default: the argument itself, as a constant. That
-        makes gradients with respect to `args` right whatever the branch does there. To protect
-        also what the branch closes over (parameters), or to keep NaN detectors silent, give a
-        number at which the branch is finite.
+        What a branch sees in entries that it does not supply: a point of its domain, one number
+        for all arguments or a tuple with one number for each argument. Default: the argument
+        itself, as a constant. With the default, gradients with respect to `args` are right
+        whatever the branch does there. To protect also what the branch closes over (parameters),
+        or to keep NaN detectors silent, give a number at which the branch is finite.
 
     Returns
     -------
@@ -151,11 +153,11 @@ def safe_where(
 
     Notes
     -----
-    **Gradient.** That of the branch taken; 0 to `args` from the other one, at every order. On NumPy
-    there is none; without a placeholder floating-point warnings are silenced there, because
-    entries not taken would raise them.
+    **Gradient.** The gradient of the branch taken; 0 to `args` from the other branch, at every
+    order. NumPy has no gradients. Without a placeholder, floating-point warnings are silenced on
+    NumPy, because entries not taken would raise them.
 
-    **Source.** Double where: TensorFlow Probability's `where` note; the signature is that of
+    **Source.** Double where: TensorFlow Probability's `where` note; the signature is the one of
     `array_api_extra.apply_where`.
 
     Examples
@@ -198,14 +200,14 @@ def vectorized_cond(
     pred : array, shape (...), boolean
         True where `true_fun` supplies the value.
     true_fun, false_fun : callable
-        Elementwise functions of all operands. Each may return a tuple, list or dict of arrays, the
-        two in the same structure.
+        Elementwise functions of all operands. Each may return a tuple, list or dict of arrays, if
+        both return the same structure.
     *operands : array, shape (...), any dtype
         Broadcast against each other and `pred` before a branch sees them. Python scalars are
         passed on unchanged.
     placeholder : scalar, array or pair, optional
         What a branch sees in entries that it does not supply, as in `safe_where`. A pair has one
-        for `true_fun` and one for `false_fun`.
+        placeholder for `true_fun` and one for `false_fun`.
 
     Returns
     -------
@@ -222,7 +224,8 @@ def vectorized_cond(
 
     Notes
     -----
-    **Gradient.** That of the branch taken; 0 to `operands` from the other one, at every order.
+    **Gradient.** The gradient of the branch taken; 0 to `operands` from the other branch, at every
+    order.
 
     **Source.** `jax.lax.cond`, made elementwise by a double where.
 
@@ -262,7 +265,7 @@ def make_safe(
     domain : callable
         Boolean function of the same arrays, True where `f` and its derivatives are finite.
     placeholder : scalar or tuple
-        A point of the domain, one number for all arguments or a tuple with one for each.
+        A point of the domain: one number for all arguments, or a tuple with one number for each.
     fill_value : scalar or array
         Value outside the domain.
 
@@ -270,19 +273,20 @@ def make_safe(
     -------
     callable
         Function of arrays, shape (...), real or complex floating, promoted to one dtype. A NaN in
-        any argument reaches `f`, whatever `domain` says of it.
+        any argument reaches `f`, whether `domain` is True there or not.
 
     Raises
     ------
     TypeError
-        If `f` or `domain` is not a function; from the result, for arrays of different frameworks.
+        If `f` or `domain` is not a function. The result raises it for arrays of different
+        frameworks.
 
     Notes
     -----
-    **Gradient.** That of `f` inside the domain, 0 outside, at every order.
+    **Gradient.** The gradient of `f` inside the domain, 0 outside, at every order.
 
-    **Source.** Double where, with the placeholder in the domain: the library's own operations are
-    made in this way.
+    **Source.** Double where, with the placeholder in the domain: the operations of this library
+    are made in the same way.
 
     Examples
     --------
@@ -297,7 +301,7 @@ def make_safe(
 
 
 class _Safe:
-    """A function made safe: an object, which can be pickled if what it is made of can."""
+    """A function made safe: an object, so that it can be pickled if its parts can."""
 
     def __init__(self, f: Function, domain: Function, placeholder: Any, fill_value: Any) -> None:
         self.f, self.domain = f, domain
@@ -335,16 +339,17 @@ def _enter_branches(
     cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
 ) -> tuple[Backend, Array, tuple[Any, ...], tuple[Any, ...]]:
     """
-    Return the backend, then the condition, the operands and what else there is as its arrays.
+    Return the backend, and `cond`, `operands` and `also` as arrays of that backend.
 
-    Each in its own dtype, and the condition in the shape of all: what a branch gets has it too, and
-    so has the result, also if the branch drops an operand.
+    Each array keeps its own dtype. The condition is broadcast to the common shape of all operands:
+    so the arguments of a branch and the result have that shape, even if the branch drops an
+    operand.
     """
     backend = backend_of(cond, *operands, *also)
     refuse_none(operands)
     (cond, *rest), _ = hosted((cond, *operands, *also), {})
     operands, also = tuple(rest[: len(operands)]), tuple(rest[len(operands) :])
-    # Without an array there is an np.float64, a Python float too, beside whose owner all is alike.
+    # Without an array there is an np.float64, which is a Python float too; any argument will do.
     like = next((x for x in (cond, *operands, *also) if _is_array(x)), cond)
     cond = promote_mask(cond, like)
     if cond is None:
@@ -353,14 +358,14 @@ def _enter_branches(
     for x in operands:
         if _is_array(x):
             backend.check(x)
-    owned = ((x, _is_array(x) or backend.owns(x)) for x in operands)  # np.float64 too, by NumPy
+    owned = ((x, _is_array(x) or backend.owns(x)) for x in operands)  # NumPy owns np.float64
     operands = tuple(backend.cast(x, x.dtype, x) if own else x for x, own in owned)
     arrays = (x for x in operands if _is_array(x))
     return backend, backend.xp.broadcast_arrays(cond, *arrays)[0], operands, also
 
 
 def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
-    """Return what a branch sees in entries of each operand that it does not supply."""
+    """Return for each operand what a branch sees in the entries that it does not supply."""
     each = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
     if len(each) != len(operands):
         msg = f"expected a placeholder for each of {len(operands)} arguments, got {len(each)}"
@@ -369,7 +374,7 @@ def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -
 
 
 def _fitting(backend: Backend, placeholder: Any, x: Any) -> Any:
-    """Return a placeholder in the dtype of its operand; for None the operand, as a constant."""
+    """Return a placeholder in the dtype of its operand; None means the operand as a constant."""
     if not _is_array(x):
         return x
     if placeholder is None:
@@ -382,13 +387,13 @@ def _fitting(backend: Backend, placeholder: Any, x: Any) -> Any:
         given = dtype_name(placeholder.dtype) if _is_array(placeholder) else placeholder
         msg = f"expected a placeholder that fits the dtype {dtype_name(x.dtype)}, got {given}"
         raise TypeError(msg)
-    if isinstance(placeholder, SCALARS) and _width(x) == 0:  # TensorFlow makes no integer of 1.0
+    if isinstance(placeholder, SCALARS) and _width(x) == 0:  # TensorFlow casts no 1.0 to an integer
         placeholder = bool(placeholder) if dtype_name(x.dtype) == "bool" else int(placeholder.real)
     return backend.cast(placeholder, x.dtype, x)
 
 
 def _width(x: Any) -> int:
-    """Return 0 for what integers can hold, 1 for real numbers, 2 for complex ones."""
+    """Return 0 for an integer, 1 for a real number, 2 for a complex number."""
     if isinstance(x, SCALARS):
         whole = isinstance(x, int) or (isinstance(x, float) and x.is_integer())
         return 2 if isinstance(x, complex) else 0 if whole else 1
@@ -397,7 +402,7 @@ def _width(x: Any) -> int:
 
 
 def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
-    """Return a fill value as `where` takes it: Python scalars stay weak."""
+    """Return a fill value for `where`: Python scalars stay weak."""
     if isinstance(fill_value, SCALARS):
         return fill_value
     backend.check(fill_value)
@@ -405,7 +410,7 @@ def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
 
 
 def require_function(name: str, f: Any) -> None:
-    """Say why an array will not do where a function is needed."""
+    """Raise TypeError for an array in place of a function, and say why it will not do."""
     if f is None and name == "f2":
         return
     if not callable(f):
@@ -418,7 +423,7 @@ def require_function(name: str, f: Any) -> None:
 
 
 def _one_array(branch: Any) -> Any:
-    """Let a branch return one array only; what is no function is the value itself."""
+    """Return a branch that may return one array only; a value, which is no function, as it is."""
     if not callable(branch):
         return branch
 
@@ -443,7 +448,7 @@ def _pair(placeholder: Any) -> tuple[Any, Any]:
 
 
 def _quiet(backend: Backend, *placeholders: Any) -> AbstractContextManager[Any]:
-    """Silence warnings only where entries not taken enter a branch as they are."""
+    """Silence warnings if there is no placeholder: then a branch sees entries not taken."""
     every = [q for p in placeholders for q in (p if isinstance(p, tuple) else (p,))]
     return backend.quiet() if any(p is None for p in every) else nullcontext()
 

@@ -1,4 +1,4 @@
-"""NumPy: values only, and warnings to keep quiet."""
+"""NumPy: it has values only, no derivatives, and warnings to silence."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager

@@ -1,4 +1,4 @@
-"""Floats as bits of integers, which are masked without a branch an entry."""
+"""Masks applied to the bits of floats, viewed as integers, without a branch for each entry."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ ONE = np.int8(1)
 
 
 def selected(x: Array, absent: Array, other: float, out: Array | None = None) -> Array:
-    """Return `x`, `other` where absent, by masking bits; `out` may be `x` itself."""
+    """Return ``where(absent, other, x)``, by masking bits; `out` may be `x` itself."""
     kind = BITS[x.dtype]
     kept = np.subtract(absent.view(np.int8), ONE)  # all bits set, or none
     bits = None if out is None else out.view(kind)

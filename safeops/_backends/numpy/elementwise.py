@@ -1,9 +1,9 @@
 """
-Elementwise operations, norms and softmax, as NumPy does them fast: value, then fill.
+Elementwise operations, norms and softmax in the way that is fast in NumPy: formula, then fill.
 
-The formula runs on all entries and what is wrong of it is replaced, which takes no `np.where`. As
-in `reductions`, a kernel returns None for what it leaves to the generic double where; and it
-warns where that one does, of entries that are not filled, and nowhere else.
+The formula runs on all entries, and wrong entries are replaced afterwards, without `np.where`. As
+in `reductions`, a kernel returns None for arguments that it leaves to the generic double where. It
+warns as the double where does: of entries that are not filled, and of no others.
 """
 
 import math
@@ -19,13 +19,13 @@ from safeops._typing import Array, Axis, Function
 
 _NUMBERS = (int, float)
 _quotient: Function = np.divide
-# float32 and float64: NumPy computes in the others by converting.
+# float32 and float64: NumPy computes in other dtypes by converting.
 _LIMITS = {np.dtype(kind): limits(np, np.zeros(0, kind)) for kind in (np.float32, np.float64)}
-# As arrays: beside a Python float a comparison of few entries takes twice as long. In these dtypes
-# the least normal number is also the least that every framework tells from zero.
+# As arrays: with a Python float a comparison of few entries takes twice as long. In these dtypes
+# the least normal number is also the least number that every framework tells from zero.
 _LEAST = {kind: np.asarray(bound.smallest_normal, kind) for kind, bound in _LIMITS.items()}
 _EXPONENT = {kind: bound.largest_exponent() for kind, bound in _LIMITS.items()}
-# The least number of which a logarithm is finite: for log1p the first above -1.
+# The least number whose logarithm is finite; for log1p it is the first number above -1.
 _ABOVE_0 = {kind: bound.smallest_normal for kind, bound in _LIMITS.items()}
 _ABOVE_MINUS_1 = {kind: bound.eps / 2 - 1 for kind, bound in _LIMITS.items()}
 _TINY = {kind: bound.smallest_normal / bound.eps for kind, bound in _LIMITS.items()}
@@ -43,7 +43,7 @@ def _are_plain(x: Any, y: Any) -> bool:
 
 
 def _full(x: Array, y: Array, fill_value: float) -> Array:
-    """Return an array of the shape that both broadcast to."""
+    """Return an array of `fill_value` in the shape to which x and y broadcast."""
     shape = x.shape if x.shape == y.shape else np.broadcast(x, y).shape
     out = np.zeros(shape, x.dtype)
     if not is_positive_zero(fill_value):
@@ -52,7 +52,7 @@ def _full(x: Array, y: Array, fill_value: float) -> Array:
 
 
 def _unary(ufunc: Function, x: Array, filled: Array, fill_value: float, **modes: Any) -> Array:
-    """Apply a function that warns, in these modes, only of entries that are filled."""
+    """Apply a function whose warnings in these modes concern filled entries only."""
     if x.size <= _FEW:
         return ufunc(x, out=_full(x, x, fill_value), where=~filled)
     with np.errstate(**modes):
@@ -61,14 +61,14 @@ def _unary(ufunc: Function, x: Array, filled: Array, fill_value: float, **modes:
 
 
 def _warn_of(formula: Function, args: tuple[Array, ...], out: Array, filled: Array) -> None:
-    """Warn as `formula` does on entries that are not filled: all that it warns of is infinite."""
+    """Warn as `formula` does of entries that are not filled; it warns of no finite result."""
     infinite = ~(np.isfinite(out) | filled)
     if infinite.any():
         formula(*(np.broadcast_to(x, out.shape)[infinite] for x in args))
 
 
 def _recorded(flags: list[Any], **modes: Any) -> Any:
-    """Return a context that notes what would be warned of, where it is not ignored."""
+    """Return a context that notes warnings in `flags`, for the modes that say "call"."""
     return np.errstate(call=lambda *flag: flags.append(flag), **modes)
 
 
@@ -89,7 +89,7 @@ def _divide(x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
 
 
 def _zeroed(out: Array, y: Array) -> Array:
-    """Write 0 into `out` where y counts as zero: the sign of ``least - 1 - abs(y)``, as bits."""
+    """Write 0 into `out` where y counts as zero; the bits of `least` and abs(y) are compared."""
     kind, last = BITS[y.dtype], 8 * y.itemsize - 1
     bits = np.abs(y).view(kind)
     greatest: Array = _LEAST[y.dtype].view(kind) - 1
@@ -100,7 +100,7 @@ def _zeroed(out: Array, y: Array) -> Array:
 
 
 def _at_least(x: Array, low: Array) -> Array:
-    """Return ``maximum(x, low)``, NaN kept: of a scalar that takes four times as long as `clip`."""
+    """Return ``maximum(x, low)``; for many entries by `clip`, in a quarter of the time."""
     return np.maximum(x, low) if x.size <= _FEW else np.clip(x, low, math.inf)
 
 
@@ -156,7 +156,7 @@ def _exponential(ufunc: np.ufunc, x: Array) -> Array | None:
 
 
 def _power(x: Array, p: Array) -> Array | None:
-    """Power; the generic way where a base is subnormal or -0.0, whose powers NumPy signs."""
+    """Power; None if a base is subnormal or -0.0: powers of -0.0 have a sign in NumPy."""
     if not _are_plain(x, p):
         return None
     least = _LEAST[x.dtype]
@@ -174,7 +174,7 @@ def _power(x: Array, p: Array) -> Array | None:
 
 
 def _times_log(log: Function, least: dict[Any, float], x: Array, y: Array) -> Array | None:
-    """Product with a logarithm, 0 where that is not finite and x is 0."""
+    """Product with a logarithm; 0 where the logarithm is not finite and x is 0."""
     if not _are_plain(x, y):
         return None
     filled = np.abs(x) < _LEAST[x.dtype]
@@ -214,14 +214,14 @@ def _norm(
 
 
 def _has_entries(x: Array, small: Array, axis: Axis) -> bool:
-    """Whether there is an entry other than 0 in slices whose squares sum to little."""
+    """Whether one of the slices marked `small` has an entry other than 0."""
     if isinstance(axis, int):
         return bool(np.moveaxis(x, axis, -1)[small.squeeze(axis)].any())
     return bool(((x != 0) & small).any())
 
 
 def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
-    """Softmax in one array, in which absent entries are -inf, then 0."""
+    """Softmax, computed in one array, in which an absent entry is -inf at first, then 0."""
     if not _is_plain(x):
         return None
     if where is not None:
