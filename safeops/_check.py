@@ -1,4 +1,4 @@
-"""The engine of the check of gradients: a function at its points, and what is found there."""
+"""The engine of `check_gradients`: a function at its points, and findings about it."""
 
 import textwrap
 import warnings
@@ -19,9 +19,9 @@ from safeops._entry import backend_of
 from safeops._ops.neighbours import neighbours as moves
 from safeops._typing import Array, Backend, Function
 
-WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square
-COARSE = 1e-4  # eps above which differences say nothing: that of float16 and bfloat16
-# What differences take a place for, and what is then wrong with a derivative that they contradict.
+WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square in runs
+COARSE = 1e-4  # eps above which differences say nothing: the eps of float16 and bfloat16 is above
+# The kinds of places, and what is wrong with a derivative that the differences there contradict.
 KINDS = {
     "smooth": "is not the slope",
     "kink": "is not between the slopes",
@@ -46,14 +46,14 @@ class Place:
     point: float
 
     def __str__(self) -> str:
-        """Return such as ``args[0][1] = 0``."""
+        """Return a text such as ``args[0][1] = 0``."""
         index = f"[{', '.join(map(str, self.entry))}]" if self.entry else ""
         return f"args[{self.argument}]{index} = {self.point:g}"
 
 
 @dataclass(frozen=True)
 class GradientFinding:
-    """What is wrong, and where: at no place in particular, at one, or between two (Hessian)."""
+    """What is wrong, and where: at no particular place, at one place, or between two (Hessian)."""
 
     check: str
     places: Places
@@ -67,8 +67,9 @@ class GradientReport:
     """
     What `check_gradients` found.
 
-    `derivatives` has, by place, what each way gave. `kinds` counts, by order, what finite
-    differences took for smooth, kink and singular. `detector` is the answer of the NaN detector.
+    `derivatives` holds, for each place, the derivative by each way. `kinds` counts, for each order,
+    the places that finite differences took for smooth, kink and singular. `detector` is the answer
+    of the NaN detector.
     """
 
     findings: list[GradientFinding] = field(default_factory=list)
@@ -100,7 +101,7 @@ class GradientReport:
         return "\n".join(lines + [f"\n... and at {more} more places"] * (more > 0))
 
     def _table(self, places: Places) -> Iterable[str]:
-        """Yield a line for each way, with what was found about it."""
+        """Yield a line for each way, with the findings about it."""
         why = {x.check: x.why for x in self.findings if x.places == places}
         for way, number in self.derivatives[places].items():
             line = f"  {way:26}{number:>13.6g}  {why.get(way.partition(',')[0], '')}"
@@ -108,13 +109,13 @@ class GradientReport:
 
 
 class Check:
-    """A function at its points, which are one flat vector of numbers here."""
+    """A function at its points; here the points are one flat vector of numbers."""
 
     def __init__(self, f: Any, points: tuple[Any, ...]) -> None:
         self.f, self.report = f, GradientReport()
         self.backend = _backend_for(f, points)
         self.shapes, self.flat = [tuple(x.shape) for x in points], _flat(points)
-        self.points = points  # of which come the shapes, dtypes and devices of these copies:
+        self.points = points  # copies get the shapes, dtypes and devices of these
         self.points = self.arrays(self.flat)
         entries = [(k, i) for k, shape in enumerate(self.shapes) for i in np.ndindex(shape)]
         self.places = [Place(*at, float(x)) for at, x in zip(entries, self.flat, strict=True)]
@@ -126,7 +127,7 @@ class Check:
         self.eps = max(limits(self.backend.xp, x).eps for x in (*self.points, value))
         self.reach = self.reached()
         alone = self.reach.sum(1) == 1
-        self.unit = np.where(alone, self.reach @ self.weights, 1.0)  # by which the report divides
+        self.unit = np.where(alone, self.reach @ self.weights, 1.0)  # the report divides by it
         self.rtol, self.atol = np.sqrt(self.eps), 10 * self.eps
 
     def arrays(self, flat: Numbers) -> tuple[Array, ...]:
@@ -139,7 +140,7 @@ class Check:
         """Return numbers as an array in the shape, dtype and device of another."""
         numbers = np.array(numbers).reshape(tuple(like.shape))
         make = partial(self.backend.xp.asarray, numbers, dtype=like.dtype)
-        with suppress(TypeError):  # TensorFlow's takes no device: an array moves to what it meets
+        with suppress(TypeError):  # TensorFlow takes no `device`: it moves operands itself
             return make(device=like.device)
         return make()
 
@@ -161,7 +162,7 @@ class Check:
         return self.backend.xp.sum(self.w * self.f(*args))
 
     def gradient(self, *args: Array) -> Array:
-        """Return the gradient of that by reverse mode, as one array."""
+        """Return the gradient of `scalar` by reverse mode, as one array."""
         return self.joined(self.backend.grad(self.scalar)(*args))
 
     def joined(self, arrays: Sequence[Array]) -> Array:
@@ -191,7 +192,7 @@ class Check:
         return self.weighted(np.stack([_flat([slope(points, e)]) for e in self.basis]))
 
     def thrice(self, name: str, vector: tuple[Array, ...]) -> Numbers:
-        """Return the third derivatives, along a vector twice."""
+        """Return the third derivatives, taken along a vector twice."""
         xp, grad, jvp, points = self.backend.xp, self.backend.grad, self.backend.jvp, self.points
 
         def along(gradient: Function, *args: Array) -> Array:
@@ -208,7 +209,7 @@ class Check:
 
     def weighted(self, columns: Numbers) -> Numbers:
         """Return the derivatives of the weighted sum from those of the values."""
-        # What is not finite where the point has no influence is 0 * inf, of another point.
+        # Where the point has no influence, a number that is not finite is 0 * inf by another point.
         own = np.where(self.reach | np.isfinite(columns), columns, 0.0)
         with np.errstate(invalid="ignore"):
             return own @ self.weights
@@ -265,7 +266,7 @@ class Check:
                     self.record(name, keys, numbers, reference)
 
     def beside(self, *, forward: bool) -> None:
-        """Look for NaN in the gradient at the neighbours, and hold forward mode against it."""
+        """Look for NaN in the gradient at the neighbours, and compare forward mode with it."""
         bound = max((limits(self.backend.xp, x) for x in self.points), key=lambda x: x.eps)
         found = moves(self.flat, bound)
         self.report.remarks.append(f"neighbours: {', '.join(found)}")
@@ -300,7 +301,7 @@ class Check:
             self.find(name, (), got, wanted, f"forward is {got:g} and reverse {wanted:g}")
 
     def with_constants(self) -> None:
-        """Hold the gradients to some arguments against those to all, the others being constant."""
+        """Compare the gradient to some arguments, the others constant, with the whole gradient."""
         count = len(self.points)
         parts = np.split(np.arange(self.flat.size), np.cumsum([*map(np.prod, self.shapes)])[:-1])
         whole = _flat([self.gradient(*self.points)])
@@ -313,7 +314,7 @@ class Check:
     def with_free(
         self, name: str, free: tuple[int, ...], at: NDArray[np.intp], whole: Numbers
     ) -> None:
-        """Hold the gradient to the free arguments against those entries of the whole one."""
+        """Compare the gradient to the free arguments with their entries of the whole gradient."""
 
         def some(*args: Array) -> Array:
             given = iter(args)
@@ -332,7 +333,7 @@ class Check:
                 self.find(name, (self.places[j],), got, wanted, "differs from reverse")
 
     def against(self, expected: tuple[Any, ...]) -> None:
-        """Hold the gradient of the plain sum against the expected one."""
+        """Compare the gradient of the plain sum with the expected gradient."""
         if len(expected) != len(self.points):
             msg = f"expected {len(self.points)} gradients, one an argument, got {len(expected)}"
             raise ValueError(msg)
@@ -358,7 +359,7 @@ class Check:
         return "silent"
 
     def alarm(self, run: Function) -> str:
-        """Return what the NaN detector says of a run; nothing, if it is silent."""
+        """Return what the NaN detector says of a run; an empty string if it is silent."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns that its detector is slow
             try:
@@ -369,7 +370,7 @@ class Check:
         return ""
 
     def attempt(self, check: str, way: Function, vectors: Sequence[Any]) -> Numbers | None:
-        """Return what a way gives for each vector; that it raises is a finding."""
+        """Return what a way gives for each vector; an error of the way is a finding."""
         try:
             return np.stack([way(vector) for vector in vectors])
         except Exception as error:  # noqa: BLE001  (such as a rule that is missing)
@@ -387,7 +388,7 @@ class Check:
         self.report.findings.append(GradientFinding(check, places, float(got), float(wanted), why))
 
     def record(self, check: str, keys: Any, numbers: Numbers, reference: Numbers) -> None:
-        """Keep what a way gave, and what is wrong with it."""
+        """Keep the derivatives by one way, and add findings where they are wrong."""
         numbers, reference = (np.ravel(x / self.unit) for x in (numbers, reference))
         for places, got, wanted in zip(keys, numbers, reference, strict=True):
             self.report.derivatives.setdefault(places, {})[check] = float(got)
@@ -401,14 +402,14 @@ class Check:
                 self.find(check, places, got, np.nan, "not finite")
 
     def slopes(self, g: Function, reach: NDArray[np.bool_]) -> "_Slopes":
-        """Measure the slopes of `g`, of each entry of its value by each point that can reach it."""
+        """Measure the slopes of each entry of `g` for each point that can reach the entry."""
         here = _flat([g(*self.points)])
 
         def change(j: int, step: float) -> Numbers:
             moved = self.flat.copy()
             moved[j] += step
             there = _flat([g(*self.arrays(moved))])
-            # An inf or NaN that stays may still depend on a point that can reach it.
+            # An inf or NaN that does not change may still depend on a point that can reach it.
             stays = _same(here, there) & (np.isfinite(here) | ~reach[j])
             return np.where(stays, 0.0, there - here)
 
@@ -434,7 +435,7 @@ class Check:
 
 
 class _Slopes(NamedTuple):
-    """One-sided slopes, the bounds that they set, and the kind of the place."""
+    """One-sided slopes, the bounds that they set for a derivative, and the kind of the place."""
 
     left: Numbers
     right: Numbers
@@ -455,7 +456,7 @@ class _Slopes(NamedTuple):
 
 
 def _slopes_by(change: Function, level: Numbers, size: float, eps: float) -> _Slopes:
-    """Measure slopes by a point; by a small one at its own scale, too, where that shows more."""
+    """Measure slopes for a point; for a small point at its own scale too, if that shows more."""
     slopes = _slopes_at(change, level, max(size, 1.0) if np.isfinite(size) else 1.0, eps)
     if not 0 < size < 1:
         return slopes
@@ -467,7 +468,7 @@ def _slopes_by(change: Function, level: Numbers, size: float, eps: float) -> _Sl
 def _slopes_at(change: Function, level: Numbers, scale: float, eps: float) -> _Slopes:
     steps = (scale * eps**0.4, scale * eps**0.25)
     near, wide = (np.stack([change(-step) / -step, change(step) / step]) for step in steps)
-    # 10 roundings, over the near step. A value that does not move far from 0 has none.
+    # 10 roundings, divided by the near step; no slack for a value that does not move, far from 0.
     moves = (near != 0).any(0) | (wide != 0).any(0) | (scale < 1)
     noise = 10 * eps**0.6 * np.maximum(np.where(moves, level, 0.0) / scale, 1.0)
     steep = np.fmax(*np.abs(near))
@@ -477,7 +478,7 @@ def _slopes_at(change: Function, level: Numbers, scale: float, eps: float) -> _S
     # 1.3: from one step to the other the slope of x * log(abs(x)) at 0 grows by 1.6.
     converges = (steep <= 1.3 * np.abs(wide).max(0) + slack) & np.isfinite(near + wide).all(0)
     singular = ~converges | (noise > 0.1 * np.maximum(steep, 1.0))
-    # 0.1: what is left of the change at the near step, for smooth functions and abs(x)**1.5.
+    # 0.1: how much of the change remains at the near step, for smooth functions and abs(x)**1.5.
     margin = slack + 0.1 * np.abs(near - wide).max(0)
     far = (1 + steep) / eps**0.25
     low = np.where(singular, -far, near.min(0) - margin)
@@ -486,7 +487,7 @@ def _slopes_at(change: Function, level: Numbers, scale: float, eps: float) -> _S
 
 
 def _backend_for(f: Any, points: tuple[Any, ...]) -> Backend:
-    """Return the backend of the points, if `f` can be differentiated there."""
+    """Return the backend of the points; an error if it cannot differentiate `f`."""
     if not callable(f):
         msg = f"expected a function, got {type(f).__name__}; pass the function, not its value"
         raise TypeError(msg)
@@ -500,12 +501,12 @@ def _backend_for(f: Any, points: tuple[Any, ...]) -> Backend:
         msg = f"expected points of one dtype, got {', '.join(str(x.dtype) for x in points)}"
         raise TypeError(msg)
     backend = backend_of(*points)
-    backend.grad(f)  # raises where there is no automatic differentiation
+    backend.grad(f)  # raises if the framework has no automatic differentiation
     return backend
 
 
 def _value(backend: Backend, f: Function, points: tuple[Array, ...]) -> Array:
-    """Return the value of `f`, if it is one that has a gradient."""
+    """Return the value of `f`; an error if a value like it has no gradient."""
     value = f(*points)
     if isinstance(value, (*SCALARS, tuple, list, type(None))) or backend_of(value) is not backend:
         msg = f"expected f to return an array of {backend.name}, got {type(value).__name__}"
@@ -526,8 +527,8 @@ def _fitting(gradient: Numbers, shape: tuple[int, ...]) -> Numbers:
 
 def _numbers(x: Any) -> Numbers:
     """Return the numbers in an array of any framework, or a list."""
-    # NumPy takes no tensor of another device or of bfloat16, and tolist none of PyTorch's zeros
-    # without storage (a structurally zero derivative), which + 0 fills.
+    # By tolist, because NumPy takes no tensor of another device or of bfloat16. PyTorch's zeros
+    # without storage (structurally zero derivatives) get memory by + 0, which tolist needs.
     return np.asarray((x + 0).tolist() if hasattr(x, "tolist") else x, dtype=np.float64)
 
 
@@ -541,7 +542,7 @@ def _same(a: Numbers, b: Numbers) -> NDArray[np.bool_]:
 
 
 def _irregular(count: int) -> Numbers:
-    """Return weights from 0.5 to 1.5 that no simple sum cancels, exact in every dtype."""
+    """Return weights from 0.5 to 1.5, exact in every dtype; no simple sum of them cancels."""
     golden = (np.sqrt(5) - 1) / 2
     return 0.5 + np.round(np.arange(1, count + 1) * golden % 1 * 64) / 64
 

@@ -1,4 +1,4 @@
-"""Reductions that skip NaN, which `safe_*` propagate; `where=` skips more entries in both."""
+"""Reductions that skip NaN, where `safe_*` propagate it; `where=` skips more entries in both."""
 
 import math
 from typing import Any
@@ -60,7 +60,7 @@ def nancumsum(
     where: Array | None = None,
 ) -> Array:
     """
-    Sums of the entries up to each, where NaN counts for nothing.
+    Running sums, in which NaN counts for nothing.
 
     Same as ``cumsum(x)``.
 
@@ -69,7 +69,7 @@ def nancumsum(
     x : array, shape (...), real or complex floating, integer or boolean
         Any value. NaN is absent.
     axis : int, optional
-        Axis along which to go. Default: all entries, flattened.
+        Axis along which to sum or multiply. Default: all entries, flattened.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
 
@@ -85,7 +85,7 @@ def nancumsum(
 
     Notes
     -----
-    **Gradient.** 1 to each entry up to the place; 0 to absent entries, at every order.
+    **Gradient.** 1 to each entry up to the place of the sum; 0 to absent entries, at every order.
 
     **Source.** `numpy.nancumsum`.
 
@@ -108,7 +108,7 @@ def nancumprod(
     where: Array | None = None,
 ) -> Array:
     """
-    Products of the entries up to each, where NaN counts for nothing.
+    Running products, in which NaN counts for nothing.
 
     Same as ``cumprod(x)``.
 
@@ -117,7 +117,7 @@ def nancumprod(
     x : array, shape (...), real or complex floating, integer or boolean
         Any value. NaN is absent.
     axis : int, optional
-        Axis along which to go. Default: all entries, flattened.
+        Axis along which to sum or multiply. Default: all entries, flattened.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
 
@@ -133,8 +133,8 @@ def nancumprod(
 
     Notes
     -----
-    **Gradient.** The product of the other entries up to the place, zeros included; 0 to absent
-    entries, at every order.
+    **Gradient.** To each entry up to the place of the product, the product of the other entries up
+    to there, zeros included; 0 to absent entries, at every order.
 
     **Source.** `numpy.nancumprod`.
 
@@ -188,9 +188,9 @@ def nanmedian(
 
     Notes
     -----
-    **Gradient.** One half to each of the two entries in the middle, or 1 to one; 0 to absent
-    entries and for an empty slice, at every order. Among equal entries a stable sort says which
-    is which.
+    **Gradient.** 1 to the entry in the middle, or one half to each of two such entries; 0 to absent
+    entries and for an empty slice, at every order. Among equal entries a stable sort decides which
+    entry is in the middle.
 
     **Source.** `numpy.nanmedian` for the values.
 
@@ -233,7 +233,7 @@ def nanquantile(
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
     method : str, default: "linear"
-        What is between two entries: one of NumPy's methods.
+        How to interpolate between two entries: one of NumPy's methods.
     fill_value : scalar or array, default: NaN
         Value of a slice in which no entry is kept.
 
@@ -247,11 +247,11 @@ def nanquantile(
     TypeError
         If `x` is not such an array of a supported framework, or `where` not boolean.
     ValueError
-        If `method` is unknown, or a number `q` outside [0, 1].
+        If `method` is unknown, or a number in `q` is outside [0, 1].
 
     Notes
     -----
-    **Gradient.** The weights of the two entries next to the quantile, 0 to the others; 0 to
+    **Gradient.** To the two entries next to the quantile their weights, to other entries 0; 0 to
     absent entries and for an empty slice, at every order.
 
     **Source.** `numpy.nanquantile` for the values; R. J. Hyndman and Y. Fan, *Sample Quantiles
@@ -299,7 +299,7 @@ def nanpercentile(
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
     method : str, default: "linear"
-        What is between two entries: one of NumPy's methods.
+        How to interpolate between two entries: one of NumPy's methods.
     fill_value : scalar or array, default: NaN
         Value of a slice in which no entry is kept.
 
@@ -313,7 +313,7 @@ def nanpercentile(
     TypeError
         If `x` is not such an array of a supported framework, or `where` not boolean.
     ValueError
-        If `method` is unknown, or a number `q` outside [0, 100].
+        If `method` is unknown, or a number in `q` is outside [0, 100].
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""A check of gradients: every way to differentiate a function, at the points where it may break."""
+"""A check of gradients: all ways to differentiate a function, at the points where it may break."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from safeops._typing import Array, Function
 
 __all__ = ["Finding", "GradientFinding", "GradientReport", "Place", "Report", "check_gradients"]
 
-# The earlier names stay. `safeops.autodiff` has other classes of these names, for `explain`.
+# Earlier names of the two classes. `safeops.autodiff` has other classes of these names.
 Finding = GradientFinding
 Report = GradientReport
 for _kind in (GradientFinding, GradientReport, Place):
-    _kind.__module__ = __name__  # where they are public, and are found when they are unpickled
+    _kind.__module__ = __name__  # the public module, in which pickle looks for them
 
 
 def check_gradients(
@@ -30,7 +30,7 @@ def check_gradients(
     raises: bool = True,
 ) -> GradientReport:
     """
-    Differentiate `f` in every way at `points`; an AssertionError says which disagree, and where.
+    Differentiate `f` in every way at `points`; an AssertionError says where two ways disagree.
 
     Same as ``assert derivative(f, points, way) == derivative(f, points, "reverse")`` for each way:
     forward mode; rev-rev, fwd-rev (forward mode of reverse mode), rev-fwd and fwd-fwd; finite
@@ -41,23 +41,24 @@ def check_gradients(
     f : callable
         Function of arrays that returns an array of any shape, elementwise or not.
     points : array or tuple of arrays, shape (...), real floating
-        The arguments of `f`, of one dtype, with all points at once: those where it may break, and
-        neighbours. float64 makes the finest differences; nothing is cast. `f` gets copies.
+        The arguments of `f`, of one dtype. They hold all points at once: points where `f` may
+        break, and some around them. float64 gives the finest differences; nothing is cast. `f` gets
+        copies.
     order : {1, 2, 3}, default: 2
-        1 leaves second derivatives out; 3 adds third ones.
+        1 leaves out second derivatives; 3 adds third derivatives.
     forward : bool, default: True
         False leaves out what needs forward mode, which a `jax.custom_vjp` does not have.
     neighbours : bool, default: True
-        Whether to go on, where nothing was found, beside the points and with constants: see Notes.
+        Whether to go on, if nothing was found, beside the points and with constants: see Notes.
     expected : array or tuple of arrays, optional
-        Gradient of ``sum(f(*points))`` from mathematics, one for each argument: the derivatives at
-        the points, if `f` is elementwise.
+        Gradient of ``sum(f(*points))`` from mathematics, one array for each argument. If `f` is
+        elementwise, these are the derivatives at the points.
     finite_differences : bool, default: True
-        False where the stated derivative is not that of the value.
+        False where the stated derivative is not the derivative of the value.
     nan_detector : bool, default: True
-        False where a NaN on the way (for TensorFlow an inf, too) is accepted.
+        False where a NaN on the way is accepted (for TensorFlow an inf, too).
     rtol, atol : float, optional
-        Tolerances among the ways and to `expected`. Default: ``sqrt(eps)``, ``10 * eps``.
+        Tolerances between the ways, and of `expected`. Default: ``sqrt(eps)``, ``10 * eps``.
     raises : bool, default: True
         False returns the report although there are findings.
 
@@ -71,43 +72,47 @@ def check_gradients(
     AssertionError
         If anything was found; the report is its message.
     TypeError
-        If `f` is not a function, it or `points` has anything but real floating arrays of one
-        framework, `points` has two dtypes, or the framework has no automatic differentiation.
+        If `f` is not a function, if `points` or the value of `f` are not real floating arrays of
+        one framework, if `points` has two dtypes, or if the framework has no automatic
+        differentiation.
     ValueError
         If there are no points or no values, `order` is not 1, 2 or 3, or `expected` does not fit.
 
     Notes
     -----
-    **Gradient.** That of ``sum(w * f)``, with fixed irregular w so that entries do not cancel;
-    where a point moves one entry of the value, as in elementwise functions, divided by its weight.
-    Every way must give what reverse mode (rev-rev) gives, and finite numbers; only the derivative
-    with respect to a point that is NaN itself may be NaN. Up to 6 points the Hessian is compared
-    whole; above, its product with one fixed vector, without differences. `f` runs eagerly, and
-    also at points beside the given ones.
+    **Gradient.** The gradient of ``sum(w * f)`` is compared, with fixed irregular weights w, so
+    that entries do not cancel. If a point moves a single entry of the value, as in elementwise
+    functions, the result is divided by the weight of that entry. Every way must give finite
+    numbers, and the same numbers as reverse mode (at second order rev-rev); only the derivative
+    with respect to a point that is NaN itself may be NaN. Up to 6 points the whole Hessian is
+    compared; above, its product with one fixed vector, without differences. `f` runs eagerly, and
+    also at points beside the given points.
 
-    Differences from the left and the right, with steps ``eps**0.25`` and ``eps**0.4``, say what a
-    place is. Smooth: they converge to one slope; the derivative is that. Kink: to two; the chosen
-    derivative lies between. Singular (jump, infinite slope, edge of the domain, too much noise):
-    any may be chosen, but not one ``eps**-0.25`` times steeper than the differences. Second
-    derivatives are held against differences of reverse mode, so that a fault which all four
-    compositions share is found. In float16 and bfloat16 there are no differences.
+    Differences from the left and from the right, with steps ``eps**0.25`` and ``eps**0.4``, tell
+    the kind of a place. Smooth: both sides converge to one slope, which must be the derivative.
+    Kink: the sides converge to two slopes, and the chosen derivative must lie between them.
+    Singular (jump, infinite slope, edge of the domain, too much noise): any derivative may be
+    chosen, unless it is ``eps**-0.25`` times steeper than the differences. Second derivatives are
+    compared with differences of reverse mode, so that a fault that all four compositions share is
+    found. In float16 and bfloat16 there are no differences.
 
-    Third derivatives are summed over two of their places, and compared in three compositions, with
-    no differences.
+    Third derivatives are summed over two of their three places, and compared in three compositions,
+    without differences.
 
-    Neighbours: the next number on either side of each point; for a zero also -0.0, the smallest
-    normal number and its negative, and half of it. There reverse mode may be infinite, which a
-    slope beside a singular point can be, but NaN only where the value is; and forward mode along
-    one vector agrees.
-    Then each subset of the arguments is constant in turn: the others keep their gradients.
+    Neighbours are the next numbers on either side of each point; for a zero also -0.0, the smallest
+    normal number, its negative, and half of it. There reverse mode may be infinite, because a slope
+    beside a singular point can be infinite, but it may be NaN only where the value is NaN. Forward
+    mode along one vector must agree.
+    Then each subset of the arguments is held constant in turn; the other arguments must keep their
+    gradients.
 
-    The detector runs value and reverse mode, but not at points that are NaN, nor where a point or
-    a value is inf if it takes that for a fault (TensorFlow's does). PyTorch's sees backward
-    functions only. On PyTorch derivatives are those of `torch.func`, which wants `setup_context`
-    in a `torch.autograd.Function`.
+    The NaN detector runs value and reverse mode. It is not run at points that are NaN; a detector
+    that also reports inf (TensorFlow's) is not run where a point or a value is inf. PyTorch's
+    detector sees backward functions only. On PyTorch the derivatives are taken by `torch.func`,
+    which needs `setup_context` in a `torch.autograd.Function`.
 
-    **Source.** `torch.autograd.gradcheck` and `jax.test_util.check_grads`, which compare with
-    central differences at smooth points.
+    **Source.** `torch.autograd.gradcheck` and `jax.test_util.check_grads`; both compare with
+    central differences, at smooth points.
 
     Examples
     --------

@@ -16,43 +16,43 @@ from safeops._typing import Array, Axis, DType, Function, Namespace
 
 
 class JaxNumpy:
-    """`jax.numpy` with some rules put right."""
+    """`jax.numpy`, with corrected derivative rules for some functions."""
 
     def __init__(self) -> None:
         vars(self).update(FORMULAS)
 
     @staticmethod
     def matmul(x: Array, y: Array) -> Array:
-        """Product of matrices with all digits, which a GPU gives on request only."""
+        """Product of matrices with all digits; a GPU gives them on request only."""
         return jnp.matmul(x, y, precision="highest")
 
     @staticmethod
     def abs(x: Array) -> Array:
-        """Absolute value, of slope 0 at 0 as in the other frameworks: JAX 0.10.2 has 1 there."""
+        """Absolute value, with slope 0 at 0, as in other frameworks; in JAX 0.10.2 it is 1."""
         return jnp.where(x == 0, 0, jnp.abs(x))
 
     @staticmethod
     def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
         """
-        Return the largest entry, with slope NaN if that is NaN.
+        Return the largest entry, with slope NaN if the largest entry is NaN.
 
-        The rule of JAX 0.10.2 multiplies with 0 and 1, of which XLA makes a select: under jit the
-        slope is 0.
+        The rule of JAX 0.10.2 multiplies with 0 and 1. XLA turns this product into a select, so
+        that under jit the slope of a NaN is 0.
         """
         return _extreme(jnp.max, x, axis, keepdims)
 
     @staticmethod
     def min(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Return the smallest entry, as `max` does the largest."""
+        """Return the smallest entry, with slope NaN if the smallest entry is NaN."""
         return _extreme(jnp.min, x, axis, keepdims)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)
 
 
-# A custom rule takes no keywords.
+# A function with a custom rule takes no keywords.
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
-def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (as said)
+def _extreme(choose: Function, x: Array, axis: Axis, keepdims: bool) -> Array:  # noqa: FBT001  (see above)
     return choose(x, axis=axis, keepdims=keepdims)
 
 
@@ -73,7 +73,7 @@ class Jax(ArrayAPI):
     """JAX arrays, under any transformation."""
 
     name = "jax"
-    keeps_exponent = False  # a constant 0 (0.10.2)
+    keeps_exponent = False  # at p == 0 the slope is a constant 0 (0.10.2)
     differentiates = True
 
     def __init__(self, xp: Namespace) -> None:
@@ -81,7 +81,7 @@ class Jax(ArrayAPI):
         self.programs: dict[str, Jitted] = {}
 
     def kernel(self, name: str, generic: Function) -> Function:
-        """Return a function that asks for a kernel as one program, made when it first asks."""
+        """Return `generic`, or its rule, as one compiled program, made at the first call."""
         if name not in self.programs:
             self.programs[name] = Jitted(name, Asker(self, generic))
         return self.programs[name]
@@ -92,9 +92,10 @@ class Jax(ArrayAPI):
 
     def result_type(self, args: Sequence[Any]) -> DType:
         """
-        Return JAX's promotion; integers divide to float32, those of 64 bits to float64.
+        Return JAX's promotion; integers divide to float32, integers of 64 bits to float64.
 
-        They do so before they meet a scalar: under strict promotion no integer meets 0.0.
+        Integers are converted before they meet a scalar: strict promotion refuses an integer
+        beside 0.0.
         """
         dtype = jnp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
         if not jnp.issubdtype(dtype, jnp.inexact):
@@ -107,7 +108,7 @@ class Jax(ArrayAPI):
         return True
 
     def constant(self, x: Any, like: Array) -> Array:
-        """Return an array of the same dtype, which counts, as in JAX."""
+        """Return an array of the same dtype, which takes part in promotion, as in JAX."""
         del like
         return jnp.asarray(x)
 
@@ -115,7 +116,7 @@ class Jax(ArrayAPI):
         """
         Array or Python scalar as an array of `dtype`; a scalar follows the other arguments.
 
-        What is weak stays so, as in JAX: a number that jit traces leaves bfloat16 as it is.
+        A weak value stays weak, as in JAX: bfloat16 stays bfloat16 beside a number that jit traces.
         """
         if isinstance(x, jax.Array):
             if x.weak_type and jnp.issubdtype(dtype, jnp.inexact) and x.dtype.kind in "iu":
@@ -127,25 +128,25 @@ class Jax(ArrayAPI):
             weak = jnp.full_like(like, x, shape=()) if same else jnp.asarray(x * 1.0)
             if weak.dtype == dtype:
                 return weak
-        return jnp.asarray(x, dtype=dtype)  # a scalar moves to the device of what it meets
+        return jnp.asarray(x, dtype=dtype)  # JAX moves a scalar to the device of its operand
 
     def as_index(self, x: Array) -> Array:
         """Return whole numbers as integers, of 32 bits unless JAX has been told otherwise."""
         return jnp.asarray(x, dtype=int)
 
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return the largest entry of each slice; XLA makes one collective of two minima."""
+        """Return the largest entry by the reduction of `sign`: XLA merges two equal collectives."""
         return self.rough_max(x, axis) if sign == 1 else -jnp.min(-x, axis=axis, keepdims=True)
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
-        """Return the sums or products up to each entry; those of integers in one dtype."""
+        """Return running sums, or running products; of integers both in the same dtype."""
         if product and not jnp.issubdtype(x.dtype, jnp.inexact):
-            # Products stay in 8 bits, against the standard, but sums do not (jax 0.10.2).
+            # Against the standard, running products of int8 stay in int8; sums do not (jax 0.10.2).
             x = x.astype(jax.eval_shape(jnp.sum, x).dtype)
         return super().cumulative(x, axis, product=product)
 
     def places(self, x: Array, axis: int) -> Array:
-        """Return the place of each entry along an axis; a running sum would gather them."""
+        """Return the place of each entry along an axis; a running sum would gather sharded axes."""
         shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
         return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(shape)
 

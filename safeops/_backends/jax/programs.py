@@ -1,4 +1,4 @@
-"""Functions of the house as programs: eager JAX takes 5 to 20 us for each operation in one."""
+"""Functions of the house as compiled programs: eager JAX takes 5 to 20 us for each operation."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from safeops._typing import ARRAY_OPTIONS, Array, Function
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MOST = 64  # programs of one function, so that one called with ever new numbers is not compiled
+_MOST = 64  # programs of one function: one called with ever new numbers is then not compiled
 _CONSTANTS = (*SCALARS, str, type(None))
 _HOLE = object()
 _ARRAYS = frozenset(ARRAY_OPTIONS)  # options that may be traced
@@ -20,9 +20,10 @@ _TRACED = (jax.Array, *GUESTS)
 
 class Jitted:
     """
-    A function of the house as one program.
+    A function of the house as one compiled program.
 
-    Whatever is no array is part of the program. ``inline`` leaves nothing of it in an outer one.
+    An argument that is not an array is part of the program. With ``inline`` the program leaves no
+    trace in an outer program.
     """
 
     def __init__(self, name: str, asker: Asker) -> None:
@@ -32,7 +33,7 @@ class Jitted:
     def __call__(self, *args: Any, **options: Any) -> Array | None:
         """Return the value; None if it is neither an array of JAX nor a constant."""
         if any(isinstance(x, _TRACED) for name, x in options.items() if name not in _ARRAYS):
-            return None  # an option that is asked for its value
+            return None  # the function asks such an option for its value
         values = (*args, *options.values())
         holes = [isinstance(x, _TRACED) for x in values]
         constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]
@@ -48,7 +49,7 @@ class Jitted:
         return program(*(x for hole, x in zip(holes, values, strict=True) if hole))
 
     def program(self, constants: list[Any], names: tuple[str, ...]) -> Function:
-        """Return the compiled function of the arrays among its arguments."""
+        """Return a compiled function of the arrays among the arguments."""
 
         def call(*arrays: Array) -> Array:
             rest: Iterator[Array] = iter(arrays)
@@ -62,10 +63,10 @@ class Jitted:
         return jax.jit(call, inline=True)
 
     def value(self, args: list[Any], options: dict[str, Any]) -> Array | None:
-        """Return what the rule of that name makes of arrays and numbers, if there is one."""
+        """Return the value by the kernel of that name; None if no kernel takes the arguments."""
         kernel = KERNELS.get(self.name)
         if kernel is None or any(isinstance(x, (str, type(None))) for x in args):
-            return None  # to say what is wrong with it
+            return None  # the generic function says what is wrong with it
         return kernel(self.asker, *args, **options)
 
 

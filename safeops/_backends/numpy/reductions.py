@@ -1,18 +1,19 @@
 """
-Reductions that leave out NaN, as NumPy does them fast: there is no derivative to take.
+Reductions that leave out NaN, in the way that is fast in NumPy; there is no derivative to take.
 
-A kernel has the name and the options of the function that asks it, and returns None for what it
+A kernel has the name and the options of the function that asks it. It returns None for what it
 leaves to the generic engine: other dtypes, subclasses, empty arrays, rare options, and data near
-the ends of the range. No entry that is absent raises a warning.
+the ends of the range. No absent entry raises a warning.
 
-Measured with numpy 2.4 on one core with AVX-512: `np.where` and `np.copyto` take a branch an entry,
-which costs 5 ms in 1e6 entries if a random half is absent, and masking the bits of a float as an
-integer 0.2 ms; `np.sort` is vectorised, and thirty times as fast as with ``stable=True``;
-`np.partition` is so for one place at a time.
+Measured with numpy 2.4 on one core with AVX-512. `np.where` and `np.copyto` take a branch for each
+entry: 5 ms for 1e6 entries of which a random half is absent. Masking the bits of the same floats,
+viewed as integers, takes 0.2 ms. `np.sort` is vectorised, and thirty times as fast as with
+``stable=True``. `np.partition` is vectorised for one place at a time.
 
-Bottleneck (1.6.0) is no engine here, though it is faster up to some 1e4 entries, being C all
-through: it adds one entry after another, so that a million times 0.1 in float32 is off by 1 %, the
-variance of a million normal numbers around 1e4 by a factor of 17,000, and that of equal ones not 0.
+Bottleneck (1.6.0) is not used, although it is all C, and so faster up to about 1e4 entries. It adds
+one entry after another: in float32 the sum of a million times 0.1 is off by 1 %, the variance of a
+million normal numbers around 1e4 is off by a factor of 17,000, and the variance of equal numbers
+is not 0.
 """
 
 import math
@@ -27,37 +28,37 @@ from safeops._backends.numpy.bits import BITS, ONE, selected
 from safeops._backends.shapes import dropped
 from safeops._typing import Array, Axis, Function
 
-# Above it a sum of squares has all its digits.
+# A sum of squares above this bound has all its digits.
 _TINY = {kind: float(np.finfo(kind).smallest_normal / np.finfo(kind).eps) for kind in BITS}
 _NUMBERS = (int, float)
 _SMALL = 256  # entries; below, ``where=`` of a ufunc is faster than a copy
 _BLOCK = 2**19  # bytes: measured the same from 2**18 to 2**20; 2**16 and all at once are slower
-_FEW = 24  # entries of a slice that say where it lies
+_FEW = 24  # entries in the sample of a slice that gives its origin
 _sum: Function = np.add.reduce
 _product: Function = np.multiply.reduce
 
 
 def _entries(x: Array, where: Any = None) -> Array | None:
-    """Return `x`, NaN where `where` is False; None for arrays that are not for a kernel."""
+    """Return `x`, with NaN where `where` is False; None for arrays that no kernel takes."""
     if type(x) is not np.ndarray or x.dtype not in BITS or not x.ndim or not x.size:
         return None
     if where is None:
         return x
     if type(where) is not np.ndarray or where.dtype != np.bool_ or where.shape != x.shape:
         return None
-    absent = np.subtract(where.view(np.int8), ONE)  # all bits set, which is a NaN, or none
+    absent = np.subtract(where.view(np.int8), ONE)  # where absent all bits are set: a NaN
     return np.bitwise_or(x.view(BITS[x.dtype]), absent).view(x.dtype)
 
 
 def _filled(x: Array, neutral: float) -> Array:
-    """Return a copy of `x` with another number in place of NaN, or itself if there is none."""
+    """Return a copy of `x` with `neutral` in place of NaN, or `x` itself if it has no NaN."""
     absent = np.isnan(x)
     gaps = np.count_nonzero(absent)
     return _replaced(x, absent, gaps, neutral) if gaps else x
 
 
 def _replaced(x: Array, absent: Array, gaps: Any, neutral: float) -> Array:
-    # Branches foretold, as in a short array or at few gaps, are faster than masking all bits.
+    # In a short array, or with few NaN, branches are predicted: faster than masking all bits.
     sparse = x.itemsize / 512 if neutral == 0 and x.size > 2**15 else 0.05
     if x.size <= _SMALL or gaps < sparse * x.size:
         filled = x.copy(order="K")
@@ -87,12 +88,12 @@ def _sums(x: Array, axis: Axis, origin: Array = None) -> _Sums:
     )
     if cut not in _axes(x, axis):
         return _Sums(*columns)
-    # In float64, which a few million blocks of float32 do not exceed in digits.
+    # In float64: adding a few million sums of blocks loses no digit of float32.
     return _Sums(*(c if c is None else _sum(c, cut, np.float64, keepdims=True) for c in columns))
 
 
 def _blocks(x: Array) -> tuple[int, list[tuple[slice, ...]]]:
-    """Return the axis along which memory is longest, and the places of blocks along it."""
+    """Return the axis to cut along, the one with the greatest stride, and the blocks along it."""
     cut = max(range(x.ndim), key=lambda a: abs(x.strides[a]) * (x.shape[a] > 1))
     step = max(1, _BLOCK * x.shape[cut] // x.nbytes)
     before = (slice(None),) * cut
@@ -132,7 +133,7 @@ def nansum(
     initial: Any = None,
     fill_value: Any = None,
 ) -> Array | None:
-    """Sum: in blocks, or with ``where=`` where there are few entries."""
+    """Sum: in blocks, or with ``where=`` of the ufunc if there are few entries."""
     y = _entries(x, where)
     if y is None or initial is not None or fill_value is not None:
         return None
@@ -158,7 +159,7 @@ def nanprod(
     initial: Any = None,
     fill_value: Any = None,
 ) -> Array | None:
-    """Product; not by blocks, as one block may be 0 and another inf."""
+    """Product; not in blocks, because one block may be 0 and another inf."""
     y = _entries(x, where)
     if y is None or initial is not None or fill_value is not None:
         return None
@@ -187,7 +188,7 @@ def nanmean(
     count: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
-    """Sum over number."""
+    """Sum, divided by the number of entries."""
     y = _entries(x, where)
     if y is None or count is not None or type(fill_value) not in _NUMBERS:
         return None
@@ -201,7 +202,7 @@ def nanmean(
 
 
 def _squares_of_few(x: Array, axis: Axis) -> tuple[Array, Array]:
-    """Return sums of squared deviations and numbers: shifted by the largest entry, two passes."""
+    """Return sums of squared deviations, and numbers of entries: shifted, in two passes."""
     along: dict[str, Any] = {"axis": axis, "keepdims": True}
     there = ~np.isnan(x)
     away = x - np.fmax.reduce(x, **along)
@@ -226,10 +227,10 @@ def _squares(x: Array, axis: Axis) -> tuple[Array, Array] | None:
     """
     Return the sums of squared deviations, and the numbers of entries; None if they may be wrong.
 
-    One pass, shifted: ``sum(t**2) - sum(t)**2 / n`` of ``t = x - origin``. It loses a bit where the
-    origin is a standard deviation away from the mean; then the mean is the next origin. Equal
-    entries are all a few units in the last place away from it, so that the sums are exact and their
-    difference is 0.
+    One pass, shifted: ``sum(t**2) - sum(t)**2 / n`` with ``t = x - origin``. The difference loses a
+    bit if the origin is a standard deviation away from the mean; then a second pass has the mean as
+    its origin. Equal entries are all a few units in the last place away from the origin, so that
+    both sums are exact and their difference is 0.
     """
     if x.size <= _SMALL:
         squares, number = _squares_of_few(x, axis)
@@ -250,7 +251,7 @@ def _squares(x: Array, axis: Axis) -> tuple[Array, Array] | None:
 def _squares_of_entries(
     x: Array, axis: Axis, where: Any, fill_value: Any
 ) -> tuple[Array, Array, Array] | None:
-    """Return the entries and the result of `_squares`; None leaves it to the generic engine."""
+    """Return the entries and the result of `_squares`; None for what the generic engine does."""
     y = _entries(x, where)
     if y is None or type(fill_value) not in _NUMBERS:
         return None
@@ -268,7 +269,7 @@ def nanvar(
     where: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
-    """Variance, shifted."""
+    """Variance, by `_squares`."""
     if type(correction) not in _NUMBERS:
         return None
     found = _squares_of_entries(x, axis, where, fill_value)
@@ -300,7 +301,8 @@ def nanstd(
         ends = (f.reduce(y, axis=axis, keepdims=True) for f in (np.fmin, np.fmax))
         if (tiny & np.less(*ends)).any():
             return None
-    freedom = np.sqrt(np.maximum(number - correction, 0))  # apart, as the generic engine does
+    # Root over root, and not the root of a quotient, as in the generic engine.
+    freedom = np.sqrt(np.maximum(number - correction, 0))
     value = _quotient(np.sqrt(squares), freedom, fill_value, y.dtype)
     return dropped(value, axis, keepdims=keepdims)
 
@@ -315,7 +317,7 @@ def _extreme(
     initial: Any = None,
     fill_value: Any = None,
 ) -> Array | None:
-    """Reduce by `np.fmax` or `np.fmin`, which pass over NaN and are vectorised."""
+    """Reduce by `np.fmax` or `np.fmin`; both pass over NaN, and are vectorised."""
     y = _entries(x, where)
     if y is None or initial is not None:
         return None
@@ -351,7 +353,7 @@ def _place(
 
 
 def _place_in_rows(ufunc: np.ufunc, x: Array) -> Array | None:
-    """Find it among filled entries, along a last axis; None if one found is the filling itself."""
+    """Find the extreme entry along the last axis of filled rows; None if it is the filler."""
     neutral = -math.inf if ufunc is np.fmax else math.inf
     filled = _filled(x, neutral)
     place = (filled.argmax if ufunc is np.fmax else filled.argmin)(axis=-1, keepdims=True)
@@ -369,7 +371,7 @@ def _cumulative(
     axis: int | None = None,
     where: Any = None,
 ) -> Array | None:
-    """Accumulate, in place if there was a NaN to replace."""
+    """Accumulate; in place, if replacing NaN has made a copy already."""
     y = _entries(x, where)
     if y is None or isinstance(axis, tuple):
         return None
@@ -389,7 +391,7 @@ def _quantile(
     where: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
-    """Sort the entries of each slice, NaN last, and go a part of the way from one to the next."""
+    """Sort the entries of each slice, NaN last, and interpolate between two of them."""
     y, rule = _entries(x, where), METHODS.get(method)
     if y is None or rule is None or type(q) not in _NUMBERS or not 0 <= q <= 1:
         return None
@@ -419,7 +421,7 @@ def _quantile_of_all(x: Array, q: float, rule: Rule, fill_value: float) -> Any:
     last = entries.size - 1
     low, part = rule(np, x.dtype.type(entries.size), q)
     place = min(max(int(low), 0), last)
-    entries.partition(place)  # of two places at once it is not vectorised
+    entries.partition(place)  # NumPy does not vectorise it for two places at once
     start = entries[place]
     if part == 0 or place == last or low < 0:
         return start
@@ -429,7 +431,7 @@ def _quantile_of_all(x: Array, q: float, rule: Rule, fill_value: float) -> Any:
 
 
 def _between(ordered: Array, number: Array, low: Any, part: Any) -> Array:
-    """Return what is a part of the way from each row's entry `low` to the next."""
+    """Return for each row the number a `part` of the way from entry `low` to the next entry."""
     rows, last = np.arange(len(number)), np.maximum(number - 1, 0)
     low = np.asarray(low, np.intp)
     start = ordered[rows, np.clip(low, 0, last)]

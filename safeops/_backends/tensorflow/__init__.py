@@ -1,10 +1,11 @@
 """
 TensorFlow: eager and symbolic tensors and variables, under names of the array API standard.
 
-array-api-compat has no TensorFlow (1.16; its pull request 441 is open): `namespace` and what it
-is made of go when it has. Every function runs eagerly, in `tf.function`, under XLA, and without
-static shapes.
-Comments name the faults of TensorFlow 2.21, on CPU, that are repaired here, and their issues.
+array-api-compat does not know TensorFlow (1.16; its pull request 441 is open). Once it does,
+`namespace` and the modules that it is made of can go. Every function runs eagerly, in
+`tf.function`, under XLA, and without static shapes.
+Comments name the faults of TensorFlow 2.21, on CPU, that are repaired here; a number of six digits
+in a comment is an issue of TensorFlow.
 """
 
 import sys
@@ -42,11 +43,11 @@ class TensorFlow(ArrayAPI):
 
     name = "tensorflow"
 
-    keeps_exponent = False  # 0 * inf (2.21)
+    keeps_exponent = False  # at p == 0 the slope is 0 * inf (2.21)
     differentiates = True
 
     def owns(self, x: object) -> bool:
-        """Whether `x` is of TensorFlow or a symbol of Keras; `check` refuses some of those."""
+        """Whether `x` is of TensorFlow, or a symbol of Keras; `check` refuses some of them."""
         return tf.is_tensor(x) or _is_of_keras(x)
 
     def check(self, x: Array) -> None:
@@ -72,26 +73,26 @@ class TensorFlow(ArrayAPI):
         return True
 
     def constant(self, x: Any, like: Array) -> Array:
-        """Return a tensor: real numbers in the dtype of `like`, if that is real too."""
+        """Return a tensor: real numbers in the dtype of `like`, if this dtype is real too."""
         as_like = x.dtype.kind == "f" and like.dtype in REAL
         return tf.constant(x, like.dtype if as_like else None)
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return the standard's promotion; integers divide to what `tf.truediv` makes of them."""
+        """Return the standard's promotion; integers divide to the dtype of `tf.truediv`."""
         return floating(result_type(*args))
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
         """Array, variable or Python scalar as a tensor of `dtype`."""
-        del like  # TensorFlow moves a scalar to the device of what it meets
+        del like  # TensorFlow moves a scalar to the device of its operand
         return asarray(x, dtype=dtype)
 
     def flattened(self, x: Array, start: int) -> Array:
-        """Return `x` with its axes from `start` on as one, of a length that need not be known."""
+        """Return `x` with its axes from `start` on as one; its length need not be known."""
         shape = tf.shape(x)
         return tf.reshape(x, tf.concat([shape[:start], [tf.reduce_prod(shape[start:])]], 0))
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
         function = tf.reduce_max if sign == 1 else tf.reduce_min
         x = loses(function, x, axis) if x.dtype in REAL else x
         return super().extreme(x, axis, sign)
@@ -133,8 +134,9 @@ class TensorFlow(ArrayAPI):
         """
         Raise InvalidArgumentError where a NaN or inf is made, by `enable_check_numerics`.
 
-        A `tf.function` traced inside keeps its checks, one traced before has none, and XLA compiles
-        none. `jvp` goes by tapes here: ForwardAccumulator traces each op once and for all.
+        A `tf.function` traced inside keeps its checks; a `tf.function` traced before has none, and
+        XLA compiles none. Inside, `jvp` uses tapes: ForwardAccumulator would trace each op with its
+        checks, and keep that trace for good.
         """
         was_on = detects()
         with by_tapes_only():

@@ -1,4 +1,4 @@
-"""Derivatives by TensorFlow: tapes, accumulators, and what one tape makes of another."""
+"""Derivatives by TensorFlow: tapes, accumulators, and forward mode by two tapes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ def detects() -> bool:
 
 
 def fresh(args: Sequence[Any]) -> tuple[Array, ...]:
-    # Tapes know a tensor by identity: a function inside f that closes over x, and is given x,
+    # Tapes know a tensor by identity. A function inside f that closes over x, and is also given x,
     # would be differentiated with respect to both.
     return tuple(tf.identity(x) for x in args)
 
@@ -33,7 +33,7 @@ def pulled_back(tape: Any, value: Array, args: Sequence[Array], *seed: Array) ->
 
 
 def _dense(gradient: Array, x: Array) -> Array:
-    # That of tf.gather is IndexedSlices, whose conversion warns where shapes are unknown.
+    # The gradient of tf.gather is IndexedSlices; converting it warns if shapes are unknown.
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     at = tf.expand_dims(gradient.indices, -1)
@@ -57,7 +57,7 @@ def accumulated(f: Function, primals: Sequence[Array], tangents: Sequence[Array]
 
 def transposed(f: Function, primals: Sequence[Array], tangents: Sequence[Array]) -> Array:
     # A ForwardAccumulator in another raises IndexError in graph mode, for tf.where among others.
-    # So: the transposed Jacobian is linear in the seed, and its derivative is the Jacobian.
+    # So two tapes: a gradient is linear in its seed; its derivative for the seed is the tangent.
     with tf.GradientTape() as outer:
         with tf.GradientTape() as inner:
             inner.watch(primals)

@@ -10,14 +10,14 @@ import tensorflow as tf
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, DType
 
-# By hash: dtypes compare in Python, which takes a fifth of an operation for each.
+# Looked up by hash: dtypes compare in Python, and each comparison takes a fifth of an operation.
 SIGNED = frozenset((tf.int8, tf.int16, tf.int32, tf.int64))
 UNSIGNED = frozenset((tf.uint8, tf.uint16, tf.uint32, tf.uint64))
 REAL = frozenset((tf.float16, tf.bfloat16, tf.float32, tf.float64))
 COMPLEX = frozenset((tf.complex64, tf.complex128))
 INEXACT = REAL | COMPLEX
 NUMERIC = SIGNED | UNSIGNED | INEXACT
-_WEAK = (tf.Tensor, bool, int, float)  # and what changes no dtype of floating point
+_WEAK = (tf.Tensor, bool, int, float)  # the scalars change no floating dtype
 
 
 def floating(dtype: DType) -> DType:
@@ -32,8 +32,8 @@ def common(a: DType, b: DType) -> DType:
     """
     Return the least dtype that holds both, by the standard's table.
 
-    Where that has no entry: bool gives way to all, integers give way to floats, float16 with
-    bfloat16 is float32, uint64 with a signed integer is float64, as in NumPy.
+    Pairs that the table lacks: bool gives way to every dtype, and an integer to a float; float16
+    with bfloat16 is float32; uint64 with a signed integer is float64, as in NumPy.
     """
     wider = a if a.size >= b.size else b
     for kinds in ({tf.bool}, SIGNED | UNSIGNED):
@@ -52,8 +52,8 @@ def result_type(*args: Any) -> DType:
     """
     Return the common dtype of arrays, dtypes and Python scalars; scalars are weak.
 
-    A scalar changes the dtype only if that cannot hold its kind: an integer tensor with a float
-    becomes what `tf.truediv` makes of it, a boolean one with an int becomes int64.
+    A scalar changes the dtype only if the dtype cannot hold its kind: an integer tensor with a
+    float becomes what `tf.truediv` makes of it, a boolean tensor with an int becomes int64.
     """
     found = {x.dtype for x in args if isinstance(x, tf.Tensor)}
     if len(found) == 1 and found <= REAL and all(isinstance(x, _WEAK) for x in args):
@@ -71,8 +71,8 @@ def result_type(*args: Any) -> DType:
 
 
 def finfo(x: Any, /) -> Any:
-    """Return the limits of a floating dtype or array; those of the parts if it is complex."""
-    limits: Any = ml_dtypes.finfo  # which has no types
+    """Return the limits of a floating dtype or array; of the parts, if it is complex."""
+    limits: Any = ml_dtypes.finfo  # ml_dtypes has no type annotations
     return limits(tf.as_dtype(getattr(x, "dtype", x)).real_dtype.as_numpy_dtype)
 
 
@@ -87,14 +87,14 @@ def asarray(x: Any, /, *, dtype: DType = None) -> Array:
     if isinstance(x, tf.Tensor) and x.dtype is dtype:
         return x
     if isinstance(x, SCALARS):
-        # tf.constant takes no True for a number.
+        # tf.constant does not take True as a number.
         return tf.constant(int(x) if isinstance(x, bool) and dtype in NUMERIC else x, dtype)
     x = tensor(x)
     if dtype == tf.bool != x.dtype:
         return tf.not_equal(x, tf.zeros([], x.dtype))  # tf.cast looks at the real part alone
     if dtype in COMPLEX and x.dtype not in COMPLEX:
         x = tf.cast(x, dtype.real_dtype)
-        return tf.complex(x, tf.zeros_like(x))  # the gradient of tf.cast would log a warning
+        return tf.complex(x, tf.zeros_like(x))  # the gradient of tf.cast logs a warning
     return x if dtype is None or x.dtype == dtype else tf.cast(x, dtype)
 
 
@@ -116,7 +116,7 @@ def inexact(x: Any) -> Array:
 
 def pair(x: Any, y: Any) -> Sequence[Array]:
     """Return two arguments as tensors of one dtype."""
-    # What is usual first, as the rest takes half of the time of an operation.
+    # The usual case first: the rest takes half of the time of an operation.
     if isinstance(y, tf.Tensor):
         if isinstance(x, tf.Tensor):
             if x.dtype is y.dtype:

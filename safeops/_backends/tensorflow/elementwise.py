@@ -58,11 +58,11 @@ def atan2(x: Any, y: Any, /) -> Array:
     return tf.math.atan2(*map(inexact, pair(x, y)))
 
 
-# `tf.where`, `tf.truediv` and `tf.abs` convert once more, which takes as long as the operation.
+# `tf.where`, `tf.truediv` and `tf.abs` convert once more, and that takes as long as the operation.
 
 
 def where(cond: Array, x: Any, y: Any, /) -> Array:
-    """`x` where `cond`, else `y`; its gradient is the same selection, from zeros."""
+    """`x` where `cond`, else `y`; its gradient is the cotangent for the operand taken, else 0."""
     x, y = pair(x, y)
     return tf.raw_ops.SelectV2(condition=tensor(cond), t=x, e=y)
 
@@ -75,10 +75,10 @@ def divide(x: Any, y: Any, /) -> Array:
 
 def quotient(x: Any, y: Any, /) -> Array:
     """
-    Quotient by what is not 0.
+    Quotient by a divisor that is not 0.
 
-    XLA makes ``x / (y * y)`` of the slope of `tf.divide`, NaN at 0 / 1e-25; not of this one, which
-    has a select between the two divisions.
+    XLA rewrites the slope of `tf.divide` as ``x / (y * y)``, which is NaN at 0 / 1e-25. The slope
+    here has a select between its two divisions, which XLA does not merge.
     """
     x, y = map(inexact, pair(x, y))
     return tf.raw_ops.DivNoNan(x=x, y=y)
@@ -86,24 +86,24 @@ def quotient(x: Any, y: Any, /) -> Array:
 
 def hypot(x: Any, y: Any, /) -> Array:
     """
-    Length of the vector (x, y), whose slopes are right over the whole range; at the origin NaN.
+    Length of the vector (x, y), with slopes that are right over the whole range; NaN at the origin.
 
-    For a constant unit vector (c, s) along the given one, ``along = c * x + s * y`` is the length
-    and ``across = c * y - s * x`` is 0, but for rounding. As functions of x and y they make the
-    length, ``along + across * t / (1 + sqrt(1 + t * t))`` with ``t = across / along``, of which
-    no part is multiplied with the size of the vector.
+    Let (c, s) be the constant unit vector along (x, y). Then ``along = c * x + s * y`` is the
+    length, and ``across = c * y - s * x`` is 0, but for rounding. For every (x, y) the length is
+    ``along + across * t / (1 + sqrt(1 + t * t))`` with ``t = across / along``. No derivative of
+    this formula multiplies with the size of the vector.
     """
     x, y = map(inexact, pair(x, y))
     larger = tf.stop_gradient(where(abs_(x) > abs_(y), abs_(x), abs_(y)))
     infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
     inside = (where(infinite, 1.0, part) for part in (x, y, larger))
-    # Of inf the slope is NaN, as inf / inf is, and that of a number beside it 0.
+    # At inf the slope is NaN, as inf / inf is; a finite number beside inf has slope 0.
     u, v = (where(infinite, part, 1.0) for part in (x, y))
     return where(infinite, tf.sqrt(u * u + v * v), _finite_length(*inside))
 
 
 def _finite_length(x: Array, y: Array, larger: Array) -> Array:
-    # The product of the ends is a little below 4: the scale is as normal as the number it divides.
+    # smallest_normal * max is a little below 4: for each normal number the scale is normal, too.
     info = finfo(x)
     scale = tf.stop_gradient(float(info.smallest_normal) * float(info.max) / larger)
     u, v = scale * x, scale * y
@@ -114,7 +114,7 @@ def _finite_length(x: Array, y: Array, larger: Array) -> Array:
 
 
 def asinh(x: Array, /) -> Array:
-    """Inverse hyperbolic sine; TensorFlow's slope, ``1 / cosh`` of it, has its error times 60."""
+    """Inverse hyperbolic sine; TensorFlow's slope ``1 / cosh(y)`` has 60 times the error of y."""
     x = inexact(x)
     infinite = tf.math.is_inf(x)
     y = tf.where(infinite, tf.ones_like(x), x)  # inf - inf is NaN
@@ -125,16 +125,17 @@ def asinh(x: Array, /) -> Array:
 
 def log_by_quotient(x: Array, /) -> Array:
     """
-    Return the logarithm, with ``cotangent / x`` for a slope.
+    Return the logarithm; its backward pass computes ``cotangent / x``.
 
-    TensorFlow multiplies with ``1 / x``, which is flushed to 0 above 8.5e37 in float32, and with
-    its square, which is infinite below 1e-19. At 0 and at inf its own slope stands.
+    TensorFlow multiplies the cotangent with ``1 / x``, which is flushed to 0 above 8.5e37 in
+    float32. At second order it multiplies with ``1 / x**2``, which is infinite below 1e-19. At 0
+    and at inf TensorFlow's own slope is used.
     """
     return _by_quotient(tf.math.log, x, x)
 
 
 def _by_quotient(log: Function, x: Array, divisor: Array) -> Array:
-    """Return a logarithm of x, which has ``cotangent / divisor`` for a slope."""
+    """Return a logarithm of x whose backward pass computes ``cotangent / divisor``."""
     size, least = abs_(divisor), tf.constant(float(finfo(x).smallest_normal), x.dtype)
     edge = tf.logical_or(tf.equal(size, tf.constant(math.inf, x.dtype)), size < least)
     value = log(where(edge, x, tf.stop_gradient(x)))
@@ -154,7 +155,7 @@ def log1p_product(x: Array, y: Array, /) -> Array:
 
 
 def entropy(p: Array, /) -> Array:
-    """``-p * log(p)``; of inf the logarithm is a constant, so that the slope has no inf * 0."""
+    """``-p * log(p)``; an infinite p enters the logarithm as a constant: no slope inf * 0."""
     infinite = tf.equal(p, tf.constant(math.inf, p.dtype))
     return -p * log_by_quotient(where(infinite, tf.stop_gradient(p), p))
 
@@ -179,7 +180,7 @@ def pow_(x: Any, y: Any, /) -> Array:
     x, y = pair(x, y)
     if x.dtype in INEXACT:
         return tf.pow(x, y)
-    # tf.pow has no unsigned integers; int64 agrees with them modulo 2**64.
+    # tf.pow takes no unsigned integers; powers in int64 equal theirs modulo 2**64.
     return tf.cast(tf.pow(tf.cast(x, tf.int64), tf.cast(y, tf.int64)), x.dtype)
 
 
@@ -205,7 +206,7 @@ def round_(x: Array, /) -> Array:
 
 def logical_not(x: Array, /) -> Array:
     """Elementwise negation."""
-    # Grappler turns LogicalNot(x <= 0) into x > 0, which NaN fails too, in every tf.function.
+    # In every tf.function Grappler turns LogicalNot(x <= 0) into x > 0: wrong for a NaN.
     return tf.equal(tensor(x), tf.constant(value=False))
 
 

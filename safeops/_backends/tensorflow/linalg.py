@@ -1,8 +1,9 @@
 """
 Linear algebra of TensorFlow under names of the array API standard.
 
-In TensorFlow 2.21 `tf.linalg.eigh` returns eigenvalues of the dtype of the matrix, and under XLA
-those of a complex matrix are bits of others: here they are made of the vectors, which are right.
+In TensorFlow 2.21 `tf.linalg.eigh` returns eigenvalues in the dtype of the matrix. For a complex
+matrix under XLA their bits are wrong; the eigenvectors are right, and here the eigenvalues are
+computed from them.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from safeops._typing import Array
 
 
 class Eigh(NamedTuple):
-    """Eigenvalues, rising, and eigenvectors, in columns."""
+    """Eigenvalues in ascending order, and eigenvectors as columns."""
 
     eigenvalues: Array
     eigenvectors: Array
@@ -51,7 +52,7 @@ def conj(x: Array, /) -> Array:
 
 
 def eigh(x: Array, /) -> Eigh:
-    """Eigenvalues of Hermitian matrices, real, and eigenvectors."""
+    """Eigenvalues of Hermitian matrices, which are real, and eigenvectors."""
     x = inexact(x)
     values, vectors = tf.linalg.eigh(x)
     if x.dtype.is_complex:
@@ -60,13 +61,13 @@ def eigh(x: Array, /) -> Eigh:
 
 
 def svd(x: Array, /, *, full_matrices: bool = True) -> Svd:
-    """Singular values, falling, and singular vectors."""
+    """Singular values in descending order, and singular vectors."""
     s, u, v = tf.linalg.svd(inexact(x), full_matrices=full_matrices)
     return Svd(u, tf.math.real(s), tf.linalg.adjoint(v))
 
 
 def cholesky(x: Array, /) -> Array:
-    """Lower triangular factor; NaN, and no error, where there is none."""
+    """Lower triangular factor; NaN, without an error, for a matrix that has no factor."""
     return tf.linalg.cholesky(inexact(x))
 
 

@@ -1,4 +1,4 @@
-"""Reductions, running sums and order of TensorFlow under names of the standard."""
+"""Reductions, running sums and sorting of TensorFlow under names of the array API standard."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ from safeops._backends.tensorflow.elementwise import isnan, where
 from safeops._backends.tensorflow.shapes import broadcast_arrays, flat, length, swapped
 from safeops._typing import Array, Axis, DType, Function
 
-MAX_DOUBLINGS = 31  # of a length that is not known: int32 indexes the longest axis
+MAX_DOUBLINGS = 31  # for an unknown length: an axis is no longer than int32 can index
 
 
 def _named(function: Function, described: Function) -> Function:
@@ -75,9 +75,9 @@ def min_(x: Array, *axes: Any) -> Array:
 
 def loses(function: Function, x: Array, axis: Axis) -> Array:
     """
-    Return `x`, of which only what is extreme in its slice has a slope.
+    Return `x`, with slope 0 at the entries that are not extreme in their slice.
 
-    The rule of tf.reduce_max multiplies the cotangent with 0 for the others: inf becomes NaN.
+    For these entries the rule of tf.reduce_max multiplies the cotangent with 0: inf becomes NaN.
     """
     others = tf.stop_gradient(x)
     peak = _extreme(function, others, axis, True)  # noqa: FBT003  (keepdims)
@@ -86,9 +86,10 @@ def loses(function: Function, x: Array, axis: Axis) -> Array:
 
 
 def _extreme(function: Function, x: Array, *axes: Any) -> Array:
-    # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). The product
-    # makes value and gradient NaN again; selecting a NaN would leave the gradient at 0. It sees no
-    # inf, which ForwardAccumulator would multiply by 0, the tangent of the factor.
+    # XLA drops NaN in reduce_max and reduce_min, with gradient 0 (116992, 118673). The product with
+    # a factor makes value and gradient NaN again; selecting a NaN would leave the gradient at 0.
+    # The product gets no inf: ForwardAccumulator would multiply the inf with the tangent of the
+    # factor, which is 0.
     found = function(x, *axes)
     if x.dtype not in REAL or (tf.executing_eagerly() and "CPU" in x.device):
         return found
@@ -108,27 +109,28 @@ def minimum(x: Any, y: Any, /) -> Array:
 
 
 def _pairs(x: Any, y: Any) -> Array:
-    # In tf.maximum, XLA drops a NaN in the second operand (118673); a tie gives all to the first.
+    # In tf.maximum XLA drops a NaN in the second operand (118673), and at a tie the first operand
+    # gets the whole gradient.
     return tf.stack(broadcast_arrays(*together(x, y)))
 
 
 @_reduction
 def sum_(x: Array, *axes: Any, dtype: DType = None) -> Array:
-    """Sum; integers in 64 bits, as tf.reduce_sum overflows."""
+    """Sum; integers are summed in 64 bits, because tf.reduce_sum overflows."""
     return tf.reduce_sum(_accumulator(x, dtype), *axes)
 
 
 @_reduction
 def mean(x: Array, *axes: Any) -> Array:
-    """Mean; integers in floating point, as tf.reduce_mean truncates."""
+    """Mean; integers become floating first, because tf.reduce_mean truncates."""
     x = inexact(x)
     return tf.cast(tf.reduce_mean(_widened(x), *axes), x.dtype)
 
 
 @_reduction
 def prod(x: Array, axis: Axis, keepdims: Any, *, dtype: DType = None) -> Array:
-    """Product, with all its derivatives; integers in 64 bits."""
-    # The gradient of tf.reduce_prod divides by the entries: no second derivative at zeros.
+    """Product, with all its derivatives; integers are multiplied in 64 bits."""
+    # The gradient of tf.reduce_prod divides by the entries: its second derivative at zeros is NaN.
     x = _accumulator(x, dtype)
     if x.dtype not in INEXACT:
         return tf.reduce_prod(x, axis, keepdims)
@@ -136,7 +138,7 @@ def prod(x: Array, axis: Axis, keepdims: Any, *, dtype: DType = None) -> Array:
         return tf.reshape(_product(flat(x)), tf.ones_like(tf.shape(x)) if keepdims else [])
     for one in axis if isinstance(axis, tuple) else (axis,):
         x = swapped(_product(swapped(x, one)), one)
-    return tf.reduce_sum(x, axis, keepdims)  # of one entry each
+    return tf.reduce_sum(x, axis, keepdims)  # each sum has one entry
 
 
 def _product(x: Array) -> Array:
@@ -146,8 +148,8 @@ def _product(x: Array) -> Array:
 
 
 def _cumulative_product(x: Array) -> Array:
-    # By doubling. tf.custom_gradient would allow a faster value, but a tape in its backward pass is
-    # 0 for ForwardAccumulator.
+    # By doubling. With tf.custom_gradient the value could be faster, but ForwardAccumulator takes
+    # the derivative of a tape in its backward pass for 0.
     places, one = tf.range(tf.shape(x)[-1]), tf.constant(1, x.dtype)
     last = length(x)
     for doubling in range(MAX_DOUBLINGS if last is None else (last - 1).bit_length()):
@@ -163,8 +165,8 @@ def _accumulator(x: Array, dtype: DType) -> Array:
 
 
 def _widened(x: Array) -> Array:
-    # Outside XLA, the sum in a mean of float16 overflows and a running one of bfloat16 sticks at
-    # 256. XLA has no cumsum of uint64, with which int64 agrees modulo 2**64.
+    # Outside XLA, the sum in a mean of float16 overflows, and a running sum of bfloat16 sticks at
+    # 256. XLA has no cumsum of uint64; sums in int64 equal it modulo 2**64.
     if x.dtype in (tf.float16, tf.bfloat16):
         return tf.cast(x, tf.float32)
     return tf.cast(x, tf.int64) if x.dtype == tf.uint64 else x
@@ -174,7 +176,7 @@ def _widened(x: Array) -> Array:
 def cumulative_sum(x: Array, *, dtype: DType = None) -> Array:
     """Return the sums of the first entries."""
     x = _accumulator(x, dtype)
-    if x.dtype in COMPLEX:  # XLA has no cumsum for these
+    if x.dtype in COMPLEX:  # XLA has no cumsum of complex numbers
         return tf.complex(tf.cumsum(tf.math.real(x), -1), tf.cumsum(tf.math.imag(x), -1))
     return tf.cast(tf.cumsum(_widened(x), -1), x.dtype)
 
@@ -182,8 +184,8 @@ def cumulative_sum(x: Array, *, dtype: DType = None) -> Array:
 @_along_axis()
 def cumulative_prod(x: Array, *, dtype: DType = None) -> Array:
     """Return the products of the first entries, with all their derivatives."""
-    # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros. And XLA has none
-    # of complex numbers and of uint64.
+    # The gradient of tf.math.cumprod divides by the entries: it is wrong at zeros. And XLA has no
+    # cumprod of complex numbers or of uint64.
     return _cumulative_product(_accumulator(x, dtype))
 
 
@@ -198,8 +200,8 @@ def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> A
 
 
 def _first(x: Array, extreme: Function, axis: int | None, *, keepdims: bool) -> Array:
-    # tf.argmax and tf.argmin pass over NaN, eagerly in another way than in XLA (118177, 118647),
-    # and promise no order among ties.
+    # tf.argmax and tf.argmin pass over NaN, and differ between eager mode and XLA in how they do
+    # (118177, 118647). They promise no order among ties.
     if axis is None:
         found = _first(flat(x), extreme, -1, keepdims=False)
         return tf.reshape(found, tf.ones_like(tf.shape(x))) if keepdims else found
@@ -220,10 +222,10 @@ def sort(x: Array) -> Array:
 @_along_axis(-1)
 def argsort(x: Array) -> Array:
     """Positions of the entries in ascending order, NaN last; it is stable."""
-    # tf.sort and tf.argsort leave numbers unsorted where there are NaN (117287, 119359), and XLA
-    # puts -0 before 0. So NaN becomes inf, and a second, stable sort puts it behind the others.
+    # tf.sort and tf.argsort leave numbers unsorted where there is a NaN (117287, 119359), and XLA
+    # puts -0 before 0. So NaN is sorted as inf, and a second, stable sort puts NaN behind inf.
     if x.dtype not in REAL:
-        # tf.argsort has no bool, and in XLA no uint16.
+        # tf.argsort takes no bool, and in XLA no uint16.
         x = tf.cast(x, tf.int32) if x.dtype in (tf.bool, tf.uint16) else x
         return tf.cast(tf.argsort(x, stable=True), tf.int64)
     nan = tf.math.is_nan(x)
@@ -245,7 +247,7 @@ def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
 
 
 def _picked(x: Array, indices: Array) -> Array:
-    """Take along the last axis, in two dimensions, as tf.gather needs a rank."""
+    """Take along the last axis, in two dimensions, because tf.gather needs a known rank."""
     table, places = tf.reshape(x, _rows(x)), tf.reshape(indices, _rows(indices))
     return tf.reshape(tf.gather(table, places, batch_dims=1), tf.shape(indices))
 

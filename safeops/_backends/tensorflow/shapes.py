@@ -1,4 +1,4 @@
-"""Shapes of TensorFlow's arrays, which need not be known."""
+"""Changes of shape for TensorFlow's arrays, whose shape need not be known."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -21,7 +21,7 @@ zeros_like = _of_tensor(tf.zeros_like)
 
 
 def squeeze(x: Array, /, axis: Axis) -> Array:
-    """Remove axes of length 1; no axes remove none, of which tf.squeeze makes all."""
+    """Remove axes of length 1; an empty tuple removes none, where tf.squeeze removes all."""
     return tensor(x) if axis == () else tf.squeeze(tensor(x), axis)
 
 
@@ -33,7 +33,7 @@ def full_like(x: Array, fill_value: Any, /, *, dtype: DType = None) -> Array:
 
 def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     """Reorder the axes."""
-    return tf.transpose(tensor(x), [axis % len(axes) for axis in axes])  # XLA takes none below 0
+    return tf.transpose(tensor(x), [axis % len(axes) for axis in axes])  # XLA: no negative axes
 
 
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
@@ -54,7 +54,7 @@ def flat(x: Array) -> Array:
 
 
 def swapped(x: Array, axis: int) -> Array:
-    """Exchange `axis` and the last one, which undoes itself; axis=-1 needs no rank."""
+    """Exchange `axis` and the last axis; twice is no change; axis=-1 needs no known rank."""
     if axis == -1:
         return x
     if x.shape.rank is None:

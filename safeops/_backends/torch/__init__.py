@@ -25,7 +25,7 @@ class Torch(ArrayAPI):
     kernels: Mapping[str, Function] = (
         elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS
     )
-    keeps_exponent = False  # a constant 0 (2.13)
+    keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
     differentiates = True
 
     def owns(self, x: object) -> bool:
@@ -33,7 +33,7 @@ class Torch(ArrayAPI):
         return isinstance(x, torch.Tensor)
 
     def kin(self, x: Array) -> str | None:
-        """Return the name of the backend of DTensors for one."""
+        """Return the name of the backend of DTensors, if `x` is a DTensor."""
         return "dtensor" if type(x).__name__ == "DTensor" and hasattr(x, "placements") else None
 
     def refuse(self, x: Array) -> None:
@@ -81,7 +81,7 @@ class Torch(ArrayAPI):
         return torch.where((info == 0)[..., None, None], factor, math.nan)
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
         return super().extreme(x if axis == () else loses(x, axis, sign), axis, sign)
 
     def product(self, x: Array, axis: Axis) -> Array:
@@ -91,9 +91,9 @@ class Torch(ArrayAPI):
         return product(self.flatten_axes(x, axis)).reshape(kept)
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
-        """Return the sums or products of the entries up to each."""
+        """Return running sums, or running products."""
         if not product:
-            return torch.cumsum(x, axis)  # torch.compile warns of a cache in array_api_compat's
+            return torch.cumsum(x, axis)  # torch.compile warns of the cache in array_api_compat
         if not (x.is_floating_point() or x.is_complex()):
             return torch.cumprod(x, axis)
         return cumulative_product(x.movedim(axis, -1)).movedim(-1, axis)

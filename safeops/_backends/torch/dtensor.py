@@ -1,10 +1,10 @@
 """
 PyTorch's DTensor: a tensor of which each rank of a mesh holds a part.
 
-Axes are counted from the front before any reduction, as two operations of DTensor (2.13) read
-others wrongly: ``amax(dim=())`` is that of one part, and a running sum along a negative axis begins
-anew in each part. And what a reduction leaves to be reduced over ranks is reduced at once: DTensor
-keeps no result, so that each use of it would do so again.
+Axes are counted from the front before any reduction, because DTensor (2.13) reads other axes
+wrongly: ``amax(dim=())`` reduces one part only, and a running sum along a negative axis begins anew
+in each part. If a reduction over ranks is still pending, it is done at once: DTensor does not keep
+its result, so that each use would reduce again.
 """
 
 import math
@@ -46,7 +46,7 @@ def gathered(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def without_empty_parts(x: Array) -> Array:
-    """Return `x`, whole along an axis of which a rank holds nothing: that has no largest entry."""
+    """Return `x`, gathered along each axis of which a rank holds nothing: it has no maximum."""
     ranks = dict.fromkeys(range(x.ndim), 1)
     for mesh_axis, place in enumerate(x.placements):
         if place.is_shard():
@@ -80,12 +80,12 @@ class Parts:
 
     @staticmethod
     def any(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Whether one is true, by their number: several axes at once are flattened else."""
+        """Whether one entry is true, by a count; DTensor's `any` would flatten several axes."""
         return Parts.sum(x.to(torch.int32), axis=axis, keepdims=keepdims) > 0
 
     @staticmethod
     def all(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        """Whether none is false."""
+        """Whether no entry is false."""
         return torch.logical_not(Parts.any(torch.logical_not(x), axis=axis, keepdims=keepdims))
 
     @staticmethod
@@ -119,12 +119,12 @@ class Sharded(Torch):
     kernels: Mapping[str, Function] = {}
 
     def cast(self, x: Any, dtype: Any, like: Array) -> Array:
-        """Return an array of `dtype`; a sum that is still to be taken over ranks is taken once."""
+        """Return an array of `dtype`; a sum over ranks that is still pending is taken here."""
         x = super().cast(x, dtype, like)
         return reduced(x) if isinstance(x, DTensor) else x
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return the largest or smallest entry of each slice, axes kept; no other has a slope."""
+        """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
         axes, x = from_front(x, axis), without_empty_parts(x)
         if not axes:
             return x
@@ -133,12 +133,12 @@ class Sharded(Torch):
         return reduced((torch.amax if sign > 0 else torch.amin)(x, axes, keepdim=True))
 
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
-        """Return `x` with these axes as one, the last; they are whole on each rank then."""
+        """Return `x` with these axes as one, the last; each rank then holds them whole."""
         axes = from_front(x, axis)
         return super().flatten_axes(gathered(x, axes), axes or None)
 
     def product(self, x: Array, axis: Axis) -> Array:
-        """Return the product of each slice, axes kept; with a slope where they are whole."""
+        """Return the product of each slice, axes kept; gathered first if a slope is wanted."""
         for a in from_front(x, axis):
             if x.requires_grad:
                 moved = gathered(x, (a,)).movedim(a, -1)
@@ -148,12 +148,12 @@ class Sharded(Torch):
         return x
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
-        """Return the sums or products of the entries up to each."""
+        """Return running sums, or running products."""
         (axis,) = from_front(x, axis)
         return super().cumulative(gathered(x, (axis,)), axis, product=product)
 
     def places(self, x: Array, axis: int) -> Array:
-        """Return the place of each entry along an axis, of which each rank knows its own."""
+        """Return the place of each entry along an axis; each rank makes the places of its part."""
         (axis,) = from_front(x, axis)
         mesh, kept = x.device_mesh, [1] * x.ndim
         places = [p if p.is_shard() and p.dim == axis else Replicate() for p in x.placements]

@@ -32,9 +32,9 @@ from safeops._typing import Array, Function
 class _Quotient(FillingFunction):
     @classmethod
     def recorded(cls, *args: Any) -> Array:
-        """Return the value: of a batch, or within a transform, by a double where."""
+        """Return the value; for a batch, or within a transform, by a double where."""
         if _is_watched() or not all(map(_has_memory, args)):
-            return _quotient_in_steps(*args)  # `backward` takes quotients too, and its derivatives
+            return _quotient_in_steps(*args)  # reached by the derivatives of `backward`
         return super().recorded(*args)
 
     @staticmethod
@@ -44,7 +44,7 @@ class _Quotient(FillingFunction):
 
     @staticmethod
     def forward(ctx: Any, x: Array, y: Array) -> Array:
-        # Not the result, which may be written into.
+        # The result is not saved, because the caller may write into it.
         ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, y)
         return _Quotient.value(x, y)
 
@@ -52,7 +52,7 @@ class _Quotient(FillingFunction):
     def backward(ctx: Any, cotangent: Array) -> tuple[Array | None, Array | None]:
         x, y = ctx.saved_tensors
         size, last = y.abs(), _largest_zero(y)
-        # The fill at the end will do, but for the derivatives of each quotient.
+        # One fill at the end is enough, unless the quotients themselves are differentiated.
         divide = _Quotient.of if _records(x, y, cotangent) else torch.div
         to_x = to_y = None
         if ctx.needs_input_grad[0]:
@@ -112,12 +112,12 @@ def _root(x: Array, *, fill_value: Any = 0.0) -> Array | None:
 
 
 class _Kind(NamedTuple):
-    """A logarithm: its function, its slope as a divisor, and where it begins."""
+    """A logarithm: its function, its slope as a divisor, and where its domain begins."""
 
     log: Function
     divisor: Function
     last: Callable[[Array], float]  # the last number that is filled
-    least: Callable[[Limits], float]  # the first that is not, or one with the value of the fill
+    least: Callable[[Limits], float]  # a number whose logarithm is the default fill
     harmless: float
 
 
@@ -191,14 +191,14 @@ def _exponential(x: Array) -> Array | None:
 
 
 class _Power(FillingFunction):
-    """Power of bases that are 0 or normal and positive; 0 where the power of 0 is infinite."""
+    """Power of bases that are 0, or positive and normal; 0 where a power of 0 is infinite."""
 
     @staticmethod
     def value(x: Array, p: Array) -> Array:
         out = x.pow(p)
         if not p.numel() or (not _is_watched() and _least(p.detach()) >= 0):
             return out
-        # Negative where x is 0 and p negative, and there only.
+        # Negative only where x is 0 and p is negative.
         real = torch.maximum(x.sign().sub_(0.5), p.sign())
         return _zero_where_at_most(out, real, -0.25)
 
@@ -223,7 +223,7 @@ class _Power(FillingFunction):
 
 
 def _of_slope(x: Array, p: Array) -> tuple[Array, Array]:
-    """Return p and x, constants at 0 but for the x of powers up to 2: the choice of `safe_pow`."""
+    """Return p and x; at x = 0 p is a constant, and so is x for p above 2, as in `safe_pow`."""
     if not _records(x, p):
         return p, x
     falling = torch.maximum(x.sign() - 0.5, 2.0 - p).detach()  # negative at 0 where p is above 2
@@ -248,7 +248,7 @@ def _power(x: Array, p: Any) -> Array | None:
 
 
 class _TimesLog(FillingFunction):
-    """Product with a logarithm, of finite arguments, the first 0 where the second is not above."""
+    """Product ``x * log(y)`` of finite arguments, for x that is 0 wherever y is not positive."""
 
     @staticmethod
     def value(x: Array, y: Array) -> Array:

@@ -1,14 +1,14 @@
 """
 What kernels of PyTorch share: filling without a mask, when to step aside, and a class of functions.
 
-Eager `torch.where` takes a branch an entry and a comparison is slow to make booleans: a double
-where costs 10 to 40 divisions. `torch.threshold` and its backward function are selects as well,
-``value if x <= bound else x`` and ``0 if x <= bound else y``, and vectorised; NaN passes them.
-Measured with torch 2.13 on one core.
+Eager `torch.where` takes a branch for each entry, and comparisons are slow to make booleans: a
+double where costs 10 to 40 divisions. `torch.threshold` and its backward function are selects too,
+``value if x <= bound else x`` and ``0 if x <= bound else y``. Both are vectorised, and leave NaN as
+it is. Measured with torch 2.13 on one core.
 
-A kernel has the name and the options of the function that asks it, and returns None for what it
+A kernel has the name and the options of the function that asks it. It returns None for what it
 leaves to the double where: other dtypes and devices, subclasses, rare options, and whatever
-torch.compile traces, `torch.func` transforms or forward mode sees.
+torch.compile, a `torch.func` transform or forward mode sees.
 """
 
 import math
@@ -21,7 +21,7 @@ from safeops._backends.torch import private
 from safeops._dtypes import limits
 from safeops._typing import Array, Function
 
-_FEW = 2**11  # entries, of which comparisons and `where` cost less than what replaces them
+_FEW = 2**11  # entries; up to here comparisons and `where` cost less than what replaces them
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _LIMITS = {
     kind: limits(torch, torch.empty(0, dtype=kind, device="cpu"))
@@ -33,14 +33,14 @@ _threshold_into: Function = torch.ops.aten.threshold_backward.grad_input
 
 
 def _zero_where_at_most(x: Array, size: Array, bound: float, into: Array | None = None) -> Array:
-    """Return ``where(size <= bound, 0, x)``, in the memory of `into` if that may be written."""
+    """Return ``where(size <= bound, 0, x)``, in the memory of `into` if it may be overwritten."""
     if into is not None and _out_option(into, x):
         return _threshold_into(x, size, bound, grad_input=into)
     return _threshold_backward(x, size, bound)
 
 
 def _out_option(x: Array, *others: Array) -> dict[str, Array]:
-    """Return the option by which a function of both writes into x, if nothing keeps or sees it."""
+    """Return the option ``out=x``, if nothing keeps x and nothing records the operation."""
     if torch.is_grad_enabled() or _has_mode() or _is_watched():
         return {}
     if not all(map(_has_memory, (x, *others))):
@@ -49,7 +49,7 @@ def _out_option(x: Array, *others: Array) -> dict[str, Array]:
 
 
 def _has_memory(x: Array) -> bool:
-    """Whether x is what it seems; ``is_grads_batched=True`` makes batches that seem tensors."""
+    """Whether x has memory of its own; ``is_grads_batched=True`` makes batches without any."""
     if type(x) not in _PLAIN:
         return False
     try:
@@ -65,13 +65,13 @@ def _has_mode() -> bool:
 
 
 def _ones_where(x: Array, y: Array | float) -> Array:
-    """Return 1.0 where x is y, else 0.0: as floats in a quarter of the time of booleans."""
+    """Return 1.0 where x equals y, else 0.0: floats take a quarter of the time of booleans."""
     x = x.detach()
     return torch.eq(x, y, out=torch.empty_like(x))
 
 
 def _constant_below(x: Array, size: Array, bound: float) -> Array:
-    """Return x, whose own slope is 0 where ``size <= bound``."""
+    """Return x, with slope 0 where ``size <= bound``."""
     if not _records(x):
         return x
     return x.detach() + _zero_where_at_most(x - x.detach(), size, bound)
@@ -83,14 +83,14 @@ def _records(*args: Any) -> bool:
 
 
 def _largest_zero(x: Array) -> float:
-    """Return the largest number that counts as zero, just below the smallest normal one."""
+    """Return the largest number that counts as zero: just below the smallest normal number."""
     bound = _LIMITS[x.dtype]
     return bound.smallest_normal * (1 - bound.eps)
 
 
 def _are_plain(x: Any, *others: Any) -> bool:
-    """Whether these are dense CPU tensors of one of two dtypes, and neither traced nor compiled."""
-    if _is_watched():  # first: torch.compile does not trace what else is asked
+    """Whether all are dense CPU tensors, float32 or float64, and nothing watches or traces them."""
+    if _is_watched():  # first: torch.compile does not trace the questions below
         return False
     for y in (x, *others):
         if type(y) not in _PLAIN or y.dtype is not x.dtype or not y.is_cpu or y.is_nested:
@@ -101,7 +101,7 @@ def _are_plain(x: Any, *others: Any) -> bool:
 
 
 def _is_of_inference(x: Array) -> bool:
-    """Whether no backward pass may keep x."""
+    """Whether x is an inference tensor, outside inference mode: no backward pass may keep it."""
     return bool(x.is_inference()) and not torch.is_inference_mode_enabled()
 
 
@@ -109,8 +109,8 @@ def _is_watched() -> bool:
     """
     Whether a compiler, a tracer, `torch.func` or forward mode sees what is computed.
 
-    Another dispatch mode, such as that of masked autodiff, is none: what a checkpoint computes
-    again under it must be what was computed without.
+    A dispatch mode that traces nothing, such as the mode of masked autodiff, does not count: a
+    checkpoint that computes again under it must compute the same as before.
     """
     return (
         torch.compiler.is_compiling()
@@ -127,11 +127,11 @@ _TRACERS = (_KEYS.PROXY, _KEYS.FAKE, _KEYS.FUNCTIONAL)
 
 class FillingFunction(torch.autograd.Function):
     """
-    A function with its own derivative, which is 0 where a fill stands: it leaves entries out.
+    A function with its own derivative, which is 0 at filled entries: these entries are left out.
 
-    Masked autodiff knows by this class that a 0 of its `backward` means "not used": one written by
-    `threshold_backward`, `masked_fill`, `where` or as `zeros`, and a product with a boolean tensor.
-    What multiplies with 0.0 stays a number, which hides nothing. `backward` is made of
+    By this class masked autodiff knows which zeros of `backward` mean "not used": those written by
+    `threshold_backward`, `masked_fill`, `where` or `zeros`, and by a product with a boolean tensor.
+    A product with 0.0 stays a number, and a NaN in it stays NaN. `backward` is made of
     differentiable functions, and so has derivatives of every order.
     """
 
@@ -154,7 +154,7 @@ class FillingFunction(torch.autograd.Function):
 
 
 def _unseen(ask: Function) -> Function:
-    """Ask about numbers without the modes, to which masked autodiff would have to say something."""
+    """Let `ask` look at numbers without dispatch modes, such as the mode of masked autodiff."""
 
     @wraps(ask)
     def question(*args: Any) -> Any:
@@ -173,7 +173,7 @@ def _least(x: Array) -> float:
 
 @_unseen
 def _are_equal(x: Array, y: Array) -> bool:
-    """Whether these finite numbers are equal, of many in a third of the time of `torch.equal`."""
+    """Whether these finite numbers are equal; many take a third of the time of `torch.equal`."""
     if x.numel() <= _FEW:
         return torch.equal(x, y)
     difference = x - y
@@ -182,5 +182,5 @@ def _are_equal(x: Array, y: Array) -> bool:
 
 @_unseen
 def _are_finite(*args: Array) -> bool:
-    """Whether all is finite, as far as a sum that does not overflow tells."""
+    """Whether the sums of all entries are finite; False also if a sum overflows."""
     return all(math.isfinite(x.detach().sum().item()) for x in args)

@@ -1,9 +1,9 @@
 """
 The private names of PyTorch that this package uses, each once.
 
-Above each stand its name, the version of PyTorch in which it was seen, and what it is for: nothing
-public says the same. The documentation has these comments as a table, and a test holds them to the
-code below.
+Above each name stands a comment with the name, the version of PyTorch in which it was seen, and its
+purpose. No public name serves that purpose. The documentation shows these comments as a table, and
+a test compares them with the code below.
 """
 
 from functools import cache
@@ -30,7 +30,7 @@ without_dispatch: Function = torch._C._DisableTorchDispatch
 # torch._C.DisableTorchFunction (2.13): asks for numbers without the modes and classes of a program.
 without_functions: Function = torch._C.DisableTorchFunction
 
-# torch.utils._python_dispatch._disable_current_modes (2.13): the same for dispatch modes.
+# torch.utils._python_dispatch._disable_current_modes (2.13): asks without dispatch modes.
 without_modes: Function = _python_dispatch._disable_current_modes
 
 # torch.utils._python_dispatch.TorchDispatchMode (2.13): sees each operation of a backward pass.
@@ -54,7 +54,7 @@ peek_transform: Function = torch._C._functorch.peek_interpreter_stack
 # torch._C._functorch.is_functorch_wrapped_tensor (2.13): tensors of `grad` and `vmap`.
 is_wrapper: Function = torch._C._functorch.is_functorch_wrapped_tensor
 
-# torch._C._functorch.get_unwrapped (2.13): the tensors in memory, of which a mode sees operations.
+# torch._C._functorch.get_unwrapped (2.13): the tensor in a wrapper, which modes see.
 unwrapped: Function = torch._C._functorch.get_unwrapped
 
 # torch._C._current_autograd_node (2.13): which derivative formula is running, so that a 0 of

@@ -1,7 +1,7 @@
 """
-Reductions as PyTorch does them fast on the CPU, as `elementwise` does the rest.
+Reductions in the way that is fast in PyTorch on the CPU.
 
-What is absent is a NaN, and 0 in ``eq(x, x)``.
+An absent entry is a NaN, and so is 0 in ``eq(x, x)``.
 """
 
 import math
@@ -35,9 +35,9 @@ def _present(x: Array) -> Array:
 
 class _Nansum(FillingFunction):
     """
-    `torch.nansum`; its own rule (2.13) multiplies what comes by 0, and inf becomes NaN.
+    `torch.nansum`; the rule of PyTorch (2.13) multiplies a cotangent by 0, and inf becomes NaN.
 
-    It keeps a byte an entry for its backward pass, and not the entries.
+    For its backward pass this class keeps one byte for each entry, not the entry.
     """
 
     @staticmethod
@@ -58,11 +58,11 @@ class _Nansum(FillingFunction):
 
 
 class _Centred(FillingFunction):
-    """Distances from the mean of a slice, 0 where absent; a projection, and so its own adjoint."""
+    """Distances from the mean of a slice, 0 where absent: a projection, and so its own adjoint."""
 
     @staticmethod
     def value(x: Array, axis: Axis, number: Array) -> Array:
-        # From the largest entry first: that of a constant slice is exactly 0.
+        # The largest entry is subtracted first: so distances in a constant slice are exactly 0.
         away = x - _Extreme.value(x, axis, 1, skips=True)
         away -= torch.nansum(away, axis, keepdim=True) / number
         return _zero_where_at_most(away, _present(x), 0.5, away)
@@ -83,7 +83,7 @@ class _Centred(FillingFunction):
 
 
 class _Extreme(FillingFunction):
-    """Largest or smallest entry, whose ties share evenly; NaN counts unless it `skips` that."""
+    """Largest or smallest entry; ties share the slope evenly; NaN counts unless `skips`."""
 
     @staticmethod
     def value(x: Array, axis: Axis, sign: int, skips: bool) -> Array:  # noqa: FBT001  (`apply` takes no keywords)
@@ -108,10 +108,10 @@ class _Extreme(FillingFunction):
 
 class _Product(torch.autograd.Function):
     """
-    Product of the last axis, whose slope is the product of the others.
+    Product along the last axis; the slope for an entry is the product of the other entries.
 
-    The rule of torch.prod (2.13) divides the product by an entry: where that is out of range, the
-    slope is 0 or inf. And it makes 0 of all slopes where there are two zeros, beside a NaN too.
+    The rule of torch.prod (2.13) divides the product by the entry: where the product is out of
+    range, the slope is 0 or inf. And with two zeros it makes all slopes 0, even beside a NaN.
     """
 
     @staticmethod
@@ -139,7 +139,7 @@ def _is_normal(x: Array) -> bool:
 
 
 def _product_of_others(x: Array, cumulative: Function) -> Array:
-    """Return for each entry of the last axis the product of those before and behind it."""
+    """Return for each entry of the last axis the product of the entries before and behind it."""
     one = torch.ones_like(x[..., :1])
     before = cumulative(torch.cat((one, x[..., :-1]), -1))
     behind = cumulative(torch.cat((one, x[..., 1:].flip(-1)), -1)).flip(-1)
@@ -148,10 +148,10 @@ def _product_of_others(x: Array, cumulative: Function) -> Array:
 
 def cumulative_product(x: Array) -> Array:
     """
-    Return the products of the entries up to each of the last axis, by doubling.
+    Return running products along the last axis, by doubling.
 
-    Forward mode of torch.cumprod divides by them, so that second derivatives at a zero are NaN or
-    wrong (2.13).
+    Forward mode of torch.cumprod divides by the products, so that second derivatives at a zero are
+    NaN or wrong (2.13).
     """
     shift = 1
     while shift < x.shape[-1]:
@@ -162,7 +162,7 @@ def cumulative_product(x: Array) -> Array:
 
 
 def product(x: Array) -> Array:
-    """Return the product of the last axis, kept."""
+    """Return the product along the last axis, which is kept."""
     if torch.compiler.is_compiling() or not (x.is_floating_point() or x.is_complex()):
         return torch.prod(x, -1, keepdim=True)
     if private.forward_level() >= 0 and x.shape[-1]:
@@ -173,9 +173,9 @@ def product(x: Array) -> Array:
 
 def loses(x: Array, axis: Axis, sign: int) -> Array:
     """
-    Return `x`, of which only what is extreme in its slice has a slope.
+    Return `x`, with slope 0 at the entries that are not extreme in their slice.
 
-    The rules of torch.amax and torch.amin (2.13) multiply the cotangent with 0 for the others,
+    For these entries the rules of torch.amax and torch.amin (2.13) multiply the cotangent with 0,
     which makes NaN of inf.
     """
     if not (torch.is_grad_enabled() and x.is_floating_point() and x.numel()):
@@ -214,7 +214,7 @@ def nanmean(
     count: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
-    """Sum over number; slices without an entry are left to the generic engine."""
+    """Sum, divided by the number of entries; None if a slice has none."""
     if not _is_reduced(x, axis, where, count) or type(fill_value) is not float:
         return None
     number = _present(x).sum(axis, keepdim=True)
@@ -233,7 +233,7 @@ def _spread(
     where: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
-    """Make a number of the distances from each mean, if each slice has degrees of freedom."""
+    """Reduce the distances from the mean of each slice; None if one has no degree of freedom."""
     if not _is_reduced(x, axis, where) or type(fill_value) is not float:
         return None
     if type(correction) not in (int, float):
@@ -254,14 +254,14 @@ def _deviation(away: Array, axis: Axis, freedom: Array) -> Array | None:
 
 
 def _root_mean_square(x: Array, number: Array, *, axis: Axis) -> Array | None:
-    """Norm over the root of a number, where no square is lost."""
+    """Norm, divided by the root of a number; None if a square may be lost."""
     norm = _norm(x, axis=axis, keepdims=True)
     return None if norm is None else norm / number.sqrt()
 
 
 @_unseen
 def _is_infinite(extreme: Array, sign: int) -> bool:
-    """Whether a slice has infinite entries alone, of the other sign."""
+    """Whether a slice has only infinite entries, of the sign that is not the extreme."""
     return math.isinf((extreme.amin() if sign > 0 else extreme.amax()).item())
 
 
@@ -283,10 +283,10 @@ def _extreme(
     skips: bool = False,
 ) -> Array | None:
     """
-    Extreme entry, of those that are not NaN if the operation `skips` that.
+    Extreme entry, passing over NaN if `skips`.
 
-    Slices with a NaN that counts, with none that does, or with infinite ones alone are left to the
-    engine.
+    None, for the engine to do it, if a slice has a NaN that counts, no entry that counts, or
+    infinite entries alone.
     """
     if not _is_reduced(x, axis, where, initial, fill_value):
         return None

@@ -19,8 +19,8 @@ from safeops._backends.torch.filling import (
 )
 from safeops._typing import Array, Axis, Function
 
-# Entries of a row of which `vector_norm` adds the squares one by one and loses no digit: of a
-# million in float32 it loses three. It takes half of the time of a product and its sum.
+# The longest row for `vector_norm`, which takes half of the time of a product and its sum. It adds
+# squares one by one: up to this length that loses no digit; a million in float32 lose three digits.
 _SHORT = 2**8
 _softmax_backward: Function = private.softmax_backward
 
@@ -54,7 +54,7 @@ class _Norm(FillingFunction):
 
 @_unseen
 def _is_quotient_in_range(x: Array, y: Array) -> bool:
-    """Whether no quotient of these lost digits or its size; of many entries a norm saves a pass."""
+    """Whether no quotient of these overflows or loses digits near 0."""
     size, bound = (x / y).detach().abs(), _LIMITS[y.dtype]
     usual = (size >= bound.smallest_normal / bound.eps) & (size <= bound.max)
     return bool((usual | (x == 0)).all())
@@ -80,9 +80,9 @@ def _norm(
 
 @_unseen
 def _is_in_range(x: Array, norm: Array, axis: Axis) -> bool:
-    """Whether no square was lost: a small norm is that of a slice of zeros."""
+    """Whether no square was lost: each small norm belongs to a slice of zeros."""
     bound = _LIMITS[x.dtype]
-    if not norm.amax().item() < math.inf:  # or NaN
+    if not norm.amax().item() < math.inf:  # inf or NaN
         return False
     least = math.sqrt(bound.smallest_normal / bound.eps)
     if norm.amin().item() >= least:
@@ -130,7 +130,7 @@ class _Softmax(FillingFunction):
 
 @_unseen
 def _has_nan(rows: Array, axis: int) -> bool:
-    """Whether there is a NaN in rows that are NaN as a whole, or not at all."""
+    """Whether there is a NaN, in rows that are all NaN or have none."""
     return math.isnan(rows.detach().select(axis, 0).sum().item())
 
 
@@ -138,7 +138,7 @@ _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
 def _kept(x: Array, where: Array, other: float) -> Array:
-    """Return ``where(where, x, other)``, of many by bits."""
+    """Return ``where(where, x, other)``; for many entries by masking bits."""
     if x.numel() <= _FEW:
         return torch.where(where, x.detach(), other)
     kind = _BITS[x.dtype]
@@ -157,7 +157,8 @@ def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
         if not mask or where.shape != x.shape:
             return None
     out = _Softmax.of(x, where, axis)
-    # A NaN or inf makes its slice NaN, through which what is absent has slope 0 all the same.
+    # A NaN or inf makes its slice NaN. The slope of an absent entry must be 0 there all the same,
+    # which the double where sees to.
     return None if _has_nan(out, axis) else out
 
 

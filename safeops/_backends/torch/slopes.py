@@ -1,8 +1,9 @@
 """
-Functions whose rule in PyTorch 2.13 loses the digits of a slope, with one that keeps them.
+Functions whose rule in PyTorch 2.13 loses digits of the slope, with a rule that keeps them.
 
-The slopes of the inverse functions divide by ``1 - x**2``, which cancels next to the ends and is
-``(1 - x) * (1 + x)`` here; that of `expm1` is ``expm1(x) + 1`` there, and 0 below -17 in float32.
+PyTorch's slopes of the inverse functions divide by ``1 - x**2``, which cancels next to the ends;
+here the divisor is ``(1 - x) * (1 + x)``. PyTorch's slope of `expm1` is ``expm1(x) + 1``, which is
+0 below -17 in float32.
 """
 
 import math
@@ -25,7 +26,7 @@ from safeops._typing import Array, Function
 
 
 class _Inverse(NamedTuple):
-    """An inverse function on [-1, 1]: its value, its sign, and if its slope is of a root."""
+    """An inverse function on [-1, 1]: its value, its sign, and whether its slope has a root."""
 
     value: Function
     sign: float
@@ -67,7 +68,7 @@ class _Clipped(FillingFunction):
         inside = _zero_where_at_most(x, size, -1.0)  # 0 at and beyond the ends
         divisor = 1.0 + inside
         divisor = torch.mul(divisor, 1.0 - inside, **_out_option(divisor, x))
-        if _records(inside):  # the product has slope ``(1 - x) - (1 + x)``, which cancels near 0
+        if _records(inside):  # the slope ``(1 - x) - (1 + x)`` of the product cancels near 0
             square = inside * inside
             divisor = divisor.detach() + (square.detach() - square)
         if kind.of_root:
@@ -101,7 +102,7 @@ class _Expm1(FillingFunction):
 
 
 def _first_overflow(x: Array) -> float:
-    """Return the least number of which the exponential is infinite."""
+    """Return the least number whose exponential is infinite."""
     bound = _LIMITS[x.dtype]
     last = bound.largest_exponent()
     return last + bound.eps * 2.0 ** math.floor(math.log2(last))
