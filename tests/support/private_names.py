@@ -58,6 +58,6 @@ def page():
 
 HEAD = """# Private names of PyTorch
 
-Nothing public says what these say, so safeops asks them.
-They stand in one file, of which this page is made.
-A test fails when one goes."""
+No public name of PyTorch serves these purposes.
+They are used in one file, `safeops/_backends/torch/private.py`; this page is made from it.
+When PyTorch drops one, a test fails."""
