@@ -1,12 +1,28 @@
-"""Options of masked autodiff, and its warning about operations without a rule."""
+"""Options of masked autodiff, its warning and its error."""
 
 import warnings
+from typing import Any
 
 ON_UNKNOWN = ("warn", "error", "ignore")
 
 
 class UnknownOperationWarning(UserWarning):
     """An operation without a rule met absent entries, and ran as it is."""
+
+
+class NonFiniteGradientError(FloatingPointError):
+    """
+    A step of a guarded training has made a gradient that is not finite.
+
+    Attributes
+    ----------
+    report : Report
+        What `explain` found.
+    """
+
+    def __init__(self, report: Any) -> None:
+        super().__init__(str(report))
+        self.report = report
 
 
 def tell(message: str, on_unknown: str) -> None:

@@ -4,6 +4,8 @@ Masked gradients on two ranks of PyTorch: a script, of which two processes run t
 Its arguments are the rank and a file, at which the ranks meet.
 """
 
+import logging
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -14,10 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ranks import RANK, answer_all, equal, in_parts, meet, refused
 from safeops.autodiff import torch as masked
+from safeops.integrations import NonFiniteGradientError, guard
 
 WORLD = distributed.group
 NAN = float("nan")
 CHECKS = []
+QUIET = logging.getLogger("quiet")
+QUIET.disabled = True
 
 
 def check(function):
@@ -209,6 +214,37 @@ def a_stage_of_a_pipeline():
     with words, masked.masked_backward(on_unknown="error"):
         schedule.step(*[torch.ones(1, 2)] * (RANK == 0), target=torch.zeros(1, 2))
     assert torch.isfinite(here.weight.grad).all()
+
+
+@check
+def a_guard_explains_on_the_rank():
+    """All ranks stop; the rank with the NaN has the finding and its row, the other one says so."""
+    model = parallel(nn.Linear(1, 1, bias=False))
+    step = guard(model, logger=QUIET)(lambda x: model(x)[1:].sum().backward())
+    step(torch.ones(2, 1))
+    batch = [[NAN], [2.0]] if RANK else [[0.0], [1.0]]
+    with pytest.raises(NonFiniteGradientError) as caught:
+        step(torch.tensor(batch))
+    report = caught.value.report
+    assert (report.step, report.rank, report.parameters) == (1, RANK, ("weight",))
+    assert [(f.kind, f.rows) for f in report.findings] == [("BLOCKED", (0,))] * RANK
+    assert any("another rank" in note for note in report.notes) is (RANK == 0)
+
+
+@check
+def a_guard_masks_and_skips_on_all_ranks():
+    """The masked gradient is the mean over ranks; a rank alone in no_sync takes the other along."""
+    batch = torch.tensor([[NAN], [2.0]] if RANK else [[0.0], [1.0]])
+    model = parallel(nn.Linear(1, 1, bias=False))
+    guard(model, on_nan="mask", logger=QUIET)(lambda: model(batch)[1:].sum().backward())()
+    equal(model.module.weight.grad, torch.tensor([[1.5]]))
+
+    def alone():
+        with model.no_sync():
+            model(batch)[1:].sum().backward()
+
+    guard(model, on_nan="skip", logger=QUIET)(alone)()
+    equal(model.module.weight.grad, torch.tensor([[1.5]]))
 
 
 @check

@@ -80,7 +80,7 @@ LAYERS = (
     ("autodiff._options", "autodiff._explain", "autodiff._pairs"),
     ("autodiff._explain.locations", "autodiff._explain.names"),
     ("autodiff._explain.rewrites", "autodiff._explain.words"),
-    ("autodiff._explain.dataflow",),
+    ("autodiff._explain.dataflow", "autodiff._explain.records"),
     ("autodiff._explain.repairs",),
     ("autodiff._explain.report",),
     ("autodiff._explain.evidence",),
@@ -116,7 +116,10 @@ LAYERS = (
     ("autodiff.torch.func",),
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
+    ("autodiff.torch._guard",),
     ("__init__",),
+    ("integrations._outlets",),
+    ("integrations",),
     ("_recipes", "_cli", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
@@ -132,8 +135,9 @@ LAYERS = (
     ("__main__",),
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
-TALKERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
-RICH = {*TALKERS, "autodiff._explain.report"}  # a report draws itself
+PRINTERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
+TALKERS = {*PRINTERS, "integrations", "integrations._outlets"}  # these log
+RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
 
 # One word for each idea; the last ones belong to one function each.

@@ -134,6 +134,12 @@ def base_of(x: Array) -> Array | None:
     return x._base
 
 
+def compiled_from(x: Any) -> Any:
+    """Return the module that a module was compiled from; None for any other module."""
+    # OptimizedModule._orig_mod (2.13): the names of parameters as the program has them.
+    return getattr(x, "_orig_mod", None)
+
+
 def stored_values(x: Array) -> Array:
     """Return the numbers that a sparse tensor stores."""
     # Tensor._values (2.13): entries of a sparse tensor before equal places are merged.

@@ -183,6 +183,7 @@ TEXTS = {
 }
 # The sentence for UNKNOWN, by reason, where the reason has one of its own.
 WAYS_OUT = {
+    "again": "make the step a function of its arguments and of these random states",
     "kernel": "write its backward pass with operations of PyTorch",
     "loop": "make the loop shorter, or pass a larger limit",
     "mkldnn": "run it in torch.backends.mkldnn.flags(enabled=False)",

@@ -1,5 +1,6 @@
 """What `explain` finds, as data and as text: where a gradient stops being finite, and why."""
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,6 +8,7 @@ from textwrap import dedent
 from typing import Any, Literal, TypeAlias, get_args
 
 from safeops.autodiff._explain.locations import Location
+from safeops.autodiff._explain.records import finding_record
 from safeops.autodiff._explain.repairs import NOTHING, Repair, repairs_of
 
 Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"]
@@ -49,12 +51,17 @@ class Finding:
         How often the line ran with this finding.
     repair : Repair
         What to do: an edit of the program, the import that the edit needs, and a sentence.
-    reason : {"", "kernel", "loop", "mkldnn", "once", "script", "sparse"}
+    reason : {"", "again", "kernel", "loop", "mkldnn", "once", "script", "sparse"}
         Why the finding is UNKNOWN; "" for an operation without a rule.
     entered_at : Location or None
         The line that made the NaN operand, if it is another line.
     passed : int
         How many later operations met the same NaN; these have no finding of their own.
+    modules : tuple of str
+        The modules of a guarded model in which the line ran, such as "encoder.layers.3.norm".
+    rows : tuple of int
+        The rows of a guarded batch with these entries; empty if these are all rows, or if the first
+        axis of the array has another length than the batch.
     """
 
     kind: Kind
@@ -72,6 +79,8 @@ class Finding:
     reason: str = ""
     entered_at: Location | None = None
     passed: int = 0
+    modules: tuple[str, ...] = ()
+    rows: tuple[int, ...] = ()
 
     @property
     def message(self) -> str:
@@ -95,11 +104,12 @@ def _forward(finding: Finding) -> str:
 def _unknown(finding: Finding) -> str:
     why = REASONS[finding.reason].format(finding.operation)
     rest = "; from here on the gradient is the ordinary one"
-    return why if finding.reason == "once" else why + rest
+    return why if finding.reason in ("again", "once") else why + rest
 
 
 REASONS = {
     "": "{} has no rule",
+    "again": "{} made a gradient that is not finite, and a finite one when it ran again",
     "kernel": "the derivative of {} is made by code that PyTorch does not see",
     "loop": "the steps of a {} were not looked at, for want of time",
     "once": "{} made a gradient that is not finite, and does not run again",
@@ -131,6 +141,12 @@ def counted(entries: int, of: str = "") -> str:
     return f"{entries}{of} {'entry' if entries == 1 and not of else 'entries'}"
 
 
+def listed(items: Sequence[Any], most: int = 8) -> str:
+    """Return the first items, with commas, and the number of the others."""
+    rest = f" and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(map(str, items[:most])) + rest
+
+
 def operations(count: int) -> str:
     """Return a number of operations in words."""
     return f"{count} operation{'' if count == 1 else 's'}"
@@ -151,12 +167,20 @@ class Report:
         What was examined, in words.
     notes : tuple of str
         What the report cannot tell, and why.
+    parameters : tuple of str
+        The parameters whose gradient was not finite, by their names in the model, where one is
+        guarded.
+    step, rank : int or None
+        The step of a guarded training, counted from 0, and the process in a group of several.
     """
 
     findings: tuple[Finding, ...]
     framework: str
     checked: str
     notes: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    step: int | None = None
+    rank: int | None = None
 
     @property
     def ok(self) -> bool:
@@ -167,6 +191,28 @@ class Report:
         """Raise AssertionError, with the report as its text, if anything was found."""
         if not self.ok:
             raise AssertionError(str(self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """
+        Return the report as plain data: dicts, lists, strings, numbers and None.
+
+        A line has the keys path, line, column, end_line, end_column and source, of which the
+        columns are left out where they are unknown; columns count characters from 1.
+        """
+        return {
+            "framework": self.framework,
+            "ok": self.ok,
+            "step": self.step,
+            "rank": self.rank,
+            "parameters": list(self.parameters),
+            "findings": [finding_record(finding) for finding in self.findings],
+            "checked": self.checked,
+            "notes": list(self.notes),
+        }
+
+    def to_json(self, *, indent: int | None = 2) -> str:
+        """Return `to_dict` as JSON, by default with indented lines."""
+        return json.dumps(self.to_dict(), indent=indent)
 
     def __str__(self) -> str:
         """Return the report as plain text."""
@@ -191,7 +237,9 @@ class Report:
         return f"clean: value and gradient are finite; checked {self.checked}"
 
     def _closing(self) -> list[str]:
-        return [f"checked {self.checked}", *(f"note: {note}" for note in self.notes)]
+        found = [f"gradients that were not finite: {listed(self.parameters)}"]
+        notes = [f"note: {note}" for note in self.notes]
+        return [*(found if self.parameters else []), f"checked {self.checked}", *notes]
 
     def _parts(self) -> Iterator[Part]:
         """Yield the text piece by piece, with styles."""
@@ -227,6 +275,9 @@ def _rows(finding: Finding) -> Iterator[Part]:
         yield f"  the NaN went on, through {operations(finding.passed)}", ""
     if finding.kind == "BLOCKED" and not at_once:
         yield from _quoted(f"{dropped} at", selected_at)
+    for word, items in (("module", finding.modules), ("row", finding.rows)):
+        if items:
+            yield f"  in {word}{'' if len(items) == 1 else 's'} {listed(items)}", ""
 
 
 def _advice(repair: Repair, *, known: bool = False) -> Iterator[Part]:
@@ -272,6 +323,8 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 selected_at=earlier.selected_at or finding.selected_at,
                 entered_at=earlier.entered_at or finding.entered_at,
                 passed=earlier.passed + finding.passed,
+                modules=tuple(dict.fromkeys((*earlier.modules, *finding.modules))),
+                rows=tuple(sorted({*earlier.rows, *finding.rows})),
             )
     return tuple(found.values())
 

@@ -29,6 +29,7 @@ class Watch(RecordLines):
         super().__init__()
         self.on_report = on_report
         self.passes: list[bool] = []
+        self.batch = 0  # rows of the batch, where they are known
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -50,7 +51,7 @@ class Watch(RecordLines):
         nonfinite = any(g is not None and not_finite(g) is not None for g in found)
         if nonfinite:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
-            report = explained_if_possible(outputs, seeds, leaves)
+            report = explained_if_possible(outputs, seeds, leaves, self.batch)
             nonfinite = not report.ok  # else the NaN is from an earlier pass
             if nonfinite:
                 self.on_report(report)

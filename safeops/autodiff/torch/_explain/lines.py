@@ -35,6 +35,7 @@ class Record:
     nan_operand: bool = False
     what: str = ""
     cause: "Record | None" = None  # the record of a constant operand that was not finite
+    module: str = ""  # the module of a guarded model in which it ran
 
     @property
     def operation(self) -> str:
@@ -64,6 +65,7 @@ class RecordLines(TorchFunctionMode):
         # record.
         self.inside: list[tuple[int, int, Record]] = []
         self.longest = 10_000
+        self.modules: list[str] = []  # the modules of a guarded model that run, innermost last
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -85,7 +87,8 @@ class RecordLines(TorchFunctionMode):
             frame = frame_of_user(sys._getframe(1))  # noqa: SLF001  (`inspect` reads source files)
             at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
             with unseen():
-                self.note(Record(at, name), made, (args, kwargs), first)
+                module = self.modules[-1] if self.modules else ""
+                self.note(Record(at, name, module=module), made, (args, kwargs), first)
         return result
 
     def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:

@@ -39,7 +39,7 @@ def explained_call(
     return explained(value, leaves)
 
 
-def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
+def explained(tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0) -> Report:
     """Explain the backward pass of existing tensors."""
     outputs = listed(tensors)
     nodes = nodes_of(outputs)
@@ -53,13 +53,13 @@ def explained(tensors: Any, leaves: Any, grad_tensors: Any = None) -> Report:
     FORMER.forget_expired()
     seeds = cotangents_of(outputs, grad_tensors)
     leaves = leaves_of(nodes) if leaves is None else leaves
-    return report_of(Graph(nodes), outputs, leaves, seeds, FORMER)
+    return report_of(Graph(nodes), outputs, leaves, seeds, FORMER, batch)
 
 
-def explained_if_possible(outputs: Any, seeds: Any, leaves: Any) -> Report:
+def explained_if_possible(outputs: Any, seeds: Any, leaves: Any, batch: int = 0) -> Report:
     """Explain a backward pass that has run once, or report why it cannot run again."""
     try:
-        return explained(outputs, leaves, seeds)
+        return explained(outputs, leaves, seeds, batch=batch)
     except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
         finding = Finding("UNKNOWN", "the backward pass", reason="once")
         return make_report("torch", [finding], "the gradient", [str(error)])

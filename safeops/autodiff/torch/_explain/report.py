@@ -39,9 +39,18 @@ NOT_SEEN = (
 
 
 def report_of(
-    graph: Graph, outputs: Sequence[Array], leaves: Sequence[Array], seeds: Any, former: Tags
+    graph: Graph,
+    outputs: Sequence[Array],
+    leaves: Sequence[Array],
+    seeds: Any,
+    former: Tags,
+    batch: int = 0,
 ) -> Report:
-    """Run the backward pass, and twice more if something is not finite; report the findings."""
+    """
+    Run the backward pass, and twice more if something is not finite; report the findings.
+
+    `batch` is the number of rows of the batch; 0 if it is unknown.
+    """
 
     def run() -> Any:
         if not any(y.requires_grad for y in outputs):
@@ -60,7 +69,9 @@ def report_of(
             mode.tags.write(seed, active=True)
     with mode:
         masked = graph.watch(run, mode)
-    passes = PassPair(graph, mode, Pass(graph, leaves, *ordinary), Pass(graph, leaves, *masked))
+    passes = PassPair(
+        graph, mode, Pass(graph, leaves, *ordinary), Pass(graph, leaves, *masked), batch
+    )
     of_value = [*passes.forward(leaves)] if any(map(is_bad, outputs)) else []
     findings = [*of_value, *passes.backward(value_is_bad=bool(of_value))]
     findings += passes.missing(findings, outputs)
@@ -99,6 +110,7 @@ class PassPair:
     mode: Watching
     ordinary: Pass
     masked: Pass
+    batch: int = 0
 
     def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
         """Yield the operations and inputs that made the value itself not finite."""
@@ -106,7 +118,7 @@ class PassPair:
         # A NaN that constant infinities made, as in inf - inf.
         after = self.graph.above([node for node, *_ in infinite])
         nan = [m for m in self.makers(lambda record: record.first_nan) if m[0] not in after]
-        found = {id(record): of_record(record, used) for _, record, used in (*infinite, *nan)}
+        found = {id(r): of_record(r, used, self.batch) for _, r, used in (*infinite, *nan)}
         inputs = [self.input(leaf) for leaf in leaves]
         yield from (f for f in inputs if f is not None and (f.what == "nan" or not found))
         yield from found.values()
@@ -161,7 +173,7 @@ class PassPair:
         for node in self.graph.nodes:
             if node in begun and node not in unclear:
                 what = slope(node, self.masked.seen[node], begun[node])
-                yield finding("GENUINE", node, begun[node], what=what)
+                yield finding("GENUINE", node, begun[node], self.batch, what=what)
             if node in reasons and node in to_blame and not self.follows(node, reasons):
                 yield finding("UNKNOWN", node, reason=reasons[node])
 
@@ -217,6 +229,7 @@ class PassPair:
             "BLOCKED",
             node,
             bad,
+            self.batch,
             what=slope(node, self.masked.seen[node], bad) or what,
             value=value_at(record_of(node), bad),
             selection="" if selection is None else operation_of(selection),
@@ -288,9 +301,12 @@ def slope(node: Any, node_record: NodeRecord, bad: Array) -> str:
     return ""
 
 
-def finding(kind: Kind, node: Any, bad: Array | None = None, **more: Any) -> Finding:
+def finding(
+    kind: Kind, node: Any, bad: Array | None = None, batch: int = 0, **more: Any
+) -> Finding:
     """Return a finding about a node."""
     record = record_of(node)
+    rows = () if bad is None or is_of_leaf(node, bad) else rows_of(bad, batch)
     return Finding(
         kind,
         operation_of(node),
@@ -298,14 +314,47 @@ def finding(kind: Kind, node: Any, bad: Array | None = None, **more: Any) -> Fin
         0 if bad is None else int(bad.count_nonzero()),
         () if bad is None else tuple(bad.shape),
         nan_operand=record is not None and record.nan_operand,
+        modules=modules_of(record),
+        rows=rows,
         **more,
     )
 
 
-def of_record(record: Record, used: Array) -> Finding:
+def is_of_leaf(node: Any, bad: Array) -> bool:
+    """Whether entries may be those of a parameter, which has no rows of a batch."""
+    near = [child for child, _ in node.next_functions if child is not None]
+    near += [n for child in near for n, _ in child.next_functions if n is not None]
+    leaves = [leaf for leaf in map(leaf_of, near) if leaf is not None]
+    return any(bad.shape in (x.shape, x.shape[::-1]) for x in leaves)
+
+
+def rows_of(bad: Array, batch: int) -> tuple[int, ...]:
+    """Return the rows of a batch with marked entries; none if all have them, or if unknown."""
+    if not batch or not bad.dim() or len(bad) != batch:
+        return ()
+    rows = bad.reshape(batch, -1).any(1)
+    return () if rows.all() else tuple(rows.nonzero().flatten().tolist())
+
+
+def modules_of(record: Record | None) -> tuple[str, ...]:
+    """Return the module in which an operation ran, if it is known."""
+    return (record.module,) if record is not None and record.module else ()
+
+
+def of_record(record: Record, used: Array, batch: int) -> Finding:
     """Return the finding about a value that is not finite."""
     count, shape = int(used.count_nonzero()), tuple(used.shape)
     source = record.cause or record
     name = IN_TORCH.get(source.operation, source.operation)
     given = record.nan_operand and record.cause is None
-    return Finding("FORWARD", name, source.where, count, shape, record.what, nan_operand=given)
+    return Finding(
+        "FORWARD",
+        name,
+        source.where,
+        count,
+        shape,
+        record.what,
+        nan_operand=given,
+        modules=modules_of(source),
+        rows=rows_of(used, batch),
+    )

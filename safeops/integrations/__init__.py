@@ -1,0 +1,129 @@
+"""
+`explain` where training happens: a step whose gradients are not finite runs again, explained.
+
+While gradients are finite, a step costs one sum of each gradient and copies of random states and
+buffers, and its results are those that it has by itself, bit for bit. The first step whose
+gradients are not finite runs once more from the same batch and the same random state under
+`safeops.autodiff.explain`. The report goes to the logger `safeops` and to a file. Then the training
+stops, or the step is skipped, or it takes the masked gradient.
+"""
+
+from collections.abc import Callable
+from functools import partial, wraps
+from importlib import import_module
+from logging import Logger
+from os import PathLike
+from typing import Any
+
+from safeops.autodiff._options import NonFiniteGradientError
+from safeops.integrations._outlets import publish
+
+__all__ = ["NonFiniteGradientError", "guard"]
+
+ON_NAN = ("raise", "skip", "mask")
+
+
+def guard(
+    model: Any,
+    /,
+    *,
+    on_nan: str = "raise",
+    scaler: Any = None,
+    group: Any = None,
+    logger: Logger | None = None,
+    file: str | PathLike[str] | None = None,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """
+    Decorator of a training step of PyTorch that explains the first gradient that is not finite.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, also wrapped by DistributedDataParallel or torch.compile. Its parameters are
+        those that it has now; guard it again after adding some.
+    on_nan : {"raise", "skip", "mask"}, default: "raise"
+        What follows the report. "raise": an error. "skip": gradients and buffers are what they were
+        before the step, so that the optimizer has nothing to do (a GradScaler skips the step
+        itself). "mask": the step runs again with masked gradients; an error if these are not finite
+        either.
+    scaler : torch.amp.GradScaler, optional
+        The scaler of the training, whose own overflows are neither reported nor handled here: a
+        step counts if its gradients are not finite without the scale.
+    group : process group, optional
+        The processes that decide together. Default: those of DistributedDataParallel; else each
+        process decides for itself.
+    logger : logging.Logger, optional
+        Where reports go, as errors. Default: the logger "safeops".
+    file : path, optional
+        A file to which each report is appended, one JSON object in a line.
+
+    Returns
+    -------
+    callable
+        Decorator of a function that makes gradients: from its arguments to whatever it returns.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module of PyTorch.
+    ValueError
+        If `on_nan` is none of the three.
+    NonFiniteGradientError
+        From the step, with the report as its attribute `report`.
+    RuntimeError
+        From the step, if it calls an optimizer, or unscales gradients with ``on_nan="mask"``.
+
+    Notes
+    -----
+    **Gradient.** While gradients are finite, that of the step. The step is run again from its
+    arguments and from the random states of PyTorch and of the module `random`, without its
+    GradScaler and without torch.compile; afterwards parameters, buffers, gradients and random
+    states are put back. What else the step does, such as counting, it does again.
+
+    **Source.** `torch.autograd.detect_anomaly`, too slow to leave on.
+
+    Examples
+    --------
+    >>> import logging
+    >>> import torch
+    >>> logging.getLogger("quiet").disabled = True
+    >>> model = torch.nn.Linear(1, 1)
+    >>> @guard(model, on_nan="mask", logger=logging.getLogger("quiet"))
+    ... def step(batch):
+    ...     loss = model(batch)[1:].sum()
+    ...     loss.backward()
+    >>> step(torch.tensor([[torch.nan], [2.0]]))
+    >>> model.weight.grad
+    tensor([[2.]])
+    """
+    check(on_nan)
+    if not is_module(model):
+        msg = f"expected a torch.nn.Module, got {type(model).__name__}"
+        raise TypeError(msg)
+    engine = import_module("safeops.autodiff.torch._guard")
+    tell = partial(publish, logger=logger, file=file)
+    guarding = engine.Guard(model, on_nan, scaler, group, tell)
+
+    def decorate(step: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(step)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            return guarding.run(step, args, kwargs)
+
+        return guarded
+
+    return decorate
+
+
+def check(on_nan: str) -> None:
+    """Raise ValueError for an unknown option."""
+    if on_nan not in ON_NAN:
+        msg = f"expected on_nan out of ({', '.join(ON_NAN)}), got {on_nan!r}"
+        raise ValueError(msg)
+
+
+def is_module(x: Any) -> bool:
+    """Whether something is a module of PyTorch, which is not imported for that."""
+    classes = type(x).__mro__
+    return any(
+        c.__module__ == "torch.nn.modules.module" and c.__name__ == "Module" for c in classes
+    )
