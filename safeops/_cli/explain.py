@@ -4,13 +4,14 @@ import runpy
 import sys
 from argparse import REMAINDER, Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from safeops._cli.reports import FORMATS
 from safeops._speech import INSTALL
 from safeops.autodiff import Report
 
@@ -24,8 +25,9 @@ SAID = "run a PyTorch script, and find the line of the first gradient that is no
 NOT_FINITE = 3  # the exit code
 EPILOG = f"""
 The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
-wrong command line, else the exit code of the script (1 if it raises). To explain a function of JAX
-or TensorFlow, call safeops.autodiff.explain.
+wrong command line, else the exit code of the script (1 if it raises). With --format json or sarif
+the report is all of standard output, and what the script prints goes to standard error. To explain
+a function of JAX or TensorFlow, call safeops.autodiff.explain.
 """
 NEEDS_TORCH = f"explain watches backward passes of PyTorch: {INSTALL.format('torch')}"
 ALL_FINITE = "all gradients were finite: {} looked at"
@@ -40,6 +42,7 @@ def add_explain(commands: Any) -> None:
     """Add the command that watches a script."""
     parser = commands.add_parser("explain", help=SAID, description=SAID, epilog=EPILOG)
     parser.set_defaults(run=explain_script)
+    parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("-m", dest="module", nargs=REMAINDER, metavar="MODULE", help="a module")
     program.add_argument("file", nargs="?", metavar="FILE", help="a script")
@@ -59,11 +62,15 @@ def explain_script(options: Namespace) -> int:
     argv = options.module or [options.file, *options.arguments]
     reports: list[Report] = []
     watch = partial(stop, reports)
-    with watch_backward(watch) as passes:
+    # Standard output is for the report alone, if a machine reads it.
+    kept = nullcontext() if options.format == "text" else redirect_stdout(sys.stderr)
+    with watch_backward(watch) as passes, kept:
         ending = ending_of(argv, is_module=bool(options.module))
     if reports:  # also if a bare ``except`` of the script has caught the exception
-        show(reports[0])
+        show(reports[:1], options.format)
         return NOT_FINITE
+    if options.format != "text":
+        show([], options.format)
     if isinstance(ending, Exception):
         sys.excepthook(type(ending), ending, ending.__traceback__)
     seen = ALL_FINITE.format(counted_passes(len(passes))) if passes else UNSEEN
@@ -156,9 +163,9 @@ def program_of(argv: Sequence[str], *, is_module: bool) -> Iterator[None]:
         sys.argv, sys.path = earlier
 
 
-def show(report: Report) -> None:
-    """Print a report, in colour on a terminal, without breaking lines."""
-    if HAS_RICH and sys.stdout.isatty():
-        Console(highlight=False, soft_wrap=True).print(report)
+def show(reports: Sequence[Report], form: str) -> None:
+    """Print reports; as text in colour on a terminal, without breaking lines."""
+    if HAS_RICH and form == "text" and sys.stdout.isatty():
+        Console(highlight=False, soft_wrap=True).print(*reports)
     else:
-        print(report)
+        print(FORMATS[form](reports))

@@ -142,34 +142,38 @@ def escaped(text: str) -> str:
 def as_sarif(rows: Sequence[Row]) -> str:
     """Return a log in SARIF 2.1.0."""
     used = sorted({row.finding.rule for row in rows})
-    driver = {
-        "name": "safeops",
-        "version": __version__,
-        "rules": [{"id": rule, "name": TITLES[rule]} for rule in used],
-    }
-    results = [result(row, used) for row in rows]
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return sarif_log([(rule, TITLES[rule]) for rule in used], [result(row, used) for row in rows])
+
+
+def sarif_log(rules: Sequence[tuple[str, str]], results: Sequence[Any]) -> str:
+    """Return a log in SARIF 2.1.0, of rules with their titles and of results."""
+    named = [{"id": rule, "name": title} for rule, title in rules]
+    driver = {"name": "safeops", "version": __version__, "rules": named}
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": list(results)}
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def sarif_place(path: str, region: Mapping[str, int]) -> dict[str, Any]:
+    """Return a place in a file as a SARIF location."""
+    uri = quote(path.encode(errors="surrogateescape"))
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": dict(region)}}
 
 
 def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
     """Return a finding as a SARIF result."""
     found = row.finding
-    place = {
-        "artifactLocation": {"uri": quote(row.path.encode(errors="surrogateescape"))},
-        "region": {
-            "startLine": row.source.place(found.line)[1],
-            "startColumn": found.column,
-            "endLine": row.source.place(found.end_line)[1],
-            "endColumn": found.end_column,
-        },
+    region = {
+        "startLine": row.source.place(found.line)[1],
+        "startColumn": found.column,
+        "endLine": row.source.place(found.end_line)[1],
+        "endColumn": found.end_column,
     }
     return {
         "ruleId": found.rule,
         "ruleIndex": used.index(found.rule),
         "level": "warning",
         "message": {"text": row.message},
-        "locations": [{"physicalLocation": place}],
+        "locations": [sarif_place(row.path, region)],
     }
 
 

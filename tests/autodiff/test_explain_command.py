@@ -1,5 +1,6 @@
 """The command `explain`: what it prints, where, and with which exit code."""
 
+import json
 import re
 import subprocess
 import sys
@@ -69,6 +70,37 @@ def test_a_script_that_stops_every_exception(tmp_path, ending):
 
     assert done.returncode == NOT_FINITE, done.stderr
     assert "BLOCKED  the derivative of sqrt is inf" in done.stdout
+
+
+def test_a_report_for_machines(tmp_path):
+    """JSON and SARIF are all of standard output, with the lines; no finding is an empty list."""
+    done = run_command(tmp_path, "--format", "json", "script.py", "0", "4")
+    (report,) = json.loads(done.stdout)
+    finding = report["findings"][0]
+    where = {key: finding["where"][key] for key in ("path", "line", "column", "end_column")}
+
+    assert done.returncode == NOT_FINITE
+    assert (finding["kind"], finding["operation"], finding["selection"]) == (
+        "BLOCKED",
+        "sqrt",
+        "index",
+    )
+    assert where == {"path": "script.py", "line": 8, "column": 14, "end_column": 22}
+
+    done = run_command(tmp_path, "--format", "sarif", "script.py", "0", "4")
+    log = json.loads(done.stdout)
+    (result,) = log["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+
+    assert log["version"] == "2.1.0"
+    assert (result["ruleId"], result["level"]) == ("BLOCKED", "warning")
+    assert place["artifactLocation"] == {"uri": "script.py"}
+    assert (place["region"]["startLine"], place["region"]["startColumn"]) == (8, 14)
+
+    done = run_command(tmp_path, "--format", "json", "script.py", "1", "4")
+
+    assert json.loads(done.stdout) == []
+    assert done.stderr.splitlines()[:2] == ["step 0", "step 1"]
 
 
 WRONG = {

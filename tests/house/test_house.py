@@ -131,6 +131,7 @@ LAYERS = (
     ("_lint.formats",),
     ("_lint.*",),
     ("_lint.command",),
+    ("_cli.reports",),
     ("_cli.explain", "_cli.demo", "_cli.families"),
     ("__main__",),
 )
