@@ -8,8 +8,31 @@ import pytest
 import tape
 
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
+
+from safeops.autodiff import tensorflow as masked  # noqa: E402
+
 NAN, INF = np.nan, np.inf
 total = tf.reduce_sum
+
+
+def slope(f, x, tape_class=masked.GradientTape, **how):
+    """Return the gradient of the sum of a function, as a tensor, by a tape."""
+    with tape_class() as running:
+        running.watch(x)
+        value = f(x)
+    found = running.gradient(value, x, **how)
+    return tf.convert_to_tensor(found)
+
+
+def compiled(f, *, unknown=False, **how):
+    """Return a function without AutoGraph; the source of a lambda in a table is ambiguous."""
+
+    def call(x):
+        x = tf.convert_to_tensor(x)
+        spec = [tf.TensorSpec([None] * x.shape.rank, x.dtype)] if unknown else None
+        return tf.function(f, autograph=False, input_signature=spec, **how)(x)
+
+    return call
 
 
 def log_where(x):

@@ -11,6 +11,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 import sweep_tensorflow as sweep  # noqa: E402
 from assertions import assert_close  # noqa: E402
 from frameworks import to_numpy  # noqa: E402
+from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
@@ -22,8 +23,8 @@ PROGRAMS_RUN = int(os.environ.get("SAFEOPS_PROGRAMS", "150")) // 6
 
 
 # The rest takes minutes: most elementwise functions, and what is slow to trace.
-SLOW = {"linalg.expm", *(f"math.{name}" for name in sweep.ELEMENTWISE[6:])}
-DEFAULT = [name for name in sweep.PROGRAMS if EXHAUSTIVE or name not in SLOW]
+SLOW = {"linalg.expm", *(f"math.{name}" for name in ELEMENTWISE[6:])}
+DEFAULT = [name for name in PROGRAMS if EXHAUSTIVE or name not in SLOW]
 
 
 @pytest.fixture
@@ -56,14 +57,14 @@ def test_operations(name):
     found = sweep.verdict(name)
 
     assert found.wrong == ()
-    assert bool(found.stays) == bool(sweep.PROGRAMS[name].stays)
+    assert bool(found.stays) == bool(PROGRAMS[name].stays)
 
 
 @pytest.mark.skipif(not EXHAUSTIVE, reason="SAFEOPS_EXHAUSTIVE is not set: it takes minutes")
 @pytest.mark.usefixtures("checked")
 @pytest.mark.filterwarnings("ignore:.*")  # of operations that TensorFlow has deprecated
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("name", sweep.PROGRAMS)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_operations_in_low_precision(name, dtype):
     """In the precision of the ordinary gradient the same holds, where there is such a kernel."""
     found = sweep.verdict_or_none(name, dtype)

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,19 @@ import safeops
 
 HOUSE = Path(safeops.__file__).parent
 DOORS = ["testing.py", *(f"autodiff/{x}__init__.py" for x in ("", "jax/", "tensorflow/", "torch/"))]
+FUNC = "autodiff/torch/func.py"  # its options can be given by position, as PyTorch's can
 
 
 def functions_of(source):
-    """Return the public functions of a module by their names."""
+    """Return the public functions of a module by their names, with those that it imports."""
     tree = ast.parse(source)
     lists = [n.value for n in tree.body if isinstance(n, ast.Assign) and "__all__" in ast.dump(n)]
     public = ast.literal_eval(lists[0])
-    return {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name in public}
+    froms = [n.module for n in tree.body if isinstance(n, ast.ImportFrom)]
+    files = [HOUSE.parent / f"{module.replace('.', '/')}.py" for module in froms]
+    trees = [tree, *(ast.parse(file.read_text()) for file in files if file.exists())]
+    functions = [n for t in trees for n in t.body if isinstance(n, ast.FunctionDef)]
+    return {n.name: n for n in functions if n.name in public}
 
 
 def open_functions(source):
@@ -75,9 +81,19 @@ def test_a_finder_finds_what_is_planted(find, source):
     assert not list(find(f"__all__ = []\n{source}"))
 
 
-@pytest.mark.parametrize("door", DOORS)
+def test_a_function_that_a_door_imports_is_read():
+    """A public function that stands in a private file is found by the door that imports it."""
+    source = "from safeops.autodiff.torch._compiled import compile\n__all__ = ['compile']"
+
+    assert list(functions_of(source)) == ["compile"]
+
+
 @pytest.mark.parametrize(
-    "find", [open_functions, options_by_position, parameters_not_listed, sections_missing]
+    ("find", "door"),
+    [
+        *product([open_functions, parameters_not_listed, sections_missing], [*DOORS, FUNC]),
+        *product([options_by_position], DOORS),
+    ],
 )
 def test_public_functions_follow_the_house(find, door):
     """Options are written out, are given by keyword, and stand in the docstring."""

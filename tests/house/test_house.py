@@ -210,6 +210,13 @@ def frameworks_of(module):
     return {*parts[:1]} & HEAVY if room in {"_backends", "autodiff"} else set()
 
 
+def kernels_taken(source):
+    """Return what is imported of backends, but private names and the class that marks fills."""
+    allowed = r"safeops\._backends\.torch\.(private(\.\w+)?|filling\.FillingFunction)"
+    names = (name for name in imports(source) if name.startswith("safeops._backends"))
+    return [name for name in names if not re.fullmatch(allowed, name)]
+
+
 def noises(source):
     """Return what prints, logs or reads the environment."""
     names = {name.split(".")[0] for name in imports(source)}
@@ -286,6 +293,8 @@ def parameters(name):
             "_control.x",
         ),
         (framework_imports, "def f():\n from jax.numpy import sqrt", "jax.numpy.sqrt"),
+        (kernels_taken, "from safeops._backends.torch.slices import x", "slices.x"),
+        (kernels_taken, "from safeops._backends import load", "load"),
         (noises, "def f():\n print()", "print"),
         (noises, "import os\nos.environ", "environ"),
         (noises, "from logging import warning", "logging"),
@@ -306,6 +315,7 @@ def test_a_finder_finds_what_is_planted(find, source, found):
         (lambda s: upward_imports(s, "_ops.logs"), "from safeops._ops.where import x"),
         (lambda s: upward_imports(s, "_backends.jax"), "from safeops._backends.jax.rules import x"),
         (framework_imports, "import array_api_compat.torch"),
+        (kernels_taken, "from safeops._backends.torch.private import x"),
         (noises, "x = 'print'"),
         (long_functions, "def f():\n '''Doc.\n\n\n'''" + "\n pass" * 30),
         (helpers_seen_to_fail, "with pytest.raises(TypeError): assert_x(1)"),
@@ -355,6 +365,12 @@ def test_a_folder_may_import_its_own_framework_only():
     """What a module may import is told by its folder."""
     assert frameworks_of("autodiff.jax._pairs") == frameworks_of("_backends.jax") == {"jax"}
     assert frameworks_of("autodiff._explain.words") == frameworks_of("_ops.jax") == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("autodiff.")])
+def test_masked_autodiff_takes_no_kernels(module):
+    """Masked autodiff takes of backends only what is private to PyTorch, and what marks fills."""
+    assert kernels_taken(MODULES[module].read_text()) == []
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -77,3 +77,6 @@ def gradients(name, *args):
 
 RUNNING = {"nancumprod", "nancumsum"}
 KEEP_SHAPE = {n for n in ALONG_SLICES if n in RUNNING or slices.is_slice(OPS[n])}
+
+# How an error about a dtype begins.
+DTYPE = r"expected a dtype out of \(.*\), got "

@@ -1,10 +1,10 @@
 """
 Masked backward passes that `torch.compile` compiles.
 
-AOTAutograd runs the engine once, over tensors without numbers, and records what that does: the
-joint graph. Here the dispatch mode of the eager evaluator is active while the engine runs. Its
-rules are those of eager mode, and what they do is recorded too. Nothing is read: where eager mode
-looks at numbers, to do less, here all is done.
+AOTAutograd runs the engine once, over tensors without numbers, and records the operations that the
+engine runs: the joint graph. Here the dispatch mode of the eager evaluator is active meanwhile, so
+that the operations of its rules are recorded too. Where eager mode looks at numbers to do less
+work, a traced pass does all of the work.
 """
 
 import sys
@@ -34,8 +34,8 @@ class Forms(Tags):
     """
     Tags that keep masks in the shapes in which they were stated.
 
-    A mask in the order of memory, seen in the shape of a tensor, is the same: but a compiler takes
-    it for another array, and makes a kernel of its own for it.
+    Eager mode keeps a mask in the order of memory, and views it in the shape of the tensor. A
+    compiler would take that view for another array, and make another kernel for it.
     """
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     """
     `torch.compile`, with a backward pass in which an entry that nothing selected is absent.
 
-    What comes back is used with an ordinary ``loss.backward()``.
+    Call an ordinary ``loss.backward()`` on the result.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def compile(  # noqa: A001  (the name that PyTorch has)
         As for `torch.compile`.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do, while it compiles, about an operation without a rule that meets absent entries.
-        It runs as it is, which hides nothing.
+        The operation runs as it is, and hides nothing.
 
     Returns
     -------
@@ -228,9 +228,9 @@ def compile(  # noqa: A001  (the name that PyTorch has)
 
     Notes
     -----
-    **Gradient.** As for `backward`, with one difference: a NaN coefficient of a matrix product that
-    meets absent and active entries of one sum makes both NaN. Where nothing selects, the graph is
-    that of `torch.compile`. Second derivatives raise, as PyTorch's of compiled functions do.
+    **Gradient.** As for `backward`, with one difference: if a NaN coefficient of a matrix product
+    meets absent and active entries of one sum, both become NaN. If nothing selects, the graph is
+    the same as by `torch.compile`. Second derivatives raise, as they do for `torch.compile`.
 
     **Source.** The joint graph of AOTAutograd, which is traced by PyTorch's own engine. Where
     safeops is installed, ``torch.compile(f, backend="safeops")`` is the same with inductor.

@@ -1,9 +1,9 @@
 """
 Masked backward passes inside the transforms of `torch.func`.
 
-Its tensors are wrapped, once for each `grad` and `vmap` around them. A dispatch mode is below all
-of that: it sees the tensors in memory, of whole batches. So the evaluator is that of eager mode;
-cotangents are unwrapped once, to state that they are active.
+In a transform tensors are wrapped, once for each `grad` and `vmap` around them. A dispatch mode
+runs below the wrappers: it sees the tensors in memory, of whole batches. So the evaluator of eager
+mode serves here too. Cotangents are unwrapped once, to state that they are active.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from safeops.autodiff.torch._sharded import local_of
 
 
 class Functional(TorchFunctionMode):
-    """Mask the backward pass of one transform, and none that its function takes itself."""
+    """Mask the backward pass of one transform, but no backward pass inside its function."""
 
     def __init__(self, on_unknown: str, *, basis: bool = False) -> None:
         super().__init__()

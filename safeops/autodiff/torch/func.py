@@ -1,12 +1,13 @@
 """
-`torch.func` with masked derivatives: gradients in which what was never used is absent.
+`torch.func` with masked derivatives: gradients in which an entry that was never used is absent.
 
-These are the functions of `torch.func`, with their signatures, and work inside and around
-`torch.func.vmap` and each other. The backward pass is masked as that of
-`safeops.autodiff.torch.grad`; below `vmap` the operations are those of whole batches.
+These functions have the signatures of `torch.func`, and work inside and around `torch.func.vmap`
+and each other. The backward pass is masked as in `safeops.autodiff.torch.grad`; under `vmap` it
+runs the operations of whole batches.
 
-- What is masked is what these functions differentiate. A `torch.func.grad` inside of a program
-  stays as it is; one around takes what was absent as zeros: use these functions for both.
+- These functions mask the derivatives that they take themselves. A `torch.func.grad` inside of a
+  program stays as it is; a `torch.func.grad` around takes absent entries as zeros. Use these
+  functions for both.
 - `torch.compile` does not trace them: compile a loss with `safeops.autodiff.torch.compile`.
 """
 
@@ -55,7 +56,7 @@ def grad(
 
     Notes
     -----
-    **Gradient.** That of `safeops.autodiff.torch.grad`.
+    **Gradient.** As for `safeops.autodiff.torch.grad`.
 
     **Source.** `torch.func.grad`.
 
@@ -84,7 +85,7 @@ def value_and_grad(
     on_unknown: str = "warn",
 ) -> Callable[..., Any]:
     """
-    `torch.func.grad_and_value` with masks, in the order of its name.
+    `torch.func.grad_and_value` with masks; the value comes first, as the name says.
 
     Parameters
     ----------
@@ -135,7 +136,7 @@ def vjp(
     on_unknown: str = "warn",
 ) -> Any:
     """
-    `torch.func.vjp` with masks: all of a cotangent that is given is active, its zeros too.
+    `torch.func.vjp` with masks; every entry of the given cotangent is active, zeros too.
 
     Parameters
     ----------
@@ -197,10 +198,12 @@ def jacrev(
     ----------
     func : callable
         Function of tensors to tensors.
-    argnums, has_aux, on_unknown
+    argnums, has_aux
         As for `grad`.
     chunk_size : int, optional
         How many rows are computed at once. Default: all.
+    on_unknown
+        As for `grad`.
 
     Returns
     -------
@@ -214,7 +217,7 @@ def jacrev(
 
     Notes
     -----
-    **Gradient.** As for `grad`: other entries of the output are absent in a row.
+    **Gradient.** As for `grad`; in a row of the Jacobian, other entries of the output are absent.
 
     **Source.** `torch.func.jacrev`.
 
@@ -265,7 +268,7 @@ def hessian(
 
     Notes
     -----
-    **Gradient.** That of `grad`, twice.
+    **Gradient.** As for `grad`, taken twice.
 
     **Source.** `torch.func.hessian`, which takes forward mode over reverse mode.
 
