@@ -371,7 +371,6 @@ def test_half_precision_in_numpy():
 
 
 COMPLEX = np.array([[1 + 2j, -1j, 3.0], [nan + 1j, 2 + 2j, 1 - 1j], [nan * 1j, nan, nan]])
-SECOND_KEPT = (2 + 2j, 1 - 1j)
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,6 @@ class _Kind(NamedTuple):
     harmless: float
 
 
-def _last_minus_one(_: Array) -> float:
-    return -1.0
-
 
 def _natural(bound: Limits) -> float:
     return bound.smallest_normal
@@ -134,7 +131,7 @@ _LOGARITHMS = {
     "safe_log2": _Kind(torch.log2_, lambda x: x * math.log(2.0), _largest_zero, _natural, 1.0),
     "safe_log10": _Kind(torch.log10_, lambda x: x * math.log(10.0), _largest_zero, _natural, 1.0),
     "safe_log1p": _Kind(
-        torch.log1p_, lambda x: 1.0 + x, _last_minus_one, lambda bound: bound.eps / 2 - 1, 0.0
+        torch.log1p_, lambda x: 1.0 + x, lambda _: -1.0, lambda bound: bound.eps / 2 - 1, 0.0
     ),
 }
 
