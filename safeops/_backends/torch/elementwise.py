@@ -121,7 +121,6 @@ class _Kind(NamedTuple):
     harmless: float
 
 
-
 def _natural(bound: Limits) -> float:
     return bound.smallest_normal
 
