@@ -1,16 +1,16 @@
 """
 How exact values and slopes are: ``python benchmarks/accuracy.py [--out FILE]``.
 
-For each function, framework and dtype: over numbers of all exponents, and next to singular points
-and zeros, the error in units in the last place of the exact result, and that of the function that
-the framework has itself, or that is written with its functions. On NumPy these are its own and
-SciPy's. JAX is compiled, PyTorch and TensorFlow run eagerly, which is how each is used.
+For each function, framework and dtype it measures errors in units in the last place of the exact
+result, over numbers of all exponents, and next to singular points and zeros: the error of safeops,
+and the error of the plain function, which is the framework's own (on NumPy also SciPy's) or written
+with its functions. JAX is compiled, PyTorch and TensorFlow run eagerly, as people use them.
 
-The exact results are those of `tests/support/formulas.py`, in extended precision, and of
-`accuracy_slices.py`, which the tests hold against mpmath. Fills, exact zeros and what is next to
+The exact results come from `tests/support/formulas.py`, in extended precision, and from
+`accuracy_slices.py`; the tests compare both with mpmath. Fills, exact zeros and results next to
 subnormal numbers have no units to count.
 
-`--function`, `--framework` and `--dtype` select; the documentation is made of what `--out` writes.
+`--function`, `--framework` and `--dtype` select; the documentation is made from the file of `--out`.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Numbers to ask elementwise functions about: all exponents, and those next to singular points."""
+"""Arguments for elementwise functions: numbers of all exponents, and next to singular points."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Functions of slices: numbers to ask them about, and what is exact, in extended precision."""
+"""Functions of slices: arguments for them, and exact results in extended precision."""
 
 # ruff: noqa: ARG001  (every formula takes the cotangent)
 
@@ -17,7 +17,7 @@ class Reference(NamedTuple):
     """
     Value, and slopes of the sum of the value times the cotangent.
 
-    Where terms cancel, those of the value, and the size of the largest term of each slope.
+    Where terms cancel, also the terms of the value, and the size of the largest term of each slope.
     """
 
     value: object

@@ -1,9 +1,9 @@
 """
 What masked autodiff costs on JAX: ``python benchmarks/autodiff_jax.py [--quick]``.
 
-For each program, ``jit(grad)`` of safeops over that of JAX: run time (the median of pairs that take
-turns in one process, with quartiles), compile time, and peak temporary memory. A row "A/A" holds
-JAX against itself.
+For each program, ``jit(grad)`` by safeops divided by ``jit(grad)`` by JAX: run time (the median of
+pairs that take turns in one process, with quartiles), compile time, and peak temporary memory. A
+row "A/A" compares JAX with itself.
 """
 
 import sys

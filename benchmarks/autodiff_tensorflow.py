@@ -1,9 +1,9 @@
 """
 What masked autodiff costs on TensorFlow: ``python benchmarks/autodiff_tensorflow.py [--quick]``.
 
-For each program, a gradient in a `tf.function` by safeops over that of `tf.GradientTape`: the
-median of pairs that take turns in one process, with quartiles. A row "A/A" holds TensorFlow against
-itself.
+For each program, the time of a gradient in a `tf.function` by safeops, divided by the time of one
+by `tf.GradientTape`: the median of pairs that take turns in one process, with quartiles. A row
+"A/A" compares TensorFlow with itself.
 """
 
 import sys

@@ -1,12 +1,12 @@
 """
 What masked autodiff costs on PyTorch: ``python benchmarks/autodiff_torch.py [--quick]``.
 
-Forward and backward pass together, ours over PyTorch's, in CPU time on one thread: the median of
-pairs that take turns in one process, with quartiles. A row "A/A" holds PyTorch against itself.
+CPU time of forward and backward pass together, divided by PyTorch's, on one thread: the median of
+pairs that take turns in one process, with quartiles. A row "A/A" compares PyTorch with itself.
 
-Then the programs that people reported (tests/autodiff/reported_torch.py), beside
-`torch.masked.masked_tensor`: which of the two runs them and has the right gradient, and where both
-do, the time of MaskedTensor over ours.
+Then come the programs that people reported (tests/autodiff/reported_torch.py), beside
+`torch.masked.masked_tensor`: which of the two runs them and has the right gradient, and if both do,
+the time of MaskedTensor divided by the time of safeops.
 """
 
 import sys
@@ -113,8 +113,8 @@ def beside(x, values):
     return masked_tensor(torch.tensor(values, dtype=x.dtype), x.get_mask())
 
 
-# What a user of MaskedTensor writes where the mask is known beforehand, and the program itself does
-# not run on a masked tensor.
+# Programs that do not run on a masked tensor, as a user of MaskedTensor would write them if the
+# mask is known beforehand.
 REWRITTEN = {
     "4132: division and boolean mask": lambda x: (x / beside(x, [0.0, 1.0])).sum(),
     "4132: y[mask] = 0": inverse,

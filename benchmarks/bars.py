@@ -1,8 +1,8 @@
 """
-Whether the bars hold: ``python benchmarks/bars.py FILE``, of a file that ``ops.py --json`` wrote.
+Whether the bars hold: ``python benchmarks/bars.py FILE``, with a file that ``ops.py --json`` wrote.
 
-A bar is the most that an operation may take, as a ratio. Prints a Markdown table of them, what was
-measured, largest first, and what is above the bar in bold.
+A bar is the largest ratio of times that an operation may have. Prints a Markdown table of the bars
+and of the measured ratios, largest first; ratios above the bar are bold.
 """
 
 import json

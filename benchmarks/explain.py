@@ -1,10 +1,11 @@
 """
 What an explanation costs: ``python benchmarks/explain.py [--quick]``.
 
-For each program, forward and backward pass under `explain` over the plain ones, on one thread: the
-median of pairs that take turns in one process, with quartiles. A row "A/A" holds the plain passes
-against themselves, "anomaly mode" those under PyTorch's own detector, and "watched" those of a
-script under ``python -m safeops explain``. The last two programs are not finite.
+For each program, the time of forward and backward pass under `explain`, divided by the time of the
+plain passes, on one thread: the median of pairs that take turns in one process, with quartiles. A
+row "A/A" compares the plain passes with themselves; "anomaly mode" runs them under PyTorch's own
+detector, and "watched" as a script under ``python -m safeops explain``. The last two programs are
+not finite.
 """
 
 import sys

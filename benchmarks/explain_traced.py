@@ -1,9 +1,10 @@
 """
 What an explanation costs: ``python benchmarks/explain_traced.py jax [--quick]``, or tensorflow.
 
-For each program, `explain` with its text over value and gradient of the framework itself, eager and
-compiled: the median of pairs that take turns in one process, with quartiles. A row "A/A" holds the
-eager ones against themselves. The last three programs are not finite. PyTorch has explain.py.
+For each program, the time of `explain` with its text, divided by the time of value and gradient by
+the framework itself, eager and compiled: the median of pairs that take turns in one process, with
+quartiles. A row "A/A" compares the eager ones with themselves. The last three programs are not
+finite. `explain.py` measures PyTorch.
 """
 
 import sys

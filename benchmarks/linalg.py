@@ -1,9 +1,9 @@
 """
 What functions of matrices cost beside plain ones: ``python benchmarks/linalg.py``.
 
-Prints, for each installed framework and size, the time of `sqrtm_psd` over that of a square root
-by the framework's own `eigh`: forward, with a gradient, and with a gradient of a gradient. The
-matrices are not degenerate: at others the plain one has no gradient.
+Prints, for each installed framework and size, the time of `sqrtm_psd` divided by the time of a
+square root by the framework's own `eigh`: forward, with a gradient, and with a gradient of a
+gradient. The matrices have no equal eigenvalues: with equal ones the plain root has no gradient.
 """
 
 import sys

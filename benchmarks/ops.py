@@ -1,12 +1,13 @@
 """
 What the safe operations cost: ``python benchmarks/ops.py [--quick] [--json FILE]``.
 
-Prints a Markdown table: for each operation, framework, mode, size, share of bad entries and pass,
-the time over that of the plain unsafe operation, with quartiles; over that of the double where as
-one writes it by hand; and over that of the fastest peer, named. All take turns in one process, on
-one thread, in float32. The column A/A holds the plain operation against itself and says what the
-machine adds. Then, for PyTorch, the bytes that a backward pass keeps and the peak of memory, and
-last the bars, which `bars.py` has.
+Prints a Markdown table with a row for each operation, framework, mode, size, share of bad entries
+and pass. A row has the time of the safe operation divided by the time of the plain unsafe
+operation, with quartiles; divided by the time of a double where written by hand; and divided by the
+time of the fastest peer, with its name. All take turns in one process, on one thread, in float32.
+The column A/A compares the plain operation with itself, and so shows the noise of the machine. Then
+come, for PyTorch, the bytes that a backward pass keeps and the peak of memory, and last the bars of
+`bars.py`.
 
 `--framework`, `--operation`, `--mode` and `--size` select; `--out FILE` writes all tables.
 """
@@ -42,7 +43,7 @@ MODES = {
 
 
 class Operation(NamedTuple):
-    """Three ways to one thing; the last two take the namespace of the framework."""
+    """The safe, the plain and the double-where version; the last two take the namespace first."""
 
     ours: object
     plain: object

@@ -1,9 +1,9 @@
 """
 Recipes: safe operations to copy, which run without safeops.
 
-A recipe is a Markdown file beside this one, written once for all frameworks in the names of the
-array API standard: ``xp.log``. `spell` puts in those of a framework, ``tf.math.log``. The command
-line prints a recipe as a program, and the documentation shows it as a page.
+A recipe is a Markdown file beside this module, written once for all frameworks, in the names of the
+array API standard, such as ``xp.log``. `spell` puts in the names of a framework: ``tf.math.log``.
+The command line prints a recipe as a program, and the documentation shows it as a page.
 """
 
 import re
@@ -13,7 +13,7 @@ from functools import partial
 from importlib.resources import files
 from typing import NamedTuple
 
-AGREEMENT = "Where it agrees with safeops"  # calls, which the tests hold to the operation
+AGREEMENT = "Where it agrees with safeops"  # calls that the tests compare with the operation
 SECTIONS = (
     "The bug",
     "The recipe",
@@ -26,7 +26,7 @@ SECTIONS = (
 TITLES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "numpy": "NumPy"}
 
 PREFIX = {"numpy": "np", "torch": "torch", "jax": "jnp", "tensorflow": "tf"}
-# What a framework spells in its own way; all else is the prefix and the name.
+# Names that a framework spells in its own way; any other is the prefix and the name.
 SPELLINGS: dict[str, dict[str, str]] = {
     "numpy": {"stop_gradient": "np.asarray", "astype": "np.astype"},
     "torch": {
@@ -115,10 +115,10 @@ def parts_of(text: str) -> tuple[str, dict[str, Section]]:
 
 
 def spell(code: str, framework: str) -> str:
-    """Return code in the spelling of a framework; NumPy's has no gradients."""
+    """Return code in the spelling of a framework; for NumPy without gradients."""
     code = "\n".join(lines_of(code, framework))
     code = FINFO.sub(partial(limits, framework), code)
-    if framework == "torch":  # whose sort returns the places too
+    if framework == "torch":  # torch.sort returns the places too
         code = SORT.sub(r"torch.sort(\1, dim=\2, stable=True).values", code)
     return NAME.sub(partial(spelling, framework), code).replace("\n\n\n\n", "\n\n\n").strip("\n")
 
@@ -137,7 +137,7 @@ def limits(framework: str, match: re.Match[str]) -> str:
 
 
 def lines_of(code: str, framework: str) -> list[str]:
-    """Return the lines of code, those that take a gradient as the framework does."""
+    """Return the lines of code; a line with a gradient becomes lines of the framework."""
     lines = []
     for line in code.splitlines():
         if found := GRAD.fullmatch(line):

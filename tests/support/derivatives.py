@@ -30,8 +30,8 @@ UNSUPPORTED = {
     ),
 }
 
-# Modes in which second derivatives repeat what others hold. Rows of each kind have them in the
-# default run, all rows in the exhaustive one.
+# Modes whose second derivatives repeat those of another mode. The default run has them for some
+# rows of each kind, the exhaustive run for all rows.
 REPEATED = {
     ("jax", "eager"): "jit has those of the same program",
     ("jax", "grad-of-jit"): "jit has those of the same program",
@@ -47,12 +47,12 @@ OF_EACH_KIND = (
 
 
 def is_left(row, way):
-    """Whether the exhaustive run alone has second derivatives of a row in a mode."""
+    """Whether second derivatives of a row in a mode are left to the exhaustive run."""
     return way in REPEATED and row.name not in OF_EACH_KIND
 
 
 def due(row, way):
-    """Return a row, without what this run leaves to the exhaustive one in a mode."""
+    """Return a row, without the derivatives that this run leaves to the exhaustive run."""
     if EXHAUSTIVE or not is_left(row, way):
         return row
     skipped, _ = row.unsupported.get(way, ((), ""))
@@ -108,7 +108,7 @@ def all_derivatives(f, reduce, args, v, u, *, grad, jvp):
 
 
 def directions(shapes):
-    """Return v and u, an array of each shape: of no symmetry, so that no error cancels."""
+    """Return v and u, an array for each shape, without symmetry, so that no error cancels."""
     ramps = [np.broadcast_to(np.linspace(1.0, 1.5, shape[-1]), shape) for shape in shapes]
     v = [k * ramp for k, ramp in zip((1.0, -0.625, 0.25), ramps, strict=False)]
     u = [k * ramp**2 for k, ramp in zip((0.375, 1.25, -0.5), ramps, strict=False)]
@@ -116,7 +116,7 @@ def directions(shapes):
 
 
 def tools(framework, mode):
-    """Return what goes around all derivatives, what around the function, and grad and jvp."""
+    """Return a wrapper of all derivatives, a wrapper of the function, grad and jvp."""
     backend = load(framework)
     transforms = {"jax": in_jax, "torch": in_torch, "tensorflow": in_tensorflow}[framework]
     around, within = transforms(mode)
@@ -151,7 +151,7 @@ def in_torch(mode):
     import torch
 
     torch.compiler.reset()
-    # What is traced with unknown sizes gives away its buffers, and create_graph wants them (2.13).
+    # A trace with unknown sizes donates its buffers, but create_graph needs them (2.13).
     torch._functorch.config.donated_buffer = False
 
     def traced(f, dynamic=None):

@@ -1,8 +1,8 @@
 """
 Numbers of every exponent of a dtype, and how far a result is from the exact one.
 
-The exact numbers are computed in extended precision, which has 64 bits and exponents to 16383: what
-is a number of float64, a square or a cube of it, is one there.
+The exact numbers are computed in extended precision, which has 64 bits and exponents up to 16383: a
+number of float64 is in its range, and so are its square and its cube.
 """
 
 import os
@@ -58,7 +58,7 @@ FORMATS = {
 
 
 def dense(mantissas):
-    """Return mantissas, of the exhaustive run more between them."""
+    """Return mantissas, with more between them in the exhaustive run."""
     more = np.concatenate([np.asarray(mantissas) + k / 64 for k in range(DENSITY)])
     return np.where(more < 2, more, more - 1)
 
@@ -142,9 +142,9 @@ def ulps(got, exact, size, dtype, lost=2):
 
 def flushed(x, dtype):
     """
-    Return x with 0 for what JAX and TensorFlow take for 0, of the same sign.
+    Return x, with a 0 of the same sign where JAX and TensorFlow may take x for 0.
 
-    The smallest normal number is among it: times a 1 that is rounded down, it is subnormal.
+    This includes the smallest normal number: times a 1 that is rounded down, it is subnormal.
     """
     form = FORMATS[dtype]
     bound = form.flushed * (1 if form.bits == 11 else 1 + 4 * form.eps)
@@ -154,9 +154,10 @@ def flushed(x, dtype):
 @np.errstate(all="ignore")  # of infinities, and of numbers for which no claim is made
 def assert_ulps(got, exact, most, dtype, *, size=None, also=(), lost=2, args=(), message=""):
     """
-    Each result is within `most` units in the last place of the exact one, where that is no NaN.
+    Each result is within `most` units in the last place of the exact result, unless that is NaN.
 
-    `also` are the exact results of arguments that are flushed: what lies about between is right.
+    `also` are the exact results of flushed arguments: a result between them and the exact one is
+    right.
     """
     exact = wide(exact)
     size = np.abs(exact) if size is None else size

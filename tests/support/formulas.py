@@ -1,8 +1,8 @@
 """
-What every elementwise operation is, with its derivatives, in extended precision.
+The formula of every elementwise operation, with its derivatives, in extended precision.
 
-Each formula keeps its digits over the whole range: that is the one thing it is written for.
-`test_formulas.py` holds each to mpmath.
+Each formula is written to keep its digits over the whole range. `test_formulas.py` compares each
+with mpmath.
 """
 
 # ruff: noqa: ARG001  (every formula takes the format)
@@ -29,17 +29,17 @@ class Exact:
     size: object = None
     gradient_size: tuple = ()
     hessian_size: object = None
-    # What PyTorch and TensorFlow form on the way to a second derivative of forward mode.
+    # Terms that PyTorch and TensorFlow form on the way to a second derivative in forward mode.
     steps: tuple = ()
-    # What JAX and TensorFlow form on the way to one of reverse mode.
+    # Terms that JAX and TensorFlow form on the way to a second derivative in reverse mode.
     transposed: tuple = ()
-    # What TensorFlow forms on the way to a tangent.
+    # Terms that TensorFlow forms on the way to a tangent.
     tangents: tuple = ()
     bad: object = False  # where it is filled
 
     @property
     def constant(self):
-        """Where it is filled, and no derivative is another than 0."""
+        """Where the value is the fill, so that every derivative is 0."""
         parts = (*self.gradient, *(h for row in self.hessian for h in row))
         return np.all(
             [np.broadcast_to(self.bad, np.shape(self.value)), *(x == 0 for x in parts)], 0
