@@ -10,7 +10,7 @@ The exact results come from `tests/support/formulas.py`, in extended precision, 
 `accuracy_slices.py`; the tests compare both with mpmath. Fills, exact zeros and results next to
 subnormal numbers have no units to count.
 
-`--function`, `--framework` and `--dtype` select; the documentation is made from the file of `--out`.
+`--function`, `--framework` and `--dtype` select; the documentation is made from the `--out` file.
 """
 
 import argparse

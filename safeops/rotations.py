@@ -1,5 +1,5 @@
 """
-Rotations, rigid motions and angles that stay smooth where their usual formulas are 0 / 0.
+Rotations, rigid motions and angles, smooth also where their usual formulas are 0 / 0.
 
 Arrays have the shapes (..., 3) for rotation vectors, (..., 4) for quaternions with the scalar last,
 (..., 3, 3) for matrices, (..., 6) and (..., 4, 4) for rigid motions; angles are in radians. These
@@ -81,13 +81,13 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
     """
     Rotation vector of a matrix: the logarithm of SO(3), smooth at the identity too.
 
-    Same as ``t / (2 * sin(t)) * v``, with ``v`` from ``matrix - matrix.T`` and the angle ``t``,
-    where that keeps its digits.
+    Same as ``t / (2 * sin(t)) * v``, with ``v`` from ``matrix - matrix.T`` and the angle ``t``, but
+    it keeps its digits near half turns.
 
     Parameters
     ----------
     matrix : array, shape (..., 3, 3), real floating
-        Rotation matrices, which is not checked. NaN stays NaN.
+        Rotation matrices; the function does not check that they are. NaN stays NaN.
 
     Returns
     -------
@@ -103,10 +103,10 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** That of `quaternion_to_rotvec` after `matrix_to_quaternion`. At the identity it is
-    exact: half the difference between the matrix of changes and its transpose. At the half turn,
-    where the rotation vector jumps to its opposite, it is the exact one of the branch taken: the
-    entry of the largest size is positive.
+    **Gradient.** The gradient of `quaternion_to_rotvec` after `matrix_to_quaternion`. At the
+    identity it is exact: half the difference between the matrix of changes and its transpose. At the half
+    turn the rotation vector jumps to its opposite. There the branch is taken in which the entry of
+    the largest size is positive, with its exact gradient.
 
     **Source.** Shepperd's choice among four formulas; the four are the rows of Bar-Itzhack's
     matrix, without roots.
@@ -173,7 +173,7 @@ def quaternion_to_rotvec(q: Array, /) -> Array:
     Rotation vector of a quaternion of any length, smooth at the identity; 0 where `q` is zero.
 
     Same as ``2 * atan2(norm(v), s) / norm(v) * v`` for ``q = (v, s)`` with ``s >= 0``; `q` and its
-    negative are one rotation, and the one with ``s >= 0`` is taken.
+    negative are one rotation, and of the two the quaternion with ``s >= 0`` is taken.
 
     Parameters
     ----------
@@ -195,9 +195,9 @@ def quaternion_to_rotvec(q: Array, /) -> Array:
     Notes
     -----
     **Gradient.** The derivative of the function of the normalised quaternion, exact at the
-    identity: ``2 / s`` for the vector, for `q` and its negative alike. At the half turn, ``s = 0``,
-    the vector is taken as it stands, and the derivative is the exact one of that branch. At
-    ``q = 0``, which is no rotation, value and gradient 0 are chosen.
+    identity: ``2 / s`` for the vector, for `q` and its negative alike. At the half turn, where
+    ``s == 0``, the vector keeps its sign, and the derivative is exact for that branch. At
+    ``q == 0``, which is not a rotation, value and gradient 0 are chosen.
 
     **Source.** The logarithm of unit quaternions; the factor is a power series near the identity.
 
@@ -241,7 +241,7 @@ def quaternion_to_matrix(q: Array, /) -> Array:
     Notes
     -----
     **Gradient.** The derivative of the function of the normalised quaternion, exact at every order.
-    At ``q = 0``, which is no rotation, the identity with gradient 0 is chosen.
+    At ``q == 0``, which is not a rotation, the identity with gradient 0 is chosen.
 
     **Source.** Hamilton; `quaternion_to_rotvec` has the same identity at ``q = 0``.
 
@@ -264,12 +264,13 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
     Unit quaternion of a rotation matrix; the scalar is last, and not negative.
 
     Same as ``(v / (2 * r), r / 2)`` with ``r = sqrt(1 + trace(matrix))`` and ``v`` from
-    ``matrix - matrix.T``, where that keeps its digits; elsewhere by the largest diagonal entry.
+    ``matrix - matrix.T`` where this formula keeps its digits; elsewhere by the formula for the
+    largest diagonal entry.
 
     Parameters
     ----------
     matrix : array, shape (..., 3, 3), real floating
-        Rotation matrices, which is not checked. NaN stays NaN.
+        Rotation matrices; the function does not check that they are. NaN stays NaN.
 
     Returns
     -------
@@ -287,9 +288,10 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
     Notes
     -----
     **Gradient.** Exact along rotations, at every order, at the identity and at the half turn too:
-    the formula taken has the largest of four radicands, which is at least 1. Where the scalar is 0
-    the vector's entry of the largest size is positive, and the derivative is the exact one of that
-    branch. For changes that leave the rotations the derivative is that of the normalised formula.
+    of four formulas the one with the largest radicand is used, which is at least 1. Where the
+    scalar is 0, the branch is taken in which the vector's entry of the largest size is positive,
+    with its exact derivative. For changes that leave the rotations the derivative of the normalised
+    formula is returned.
 
     **Source.** Shepperd's choice among four formulas, normalised.
 
@@ -317,7 +319,7 @@ def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
     p, q : array, shape (..., 4), real floating
         Quaternions of any length, the scalar last. NaN stays NaN.
     t : array, shape (...), real floating
-        0 gives `p`, and 1 gives `q` or its negative; beyond, the motion goes on.
+        0 gives `p`, and 1 gives `q` or its negative; below 0 and above 1 the motion goes on.
 
     Returns
     -------
@@ -333,12 +335,12 @@ def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** Exact for all three, at every order, also where `p` and `q` are equal or
-    antipodal, which is one rotation. Half a turn apart, where ``sum(p * q)`` is 0, two ways are
-    equally short: the one towards `q` itself is taken, with its exact derivative. Where `p` or `q`
+    **Gradient.** Exact for all three arguments, at every order, also where `p` and `q` are equal or
+    antipodal, and so the same rotation. Half a turn apart, where ``sum(p * q)`` is 0, two ways are
+    equally short: the way towards `q` itself is taken, with its exact derivative. Where `p` or `q`
     is zero, value and gradient 0 are chosen.
 
-    **Source.** Shoemake; by the logarithm, whose series need no case of equal arguments.
+    **Source.** Shoemake; computed by the logarithm, whose series covers equal arguments.
 
     Examples
     --------
@@ -381,11 +383,11 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
 
     Notes
     -----
-    **Gradient.** For `a` the unit vector away from `b`, at a right angle to `a`, over ``norm(a)``.
-    For parallel vectors the angle is a cone, at 0 as at pi: 0 is chosen, at every order, the
-    subgradient of minimum norm and the supergradient. For a zero vector too. Vectors count as
-    parallel if no entry of the directions differs by more than eight units of rounding. Inside a
-    smooth composite, such as ``angle**2``, use `squared_angle`.
+    **Gradient.** For `a` the unit vector away from `b`, at a right angle to `a`, divided by
+    ``norm(a)``. For parallel vectors, at angles 0 and pi, the function is a cone: 0 is chosen, at
+    every order, the subgradient, or supergradient, of minimum norm. For a zero vector 0 is chosen
+    too. Vectors count as parallel if no entry of their directions differs by more than eight units
+    of rounding. Inside a smooth composite, such as ``angle**2``, use `squared_angle`.
 
     **Source.** Kahan's formula ``2 * atan2(norm(u - v), norm(u + v))`` of the directions. The arc
     cosine is 0 below 3e-4 rad in float32.
@@ -428,11 +430,11 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     Notes
     -----
     **Gradient.** Exact for parallel vectors of one direction: 0, with the Hessian
-    ``2 * (I - n n^T) / norm(a)**2`` for `a`, where ``n = a / norm(a)``. For opposite ones the
-    function has a cone, and 0 is chosen; for a zero vector too.
+    ``2 * (I - n n^T) / norm(a)**2`` for `a`, where ``n = a / norm(a)``. For opposite vectors the
+    function is a cone, and 0 is chosen; for a zero vector 0 is chosen too.
 
-    **Source.** The power series of ``asin(x)**2``; relates to `safe_angle` as `squared_norm` to
-    `safe_norm`.
+    **Source.** The power series of ``asin(x)**2``; the counterpart of `safe_angle`, as
+    `squared_norm` is of `safe_norm`.
 
     Examples
     --------
@@ -476,11 +478,11 @@ def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) 
     Notes
     -----
     **Gradient.** Exact wherever there is an angle, at cis and at trans too. With three points on a
-    line there is none: value and gradient 0 are chosen, at every order. Points count as on a line
-    if no entry of the cross product exceeds its own rounding.
+    line there is no angle: value and gradient 0 are chosen, at every order. Three points count as
+    on a line if no entry of the cross product exceeds its own rounding.
 
-    **Source.** The formula by the arc tangent, which has no singularity at cis and trans, as that
-    by the arc cosine has.
+    **Source.** The formula by the arc tangent: unlike the formula by the arc cosine, it has no
+    singularity at cis and trans.
 
     Examples
     --------
@@ -550,12 +552,13 @@ def matrix_to_twist(matrix: Array, /) -> Array:
     """
     Twist of the matrix of a rigid motion: the logarithm of SE(3), smooth at the identity too.
 
-    Same as ``logm(matrix)``, as the six numbers that it is made of.
+    Same as ``logm(matrix)``, of which it returns the six numbers that are not redundant.
 
     Parameters
     ----------
     matrix : array, shape (..., 4, 4), real floating
-        Rigid motions, which is not checked; the last row is not read. NaN stays NaN.
+        Rigid motions; the function does not check that they are, and does not read the last row.
+        NaN stays NaN.
 
     Returns
     -------
