@@ -141,8 +141,8 @@ def sqrtm_psd(a: Array, /) -> Array:
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
         is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
-        which is the error that rounding leaves; with one further below 0, with NaN or with inf a
-        matrix is NaN as a whole.
+        the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
+        further below 0, with NaN or with inf.
 
     Returns
     -------
@@ -187,10 +187,10 @@ def inv_sqrtm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
         is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
-        which is the error that rounding leaves; with one further below 0, with NaN or with inf a
-        matrix is NaN as a whole.
+        the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
+        further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
-        What the function is at a zero eigenvalue.
+        The value of the function at a zero eigenvalue.
 
 
     Returns
@@ -236,10 +236,10 @@ def logm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
         is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
-        which is the error that rounding leaves; with one further below 0, with NaN or with inf a
-        matrix is NaN as a whole.
+        the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
+        further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
-        What the logarithm is at a zero eigenvalue.
+        The value of the logarithm at a zero eigenvalue.
 
 
     Returns
@@ -285,12 +285,12 @@ def powm_psd(a: Array, p: float, /, *, fill_value: float = 0.0) -> Array:
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
         is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
-        which is the error that rounding leaves; with one further below 0, with NaN or with inf a
-        matrix is NaN as a whole.
+        the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
+        further below 0, with NaN or with inf.
     p : float
         The exponent, a number of Python. The power 0 is the identity.
     fill_value : float, default: 0.0
-        What a negative power is at a zero eigenvalue.
+        The value of a negative power at a zero eigenvalue.
 
 
     Returns
@@ -381,7 +381,7 @@ def polar(a: Array, /, *, proper: bool = False) -> Array:
 @fast_path
 def safe_eigvalsh(a: Array, /) -> Array:
     """
-    Eigenvalues of a symmetric matrix, of which those that tie share the gradient.
+    Eigenvalues of a symmetric matrix; eigenvalues that tie share the gradient.
 
     Same as ``eigvalsh(a)``.
 
@@ -394,7 +394,7 @@ def safe_eigvalsh(a: Array, /) -> Array:
     Returns
     -------
     array, shape (..., n), real floating
-        Rising; framework and device of `a`.
+        In ascending order; framework and device of `a`.
 
     Raises
     ------
@@ -429,7 +429,7 @@ def safe_eigvalsh(a: Array, /) -> Array:
 @fast_path
 def safe_svdvals(a: Array, /) -> Array:
     """
-    Singular values of a matrix, of which those that tie share the gradient; 0 at zero values.
+    Singular values of a matrix; values that tie share the gradient; zero values have gradient 0.
 
     Same as ``svd(a, compute_uv=False)``.
 
@@ -441,7 +441,7 @@ def safe_svdvals(a: Array, /) -> Array:
     Returns
     -------
     array, shape (..., min(m, n)), real floating
-        Falling; framework and device of `a`.
+        In descending order; framework and device of `a`.
 
     Raises
     ------
@@ -480,7 +480,7 @@ def safe_det(a: Array, /) -> Array:
     Parameters
     ----------
     a : array, shape (..., n, n), real or complex floating
-        Any matrices. One with NaN or inf is NaN.
+        Any matrices. The result for a matrix with NaN or inf is NaN.
 
     Returns
     -------
@@ -522,7 +522,7 @@ def safe_slogdet(a: Array, /) -> tuple[Array, Array]:
     Parameters
     ----------
     a : array, shape (..., n, n), real or complex floating
-        Any matrices. One with NaN or inf is NaN.
+        Any matrices. The result for a matrix with NaN or inf is NaN.
 
     Returns
     -------

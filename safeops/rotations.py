@@ -104,9 +104,9 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
     Notes
     -----
     **Gradient.** The gradient of `quaternion_to_rotvec` after `matrix_to_quaternion`. At the
-    identity it is exact: half the difference between the matrix of changes and its transpose. At the half
-    turn the rotation vector jumps to its opposite. There the branch is taken in which the entry of
-    the largest size is positive, with its exact gradient.
+    identity it is exact: half the difference between the matrix of changes and its transpose. At
+    the half turn the rotation vector jumps to its opposite. There the branch is taken in which the
+    entry of the largest size is positive, with its exact gradient.
 
     **Source.** Shepperd's choice among four formulas; the four are the rows of Bar-Itzhack's
     matrix, without roots.
