@@ -158,6 +158,12 @@ def storage_id(storage: Any) -> int:
     return int(storage._cdata)
 
 
+def version(x: Array) -> int:
+    """Return how often a tensor, or a view of it, has been written into."""
+    # Tensor._version (2.13): whether what was known of a gradient still holds.
+    return int(x._version)
+
+
 def local_tensor(x: Array) -> Array:
     """Return the part of a DTensor on this rank."""
     # DTensor._local_tensor (2.13): that part, as `to_local` is a new view, on the graph.

@@ -29,8 +29,8 @@ Limits:
   count: the derivative is PyTorch's where all bags are used, and the right one where a bag is left
   out.
 - The result of `torch.compile` has one fused backward kernel: `backward` raises a RuntimeError.
-  `compile` of this module takes its place. In a compiled function that calls `backward` the graph
-  breaks there.
+  `compile` of this module takes its place, with ``edges=True`` where the loss is in eager code. In
+  a compiled function that calls `backward` the graph breaks there.
 - In a graph that TorchScript has compiled (from the second run on) a selection is a product. If a
   NaN comes out of it, `on_unknown` decides whether that is reported. Run the program in
   ``torch.jit.optimized_execution(False)``, where its operations are those of eager mode.
@@ -148,7 +148,7 @@ def backward(
     ValueError
         If `on_unknown` is none of the three, or `lazy` and `return_mask` are both given.
     RuntimeError
-        Inside a transform of `torch.func`, or for the result of a compiled function. With `lazy`
+        Inside a transform of `torch.func`, or for the result of `torch.compile`. With `lazy`
         also in a process group of several ranks, with parameters of FSDP2, or if a hook takes a
         gradient away.
 

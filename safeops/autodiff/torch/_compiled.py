@@ -18,12 +18,13 @@ from torch.overrides import TorchFunctionMode
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._options import check_options, tell
+from safeops.autodiff.torch._edges import active_of, noted, with_active
 from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._graph import nodes_of
-from safeops.autodiff.torch._masks import is_partial, tensors_of
+from safeops.autodiff.torch._masks import is_partial, spread, tensors_of
 from safeops.autodiff.torch._nodes import words
 from safeops.autodiff.torch._passes import customs_known
-from safeops.autodiff.torch._tags import Mask, Tags
+from safeops.autodiff.torch._tags import Mask, Tags, place_of
 
 # Views of which the compiler makes copies.
 COPIED = words("_unsafe_view")
@@ -65,11 +66,6 @@ class Forms(Tags):
         entry = self.find(x)
         if entry is not None and isinstance(entry.active, torch.Tensor):
             self.forms[entry.alive.cdata][place_of(x)] = active.expand(x.shape)
-
-
-def place_of(x: Array) -> str:
-    """Return where the entries of a tensor are in its storage, also if sizes are symbols."""
-    return str((x.dtype, tuple(x.shape), tuple(x.stride()), x.storage_offset()))
 
 
 class Traced(Masking):
@@ -131,9 +127,10 @@ def line_of(stack: list[str]) -> str:
 class Joint(TorchFunctionMode):
     """Mask the backward pass that AOTAutograd traces, and no other."""
 
-    def __init__(self, on_unknown: str) -> None:
+    def __init__(self, on_unknown: str, *, edges: bool = False) -> None:
         super().__init__()
         self.on_unknown = on_unknown
+        self.edges = edges
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -145,10 +142,18 @@ class Joint(TorchFunctionMode):
             return func(*args, **options)
         nodes = nodes_of(args[0])
         mode = Traced(self.on_unknown)
-        for g in options["grad_outputs"]:
-            mode.tags.write(g, active=True)
+        given = options["grad_outputs"]
+        for i, g in enumerate(given):
+            mode.tags.write(g, active_of(g, i, len(given)) if self.edges else True)
         with mode, customs_known(nodes, mode.tags):
-            return func(*args, **options)
+            found = func(*args, **options)
+        return tuple(with_mask(mode.tags, g) for g in found) if self.edges else found
+
+
+def with_mask(tags: Tags, x: Any) -> Any:
+    """Return a gradient of a compiled graph, which states there what of it is active."""
+    active = None if x is None else tags.read(x)
+    return with_active(x, spread(active, x)) if is_partial(active) else x
 
 
 def is_of_joint() -> bool:
@@ -167,6 +172,7 @@ class Backend:
 
     inner: str = "inductor"
     on_unknown: str = "warn"
+    edges: bool = False
 
     @property
     def __name__(self) -> str:
@@ -179,8 +185,8 @@ class Backend:
         if self.inner == "inductor":
             options = {"config_patches": private.options_of_inductor(**options)}
         # That cache knows a graph from before the trace, and not who traced it.
-        with private.without_autograd_cache(), Joint(self.on_unknown):
-            return inner(graph, inputs, **options)
+        with private.without_autograd_cache(), Joint(self.on_unknown, edges=self.edges):
+            return noted(inner(graph, inputs, **options), edges=self.edges)
 
 
 def compile(  # noqa: A001  (the name that PyTorch has)
@@ -192,26 +198,32 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     dynamic: bool | None = None,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
+    edges: bool = False,
     on_unknown: str = "warn",
 ) -> Callable[..., Any]:
     """
     `torch.compile`, with a backward pass in which an entry that nothing selected is absent.
 
-    Call an ordinary ``loss.backward()`` on the result.
+    Call an ordinary ``loss.backward()`` on the result; where the loss is in eager code, use
+    ``edges=True`` and `backward` of this module.
 
     Parameters
     ----------
     f : callable or module
-        What to compile. The loss belongs inside: a selection outside is not seen, and an output
-        that the loss does not use has a cotangent of zeros, which are numbers.
+        What to compile. Without `edges` the loss belongs inside: a selection outside is not seen,
+        and an output that nobody uses has a cotangent of zeros, which are numbers.
     backend : str, default: "inductor"
         What compiles the masked graphs: "inductor", "cudagraphs", or a backend of AOTAutograd such
         as "aot_eager", which traces and compiles nothing.
     fullgraph : bool, default: True
-        Whether a graph break is an error. Otherwise each part has masks of its own, and at the
-        edges of parts absent entries become zeros.
+        Whether a graph break is an error. Otherwise masks pass from part to part with `edges`.
     dynamic, mode, options
         As for `torch.compile`.
+    edges : bool, default: False
+        Whether masks pass between this graph and others: parts after a graph break, other compiled
+        functions, and eager code, if its backward pass is `backward` or `masked_backward` of this
+        module. All of the graph is then masked, so it costs where nothing is selected too. Without
+        it absent entries become zeros at an edge.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do, while it compiles, about an operation without a rule that meets absent entries.
         The operation runs as it is, and hides nothing.
@@ -253,7 +265,7 @@ def compile(  # noqa: A001  (the name that PyTorch has)
         raise ValueError(msg)
     made: Callable[..., Any] = torch.compile(
         f,
-        backend=Backend(backend, on_unknown),
+        backend=Backend(backend, on_unknown, edges),
         fullgraph=fullgraph,
         dynamic=dynamic,
         mode=mode,

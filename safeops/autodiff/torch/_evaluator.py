@@ -17,6 +17,7 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, decomposition_table
 from safeops._typing import Array
 from safeops.autodiff._options import tell
+from safeops.autodiff.torch._edges import is_at_edge, run_at_edge
 from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
 from safeops.autodiff.torch._masks import cleaned, folded, is_partial, tensors_of
 from safeops.autodiff.torch._nodes import (
@@ -123,6 +124,11 @@ class Masking(TorchDispatchMode):
         # Conditions and counts as numbers, the latest ones.
         self.casts: list[tuple[Array, Array]] = []
 
+    @classmethod
+    def is_infra_mode(cls) -> bool:
+        """Whether compiled functions run under the mode, as where a checkpoint runs them again."""
+        return True
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
@@ -132,6 +138,8 @@ class Masking(TorchDispatchMode):
         if types and is_shape_alone(types):
             return func(*args, **(kwargs or {}))
         call = Call(self, func, private.name_of_operation(func), args, kwargs or {})
+        if is_at_edge(call.name):
+            return run_at_edge(call)
         if not any(map(is_lazy, args)):
             return self.evaluate(call)
         # Below Python's dispatcher, kernels ignore the bits "conjugate" and "negative" of a view

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
+from safeops.autodiff.torch._edges import is_compiled, is_of_us
 from safeops.autodiff.torch._explain.lines import in_a_transform
-from safeops.autodiff.torch._tags import is_number, leaf_of, name_of
+from safeops.autodiff.torch._tags import is_number, leaf_of
 
 
 def listed(x: Any) -> list[Array]:
@@ -35,8 +36,8 @@ def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
     ]
 
 
-def check_graph(nodes: Iterable[Any]) -> None:
-    """Raise RuntimeError for a graph into which the dispatch mode cannot see."""
+def check_graph(nodes: Iterable[Any], *, compiled: bool = True) -> None:
+    """Raise RuntimeError for a graph into which the dispatch mode cannot see; `compiled` by us."""
     if in_a_transform():
         msg = (
             "expected a call outside torch.func.grad, vmap and jvp, which have an engine of their "
@@ -45,10 +46,10 @@ def check_graph(nodes: Iterable[Any]) -> None:
         raise RuntimeError(msg)
     # A compiled backward pass is one kernel, which may write into cotangents without the
     # dispatcher.
-    if any(name_of(node) == "CompiledFunctionBackward" for node in nodes):
+    if any(is_compiled(node) and not (compiled and is_of_us(node)) for node in nodes):
         msg = (
             "expected a graph of eager operations, got the result of torch.compile, whose backward "
-            "pass is fused; safeops.autodiff.torch.compile of the loss has a masked one, and "
+            "pass is fused; safeops.autodiff.torch.compile, with edges=True, has a masked one, and "
             "torch.compiler.set_stance('force_eager') runs the program eagerly"
         )
         raise RuntimeError(msg)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
+from safeops.autodiff.torch._edges import edges_told
 from safeops.autodiff.torch._evaluator import Masking
 from safeops.autodiff.torch._graph import all_finite, leaves_of
 from safeops.autodiff.torch._masks import spread
@@ -39,7 +40,8 @@ def masking(
         if g is not None:
             mode.tags.write(local_of(g), active=True)
     told = scripts_told(nodes, on_unknown)
-    with mode, told, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
+    edges = edges_told(nodes, mode.tags, on_unknown)
+    with mode, told, edges, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
         yield mode
     if create_graph:
         FORMER.keep(mode.tags, partial=True)

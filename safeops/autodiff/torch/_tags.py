@@ -168,6 +168,11 @@ def is_plain(x: Array) -> bool:
     return x.layout is torch.strided and not x.is_nested
 
 
+def place_of(x: Array) -> str:
+    """Return where the entries of a tensor are in its storage, also if sizes are symbols."""
+    return str((x.dtype, tuple(x.shape), tuple(x.stride()), x.storage_offset()))
+
+
 def flattened(active: Array, shape: Any) -> Array:
     """Return a mask in the order of memory, from offset 0, as `as_strided` needs it."""
     active = active if active.shape == shape else active.expand(shape)

@@ -43,7 +43,7 @@ def explained(tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int
     """Explain the backward pass of existing tensors."""
     outputs = listed(tensors)
     nodes = nodes_of(outputs)
-    check_graph(nodes)
+    check_graph(nodes, compiled=False)
     if any(map(is_sharded, (*outputs, *(leaves or ()), *leaves_of(nodes)))):
         msg = "expected tensors of one process, got a DTensor; explain the program of full_tensor()"
         raise TypeError(msg)
