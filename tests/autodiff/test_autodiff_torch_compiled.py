@@ -429,18 +429,66 @@ def test_an_unknown_operation_can_be_an_error(masked):
         program(leaf([0.0, 4.0]))
 
 
-def test_a_branch_of_the_graph_hides_nothing(masked):
-    """`torch.cond` has no rule: it is said, and its NaN stays."""
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_of_the_graph(masked, compiled, taken):
+    """Masks go through `torch.cond`; a selection in a branch makes zeros, which hide nothing."""
+    weight = torch.ones(2, 2, dtype=torch.float64, requires_grad=True)
 
     def program(x):
-        y = torch.cond(x.sum() > 0, lambda x: x.sqrt(), lambda x: x.exp(), (x,))
+        y = torch.cond(taken_now, lambda x: (x @ weight).sqrt(), lambda x: (x @ weight).log(), (x,))
         return y[1:].sum()
 
-    compiled = masked.compile(program, backend="aot_eager")
-    with pytest.warns(masked.UnknownOperationWarning, match="cond"):
-        found = gradient(compiled, leaf([0.0, 4.0]))
+    def selecting(x):
+        root = lambda x: torch.where(x > 0, x.sqrt(), 0.0)  # noqa: E731  (a name for one line)
+        return torch.cond(taken_now, root, root, (x,))[1:].sum()
 
-    assert found[1] == 0.25
+    taken_now = torch.tensor(taken)
+    wanted = 0.25  # of the root, and of the logarithm, at 4
+    for transform in (lambda f: f, compiled):
+        x, y = leaf([[NAN, 0.0], [1.0, 3.0]]), leaf([0.0, 0.0, 4.0])
+        weight.grad = None
+        for out in (transform(program)(x), transform(selecting)(y)):
+            (masked.backward if transform is not compiled else torch.Tensor.backward)(out)
+
+        assert x.grad.tolist() == [[0.0, 0.0], [2 * wanted, 2 * wanted]]
+        assert weight.grad.tolist() == [[wanted] * 2, [3 * wanted] * 2]
+        assert y.grad.isnan().tolist() == [True, True, False]
+
+
+def points_of_an_image(x):
+    """Sample images, one of which is NaN and is sampled at NaN, and leave that one out."""
+    grid = torch.where(x.isnan(), NAN, 0.3 * torch.tanh(x))[:, :, :2]
+    return torch.nn.functional.grid_sample(x[:, None], grid[:, None], align_corners=True)[1:].sum()
+
+
+def largest_of_bags(x):
+    """Take rows of a table in bags, one of which has a row of NaN and is left out."""
+    rows, bags = torch.tensor([0, 1, 2, 1, 3]), torch.tensor([0, 1, 1, 3])
+    found = torch.nn.functional.embedding_bag(rows, x[:, 0], bags, mode="max")
+    return found[1:].square().sum()
+
+
+def weighted_bags(x):
+    """Weigh the rows of bags; a row of NaN is padding."""
+    rows, bags = torch.tensor([1, 0, 2, 1, 3]), torch.tensor([0, 2, 3])
+    weights = x[1, 0, :1].exp().expand(5)
+    return torch.nn.functional.embedding_bag(
+        rows, x[:, 0], bags, per_sample_weights=weights, mode="sum", padding_idx=0
+    )[:2].sum()
+
+
+@pytest.mark.parametrize("program", [points_of_an_image, largest_of_bags, weighted_bags])
+def test_resampling_and_bags(masked, compiled, program):
+    """Kernels whose rules look at numbers in eager mode have rules where there are none."""
+    point = np.random.default_rng(2).normal(size=(4, 3, 3))
+    point[0] = NAN
+    (wanted,) = masked.grad(program(x := leaf(point)), x)
+
+    found = gradient(compiled(program), leaf(point))
+
+    assert wanted.isfinite().all()
+    assert wanted.any()
+    assert_close(found.numpy(), wanted.numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("backend", ["eager", "no such one", None])

@@ -37,17 +37,9 @@ KNOWN = (
      cholesky_inverse cholesky_solve linalg.solve_triangular triangular_solve ormqr
      """),
     ("not finite", "the largest distance ignores NaN, and its slope does not", "cdist"),
-    ("not finite", "the size of what a bag has kept is not known to a compiler",
-     "nn.functional.embedding_bag"),
 )  # fmt: skip
 LISTED = {(word, op) for word, _, ops in KNOWN for op in ops.split()}
-UNKNOWN = {
-    "as_strided_scatter",
-    "_embedding_bag_backward",
-    "_embedding_bag_per_sample_weights_backward",
-    "grid_sampler_2d_backward",
-    "grid_sampler_3d_backward",
-}
+UNKNOWN = {"as_strided_scatter"}
 GOOD = {"equal", "rounding", "mended", "no gradient", "PyTorch differs"}
 
 

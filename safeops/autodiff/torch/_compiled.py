@@ -21,7 +21,7 @@ from safeops.autodiff._options import check_options, tell
 from safeops.autodiff.torch._edges import active_of, noted, with_active
 from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._graph import nodes_of
-from safeops.autodiff.torch._masks import is_partial, spread, tensors_of
+from safeops.autodiff.torch._masks import is_partial, spread
 from safeops.autodiff.torch._nodes import words
 from safeops.autodiff.torch._passes import customs_known
 from safeops.autodiff.torch._tags import Mask, Tags, place_of
@@ -71,26 +71,9 @@ class Forms(Tags):
 class Traced(Masking):
     """Evaluate over pairs what the engine does while a compiler records it."""
 
-    # PyTorch asks a mode whether it is to be handed `cond`, `scan` and their like.
-    supports_higher_order_operators = True
-
     def __init__(self, on_unknown: str) -> None:
         super().__init__(Tags(), on_unknown)
         self.tags: Forms = Forms()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run one operation, or one that has programs for arguments, such as `cond`."""
-        if not private.has_programs(func):
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        value = func(*args, **(kwargs or {}))
-        masks = [self.tags.read(x) for x in tensors_of((args, kwargs))]
-        if any(map(is_partial, masks)):
-            self.report(Call(self, func, func.name(), args, kwargs or {}))
-        for x in tensors_of(value):
-            self.state(x, active=True)
-        return value
 
     def note_view(self, call: Call, value: Any) -> None:
         """State what is active in a view, by the same view of the mask."""

@@ -17,6 +17,7 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, decomposition_table
 from safeops._typing import Array
 from safeops.autodiff._options import tell
+from safeops.autodiff.torch._branches import branched
 from safeops.autodiff.torch._edges import is_at_edge, run_at_edge
 from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
 from safeops.autodiff.torch._masks import cleaned, folded, is_partial, tensors_of
@@ -111,6 +112,9 @@ class Call:
 class Masking(TorchDispatchMode):
     """A mode that evaluates the operations of the engine over pairs."""
 
+    # PyTorch asks a mode whether it is to be handed `cond`, `scan` and their like.
+    supports_higher_order_operators = True
+
     def __init__(self, former: Tags, on_unknown: str) -> None:
         super().__init__()
         self.tags = Tags(former)
@@ -137,6 +141,8 @@ class Masking(TorchDispatchMode):
             return NotImplemented
         if types and is_shape_alone(types):
             return func(*args, **(kwargs or {}))
+        if private.has_programs(func):
+            return self.with_programs(func, args, kwargs or {})
         call = Call(self, func, private.name_of_operation(func), args, kwargs or {})
         if is_at_edge(call.name):
             return run_at_edge(call)
@@ -146,6 +152,18 @@ class Masking(TorchDispatchMode):
         # (PyTorch 2.13), unless their dispatch keys are no longer excluded.
         with Respected(DispatchKey.Conjugate, False), Respected(DispatchKey.Negative, False):  # noqa: FBT003  (no keyword)
             return self.evaluate(call)
+
+    def with_programs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operation that has programs for arguments."""
+        partial = any(is_partial(self.tags.read(x)) for x in tensors_of((args, kwargs)))
+        if partial and func.name() == "cond":
+            return branched(self, func, args)
+        value = func(*args, **kwargs)
+        if partial:
+            self.report(Call(self, func, func.name(), args, kwargs))
+        for x in tensors_of(value):
+            self.state(x, active=True)
+        return value
 
     def evaluate(self, call: Call) -> Any:
         """Run one operation by the rule of its class."""

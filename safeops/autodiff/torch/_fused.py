@@ -7,7 +7,7 @@ import torch
 from safeops._typing import Array
 from safeops.autodiff.torch._contractions import HALF
 from safeops.autodiff.torch._evaluator import Call, Masking, decompose, unknown
-from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, is_traced, spread
+from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, spread
 
 MEAN, LARGEST = 1, 2  # modes of embedding_bag; 0 is the sum
 
@@ -53,18 +53,11 @@ def segments(call: Call) -> Any:
 
 def bag(call: Call) -> Any:
     """Sum rows of a table in bags: a row in no bag is absent; sparse gradients have no rule."""
-    if is_traced():  # what a bag has kept is of no known size
-        return unknown(call)
     cotangent, *rest = call.args
     if rest[SPARSE_BAG] or call.masks.get(0) is not True or len(call.masks) > 1:
         return (unknown if rest[SPARSE_BAG] else decompose)(call)
     rest[BAG_WEIGHTS] = None  # a row with weight 0 is used
     return call.finish(embedding_bag_backward(call.mode, torch.ones_like(cotangent), *rest) != 0)
-
-
-def bag_weights(call: Call) -> Any:
-    """Differentiate the weights of bags, by parts of which a compiler does not know the sizes."""
-    return (unknown if is_traced() else decompose)(call)
 
 
 SPARSE_BAG, BAG_WEIGHTS = 8, 9  # positions among the arguments after the cotangent
@@ -82,10 +75,11 @@ def embedding_bag_backward(
 ) -> Any:
     """Return the gradient for the rows of the table in embedding_bag."""
     count, by_frequency, how, _, weights, *padding = options
-    zeros = cotangent.new_zeros(count, cotangent.shape[-1])
+    # What counts for no row goes to one more row: a compiler has to know how many there are.
+    zeros = cotangent.new_zeros(count + 1, cotangent.shape[-1])
     if how == LARGEST:
-        filled = sizes != 0
-        return zeros.scatter_add(0, largest[filled], cotangent[filled])
+        filled = (sizes != 0).unsqueeze(-1)
+        return zeros.scatter_add(0, torch.where(filled, largest, count), cotangent)[:count]
     bag = bags(indices, offsets)
     kept = indices != (padding or [-1])[0]
     parts = cotangent[bag]
@@ -94,8 +88,10 @@ def embedding_bag_backward(
     if how == MEAN:
         parts = parts / sizes[bag][:, None]
     if by_frequency:
-        parts = parts / indices.bincount(minlength=count)[indices][:, None]
-    return zeros.index_add(0, indices[kept], parts[kept])
+        ones = torch.ones_like(indices)
+        often = indices.new_zeros(count).index_add(0, indices, ones)
+        parts = parts / often[indices][:, None]
+    return zeros.index_add(0, torch.where(kept, indices, count), parts)[:count]
 
 
 def bags(indices: Array, offsets: Array) -> Array:
@@ -116,9 +112,10 @@ def bag_weights_backward(
     """Return the gradient for the weights of the rows in embedding_bag."""
     _, *padding = options
     kept = indices != (padding or [-1])[0]
-    products = cotangent[bags(indices, offsets)[kept]] * table[indices[kept]]
-    zeros = cotangent.new_zeros(len(indices))
-    return zeros.index_put((kept,), products.sum(-1))
+    products = cotangent[bags(indices, offsets)] * table[indices]
+    places = torch.arange(len(indices), device=indices.device)
+    zeros = cotangent.new_zeros(len(indices) + 1)  # one more, as above
+    return zeros.index_add(0, torch.where(kept, places, len(indices)), products.sum(-1))[:-1]
 
 
 def trilinear(_mode: Masking, *args: Any) -> Any:

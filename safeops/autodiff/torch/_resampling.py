@@ -1,5 +1,6 @@
 """Resampling of images: a pixel that is read is active, even with weight 0."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -75,13 +76,19 @@ def sampled(call: Call) -> Any:
         return unknown(call)
     active = spread(call.masks[0], cotangent)
     reached = any_over(active, (1,))[..., None]
+    nan = None
     if not is_finite(grid):
         # From a NaN the kernel makes an index out of range, and reads memory there (PyTorch 2.13).
         grid = torch.where(reached, grid, 0)
-        if not is_finite(grid):
+        if is_traced():
+            nan = grid.isnan()
+            grid = torch.where(nan, -1, grid)  # what PyTorch says that it stands for
+        elif not is_finite(grid):
             return unknown(call)
     reads = pixels_read(call, active, grid)
-    if is_finite(x):
+    if call.masks[0] is True and is_traced():
+        found = list(call.run())
+    elif is_finite(x):
         found = list(call.func(cotangent, x, grid, *how, wanted))
     else:
         used = torch.where(reads, x, 0)
@@ -92,6 +99,8 @@ def sampled(call: Call) -> Any:
             hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
             whole = call.func(cotangent, used, grid, *how, wanted)[1]
             found[1] = torch.where(hit, whole, found[1])
+        if wanted[1] and nan is not None:
+            found[1] = torch.where(nan, math.nan, found[1])
     for value, mask in zip(found, (reads, reached), strict=True):
         call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return tuple(found)

@@ -14,7 +14,6 @@ from safeops.autodiff.torch._evaluator import BY_NODE, OWN_PARTS, RULES, SPARSE,
 from safeops.autodiff.torch._functions import elementwise, reduced
 from safeops.autodiff.torch._fused import (
     bag,
-    bag_weights,
     bag_weights_backward,
     distances,
     distances_within,
@@ -103,9 +102,9 @@ CLASSES: dict[Callable[[Call], Any], str] = {
         _fused_rms_norm_backward glu_backward _prelu_kernel_backward linalg_cross addmm baddbmm
         addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate
         _scaled_dot_product_flash_attention_for_cpu_backward _trilinear
+        _embedding_bag_per_sample_weights_backward
     """,
     bag: "_embedding_bag_backward",
-    bag_weights: "_embedding_bag_per_sample_weights_backward",
     resampled: " ".join(KIND),
     sampled: "grid_sampler_2d_backward grid_sampler_3d_backward",
 }
