@@ -93,7 +93,7 @@ LAYERS = (
         "autodiff.torch._sharded",
     ),
     ("autodiff.torch._masks", "autodiff.torch._nodes", "autodiff.torch._explain"),
-    ("autodiff.torch._explain.lines",),
+    ("autodiff.torch._explain.lines", "autodiff.torch._branches", "autodiff.torch._edges"),
     ("autodiff.torch._evaluator", "autodiff.*._choosers"),
     ("autodiff.torch._ranks",),
     ("autodiff.*._callbacks", "autodiff.*._contractions", "autodiff.*._resampling"),

@@ -91,19 +91,26 @@ def sampled(call: Call) -> Any:
     elif is_finite(x):
         found = list(call.func(cotangent, x, grid, *how, wanted))
     else:
-        used = torch.where(reads, x, 0)
-        holes = ~used.isfinite()
-        found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
-        if wanted[1] and is_any(holes):
-            # An active point reads a pixel that is not finite: there the kernel's result stands.
-            hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
-            whole = call.func(cotangent, used, grid, *how, wanted)[1]
-            found[1] = torch.where(hit, whole, found[1])
+        found = beside_holes(call, active, grid, reads)
         if wanted[1] and nan is not None:
             found[1] = torch.where(nan, math.nan, found[1])
     for value, mask in zip(found, (reads, reached), strict=True):
         call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return tuple(found)
+
+
+def beside_holes(call: Call, active: Array, grid: Array, reads: Array) -> list[Any]:
+    """Differentiate grid_sample of an image with entries that are not finite."""
+    cotangent, x, _, *how, wanted = call.args
+    used = torch.where(reads, x, 0)
+    holes = ~used.isfinite()
+    found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
+    if wanted[1] and is_any(holes):
+        # An active point reads a pixel that is not finite: there the kernel's result stands.
+        hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
+        whole = call.func(cotangent, used, grid, *how, wanted)[1]
+        found[1] = torch.where(hit, whole, found[1])
+    return found
 
 
 def pixels_read(call: Call, active: Array, grid: Array) -> Array:
