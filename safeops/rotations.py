@@ -386,8 +386,9 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     **Gradient.** For `a` the unit vector away from `b`, at a right angle to `a`, divided by
     ``norm(a)``. For parallel vectors, at angles 0 and pi, the function is a cone: 0 is chosen, at
     every order, the subgradient, or supergradient, of minimum norm. For a zero vector 0 is chosen
-    too. Vectors count as parallel if no entry of their directions differs by more than eight units
-    of rounding. Inside a smooth composite, such as ``angle**2``, use `squared_angle`.
+    too. Vectors count as parallel if no entry of their directions differs by more than four units
+    of rounding, but for a factor that all entries share. Inside a smooth
+    composite, such as ``angle**2``, use `squared_angle`.
 
     **Source.** Kahan's formula ``2 * atan2(norm(u - v), norm(u + v))`` of the directions. The arc
     cosine is 0 below 3e-4 rad in float32.

@@ -64,9 +64,11 @@ def scaled(xp: Namespace, x: Array) -> tuple[Array, Array]:
     peak = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = peak < bound.smallest_normal
     # No quotient by the peak: its slope for the peak is out of range, and forward mode of
-    # TensorFlow (2.21) multiplies that slope with 0. And the reciprocal must not be flushed to 0.
+    # TensorFlow (2.21) multiplies that slope with 0. And the reciprocal must not be flushed to 0,
+    # but for that of inf: inf * 0 is NaN, and an infinite vector has no direction.
     most = 0.5 / bound.smallest_normal
-    scale = xp.where(zero, 1.0, xp.where(peak > most, most, peak))
+    large = xp.logical_and(peak > most, peak < math.inf)
+    scale = xp.where(zero, 1.0, xp.where(large, most, peak))
     return xp.where(zero, 1.0, x) * stop_gradient(1.0 / scale), zero
 
 
@@ -84,17 +86,21 @@ def _chords(xp: Namespace, a: Array, b: Array, axis: Axis) -> tuple[Array, Array
     Return the difference and the sum of the directions, and where the angle is 0, and where pi.
 
     There the angle is a constant: where no entry of the difference, or of the sum, exceeds its
-    rounding errors. Each direction has two rounding errors an entry, and errors in factors that all
-    entries share.
+    rounding errors, two an entry of each direction. The error of a length is shared by all entries,
+    so that it lies along the other chord, whose length is 2 there: that part is taken off.
     """
     a, b = safe_normalize(a, axis=axis), safe_normalize(b, axis=axis)
     difference, together = a - b, a + b
-    rounding = 8 * limits(xp, a).eps * (xp.abs(a) + xp.abs(b))
+    rounding = 2 * limits(xp, a).eps * (xp.abs(a) + xp.abs(b))
+    shared = xp.sum(difference * together, axis=axis, keepdims=True) / 4.0
 
     def throughout(x: Array) -> Array:
         return xp.all(x, axis=axis, keepdims=True)
 
-    parallel, opposite = (throughout(xp.abs(x) <= rounding) for x in (difference, together))
+    parallel, opposite = (
+        throughout(xp.abs(x - shared * other) <= rounding)
+        for x, other in ((difference, together), (together, difference))
+    )
     zero = xp.logical_or(throughout(a == 0), throughout(b == 0))
     return difference, together, xp.logical_or(parallel, zero), opposite
 

@@ -253,17 +253,26 @@ def test_half_a_turn_apart_has_the_way_to_the_second(autodiff_framework):
 
 
 @pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
-def test_nan_stays_nan(row, framework):
-    """A NaN in any entry that is read is in the result of its point, and in no other."""
-    for k, x in enumerate(row.points_in("float64")[0]):
-        for index in np.ndindex(x.shape):
-            if row.name == "matrix_to_twist" and index[0] == 3:
-                continue  # the last row of a rigid motion is not read
-            args = [np.stack([y, y]) for y in row.points_in("float64")[6]]
-            args[k][(0, *index)] = np.nan
-            value = to_numpy(row.op(*(asarray(framework, a) for a in args)))
-            assert np.isnan(value[0]).any()
-            assert np.isfinite(value[1]).all()
+def test_no_finite_result_of_what_is_not(row, framework):
+    """A NaN or inf in an entry that is read makes NaN in the result of its point, and no other."""
+    x = turning.flat(row.points_in("float64")[6])
+    read = np.arange(x.size) < (12 if row.name == "matrix_to_twist" else x.size)
+    bad = np.flatnonzero(np.tile(read, 3))
+    points = np.tile(x, (3 * x.size, 1))
+    points[np.arange(3 * x.size), np.tile(np.arange(x.size), 3)] = np.repeat(
+        [np.nan, np.inf, -np.inf], x.size
+    )
+    points = np.stack([points[bad], np.broadcast_to(x, (bad.size, x.size))])
+    shapes = [y.shape for y in row.points_in("float64")[6]]
+    parts = np.split(points, np.cumsum([np.prod(shape, dtype=int) for shape in shapes])[:-1], -1)
+    args = [np.reshape(y, (2, bad.size, *s)) for y, s in zip(parts, shapes, strict=True)]
+
+    with np.errstate(invalid="ignore"):
+        value = to_numpy(row.op(*(asarray(framework, a) for a in args)))
+
+    bad, good = value.reshape(2, bad.size, -1)
+    assert np.isnan(bad).any(-1).all()
+    assert np.isfinite(good).all()
 
 
 @pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
@@ -400,7 +409,7 @@ def test_small_angles_keep_their_digits(framework):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_angles_are_right_at_all_sizes(dtype, framework):
-    """Random vectors have their angle to 1e-12 rad, and to 2e-6 in float32."""
+    """Random vectors have their angle to 1e-12 rad, and to 1e-6 in float32."""
     rng = np.random.default_rng(7)  # its own: the same vectors whatever ran before
     a = rng.normal(size=(200, 3))
     away = np.geomspace(1e-16, 1.0, 200)[:, None] * rng.normal(size=(200, 3))
@@ -410,5 +419,21 @@ def test_angles_are_right_at_all_sizes(dtype, framework):
     got = to_numpy(so.safe_angle(asarray(framework, a, dtype), asarray(framework, b, dtype)))
 
     exact = [turning.value_of_angle(x, y) for x, y in zip(a, b, strict=True)]
-    # Within 8 eps an entry directions count as parallel: sqrt(3) * 8 eps, 1.7e-6 in float32.
-    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-12 if dtype == "float64" else 2e-6)
+    np.testing.assert_allclose(got, exact, rtol=0, atol=1e-12 if dtype == "float64" else 1e-6)
+
+
+@pytest.mark.parametrize("length", [3, 300])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_multiples_are_parallel(length, dtype, framework):
+    """A rounded multiple of a vector has the angle 0 or pi, in all sizes: no noise has a slope."""
+    rng = np.random.default_rng(3)
+    a = (rng.normal(size=(500, length)) * 10 ** rng.uniform(-9, 9, (500, 1))).astype(dtype)
+    factor = (rng.uniform(0.1, 9, (500, 1)) * np.where(np.arange(500)[:, None] % 2, 1, -1)).astype(
+        dtype
+    )
+
+    got = so.safe_angle(asarray(framework, a, dtype), asarray(framework, factor * a, dtype))
+
+    np.testing.assert_array_equal(
+        to_numpy(got), np.where(factor[:, 0] > 0, 0.0, np.pi).astype(dtype)
+    )
