@@ -15,42 +15,46 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 KINDS = ("value", "slope")
 PAGE = """# Accuracy
 
-How far values and slopes are from the exact ones: {numbers} of them, all checked.
+This page says how far values and slopes are from the exact ones. {numbers} of them were checked.
 The arguments have all exponents of a dtype, and lie densely next to singular points and zeros.
-`python -m nox -s accuracy` measured them, with {versions}.
+`python -m nox -s accuracy` measured the errors, with {versions}.
 
 **How to read it.**
-A cell has errors in units in the last place of the exact result: what 99 of 100 do not exceed, then
-the worst; 0.5 is the nearest number, ∞ an infinite or NaN result where the exact one is in range.
-The smaller second line is the framework's own function at the same numbers, with a `*` if it is
-written out because there is none; in the column of NumPy it is NumPy's or SciPy's.
-PyTorch and TensorFlow run eagerly, JAX compiled; slopes are those of reverse mode.
+A cell has two errors, in units in the last place of the exact result: the error that 99 of 100
+results do not exceed, then the worst error. 0.5 means the nearest number; ∞ means an infinite or
+NaN result although the exact result is in range.
+The smaller second line is for the framework's own function at the same numbers. A `*` marks a
+function that is written out because the framework has none; in the column of NumPy it is the
+function of NumPy or SciPy.
+PyTorch and TensorFlow run eagerly, JAX compiled; slopes are taken in reverse mode.
 
 **What is exact.**
-Formulas in extended precision are, which the tests hold against mpmath.
-Not counted are fills, exact zeros, and what is below 16 times the smallest normal number: JAX and
-TensorFlow flush steps to it.
-For a function of slices the unit is that of the largest entry, or of the largest term of a sum.
+The exact results are computed by formulas in extended precision, which the tests compare with
+mpmath.
+Fills and exact zeros are not counted, nor are results below 16 times the smallest normal number,
+because JAX and TensorFlow flush intermediate results there.
+For a function of slices the unit is the unit of the largest entry, or of the largest term of a sum.
 At a zero of an elementwise function, or of its slope, the unit shrinks with the result: one
-rounding on the way is many units there, in ours and in the plain one.
+rounding on the way is many units there, in the safe and in the plain function.
 
 **The pictures.**
-They have the worst error in float32 over the size of the argument, or over the distance from the
-point that is singular: ours is the thin blue line, the plain one the thick orange line.
+They show the worst error in float32 against the size of the argument, or against the distance from
+the singular point: the thin blue line is the safe function, the thick orange line the plain one.
 At the upper edge no digit is right."""
 WORSE = """## What is worse than the plain function
 
-At its worst number, our error is more than twice the plain one, and more than 4 units, in {count}
-of {all} cells:
+In {count} of {all} cells the worst error of the safe function is more than twice the worst error of
+the plain function, and more than 4 units:
 
 {listed}
 
-Below that, PyTorch's variance and SciPy's `xlogy` and `xlog1py` compute float32 in float64, and
-have half a unit to one and a half where ours has 2 to 4.
+With smaller differences, PyTorch's variance and SciPy's `xlogy` and `xlog1py` compute float32 in
+float64: their error is half a unit to one and a half, and the error of the safe functions is 2 to 4
+units.
 
-What neither keeps: TensorFlow's reciprocal has 12 right bits of float32 above 1e34, and so have the
-slopes of its logarithms, safe ones too; a power with an exponent p has a slope of 0 below p times
-the smallest normal number on JAX and TensorFlow."""
+Both the safe and the plain functions lose digits in two places. TensorFlow's reciprocal has 12
+right bits of float32 above 1e34, and so have the slopes of logarithms. On JAX and TensorFlow, a
+power with an exponent p has a slope of 0 below p times the smallest normal number."""
 
 
 def write(folder: Path, families: dict[str, str]) -> str:

@@ -64,13 +64,15 @@ SUBJECTS = {
 }
 PAGE = """# The classes, side by side
 
-Masked autodiff runs the backward pass of a framework over pairs of a value and what is active.
-This page is made from the tables that it is run by, and says what they say.
+Masked autodiff runs the backward pass of a framework over pairs: a value, and the mask of its
+active entries.
+This page is made from the tables of rules that masked autodiff uses.
 
-What has no rule runs as it is, with a warning, and hides nothing.
-A cell is empty where the framework has no such operation.
-Operations of the forward pass, such as a factorisation, are numbers to a backward pass.
-They need a rule only where a derivative applies them to a cotangent, as your own may.
+An operation without a rule runs as it is, with a warning, and hides nothing.
+A cell is empty if the framework has no such operation.
+Results of the forward pass, such as a factorisation, are constants in a backward pass.
+An operation needs a rule only if a derivative applies it to a cotangent, as a derivative of your
+own may.
 
 ## By subject
 

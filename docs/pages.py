@@ -19,7 +19,7 @@ import slices
 from safeops import _recipes, linalg, rotations
 from safeops._cli.families import FAMILIES, family_of, functions_of
 
-# What somebody may search for, by the name here.
+# Words that people may search for, by the name of the function.
 SYNONYMS = {
     "safe_acos": "arccos",
     "safe_acosh": "arccosh",
@@ -48,10 +48,10 @@ DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 RECIPES = """# Recipes
 
 Each page has one bug, and its cure as code to copy, which runs without safeops.
-The tests run every one on PyTorch, JAX, TensorFlow and NumPy.
-They hold it to the function of the library that has its name.
+The tests run every recipe on PyTorch, JAX, TensorFlow and NumPy, and compare it with the function
+of the same name in safeops.
 
-The same texts come out of the command line:
+The command line prints the same texts:
 
 ```console
 python -m safeops recipe --list
@@ -60,16 +60,16 @@ python -m safeops recipe safe_log --framework jax
 SUPPORT = """# What is tested
 
 This page is made from the case tables that the tests run through.
-It has no row and no tick that no test stands behind.
+Behind each row and each tick stands a test.
 
 A tick means that these derivatives are exact in that mode: {orders}.
 In `fwd-rev`, forward mode runs over reverse mode.
-A number points to what is left out, and why, or to what `nox -s exhaustive` tests alone.
+A number points to a note: what is left out, and why, or what only `nox -s exhaustive` tests.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
 WITHOUT = """## Without a row
 
-These have no formula of their own, or no derivative, and tests of another kind: {names}."""
+These have no formula of their own, or no derivative, and other tests: {names}."""
 TABLES = (*cases.ROWS, *slices.ROWS, *reductions.ROWS)
 
 
@@ -119,7 +119,7 @@ def recipe_page(recipe: _recipes.Recipe) -> str:
     page, _ = FAMILIES[family_of(recipe.name)]
     head = (
         f"# {recipe.name}\n\n{recipe.summary}\n\n"
-        f"The library has it as {{py:func}}`safeops.{recipe.name}`, with more options; "
+        f"In the library it is {{py:func}}`safeops.{recipe.name}`, with more options; "
         f"see [its family](../reference/{page}.md). "
         f"`python -m safeops recipe {recipe.name} --framework torch` prints this page as a program."
     )
@@ -131,7 +131,7 @@ def section(name: str, title: str, part: _recipes.Section) -> str:
     """Return a section of a recipe."""
     lines = [f"## {title}", part.text]
     if title == _recipes.AGREEMENT:
-        said = f"The tests hold value and gradient to those of `safeops.{name}` in these calls."
+        said = f"The tests compare value and gradient with `safeops.{name}` in these calls."
         lines += [said, code_block(part.code), "`xp` stands for each of the four frameworks."]
     elif part.code:
         spelled = list(_recipes.TITLES) if title != "The bug" else list(DIFFERENTIATED)

@@ -13,30 +13,32 @@ FRAMEWORKS = {
 PAGE = """# Real models
 
 `python -m nox -s real-models` runs masked autodiff on {count} small random models of real packages.
-It asserts each entry below but the times, and wrote this page.
+It asserts each entry below except the times, and wrote this page.
 The session has two more: Levenberg-Marquardt of optimistix, and BacksolveAdjoint of diffrax.
 
 A model reads a batch of rows: sequences, images, nodes of graphs, equations.
 Rows do not depend on each other, and the loss leaves the last ones out.
 
 **Equal.**
-All rows are healthy, and the masked gradient is the ordinary one, without a warning.
-`bits` says that it is so bit for bit; a number is what another order of sums rounds.
-With the last rows left out it is the ordinary gradient too, up to rounding.
+All rows are healthy, and the masked gradient equals the ordinary gradient, without a warning.
+`bits` means equal bit for bit; a number is a rounding error by another order of sums.
+With the last rows left out the two gradients are equal too, up to rounding.
 
 **Cured.**
 The rows left out are NaN.
-The ordinary gradient is NaN; the masked one is that of the batch without these rows.
+The ordinary gradient is NaN; the masked gradient equals the gradient of the batch without these
+rows.
 {uncured}
 
 **Undefined.**
 The rows have passed the square root of a 0.
-Where a row is used, that derivative is infinite or NaN, and is the same in both gradients.
-Where it is left out, it is 0 in the masked one, but in the models that stay NaN.
+Where a row is used, its derivative is infinite or NaN, and the same in both gradients.
+Where a row is left out, its derivative is 0 in the masked gradient, except in the models that stay
+NaN.
 
 **Time.**
-One step, forward and backward, over the ordinary step.
-First with healthy rows in the loss, then with NaN in the rows left out.
+The time of one step, forward and backward, divided by the time of the ordinary step.
+The first number is with healthy rows in the loss, the second with NaN in the rows left out.
 Medians of {pairs} pairs that take turns, beside other work; a dash where none were measured.
 The models are tiny: in PyTorch this is mostly overhead for each operation, less in larger ones.
 JAX and TensorFlow are compiled."""

@@ -7,12 +7,12 @@ DATA = Path(__file__).parent.parent / "benchmarks/rotations.json"
 TITLES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 TEXT = """## How exact they are
 
-The worst error of value, gradient and Hessian over the points below, as a part of the largest
-entry; `python benchmarks/rotations.py` measured it, with {versions}.
-The exact numbers are textbook formulas in mpmath, with 220 digits.
-The Hessian is that of a weighted sum of the result, times a vector; PyTorch and TensorFlow run
+The tables have the worst error of value, gradient and Hessian over the points below, divided by the
+largest entry; `python benchmarks/rotations.py` measured it, with {versions}.
+The exact numbers come from textbook formulas in mpmath, with 220 digits.
+The Hessian of a weighted sum of the result is taken, times a vector. PyTorch and TensorFlow run
 eagerly, JAX is compiled.
-The tests hold each point to 1e-9 in float64 and to 1e-5 in float32."""
+The tests demand errors below 1e-9 in float64 and below 1e-5 in float32 at each point."""
 
 
 def sections() -> list[str]:

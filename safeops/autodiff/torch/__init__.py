@@ -15,19 +15,19 @@ Limits:
   sparse gradients, nested tensors, custom operators, and those listed below. A product with a
   sparse matrix has a rule.
 - In an in-place write into a view (`y[:2].floor_()`) PyTorch hides which formula runs. If the
-  formula writes zeros or selects, its name is read from the C++ stack, in 2 ms. Where the stack has
-  no names, the zeros of the formula are numbers.
+  formula writes zeros or selects, its name is read from the C++ stack, in 2 ms. If the stack has no
+  names, the zeros of the formula count as numbers.
 - A factorisation or a solution of equations is dense within a matrix; an FFT is dense along its
   axes.
-- A zero that a hook or an `autograd.Function` writes is a number, also one that it adds around a
-  cotangent (`zeros`, `cat`, `pad`). In these, a function that is 0 at 0 (`clamp`, `sign`, a norm)
-  keeps absent entries absent, and any other (``1 - g``) makes numbers of them.
-- An entry that is absent in a gradient made with ``create_graph=True`` is absent in later programs,
-  also in the ``detach()`` of that gradient.
+- A zero that a hook or an `autograd.Function` writes is a number, also if it is added around a
+  cotangent (`zeros`, `cat`, `pad`). In both, a function that is 0 at 0 (`clamp`, `sign`, a norm)
+  keeps absent entries absent; any other (``1 - g``) turns them into numbers.
+- An entry that is absent in a gradient made with ``create_graph=True`` stays absent in later
+  programs that use this gradient, also in its ``detach()``.
 - `as_strided_scatter` has PyTorch's derivative, which belongs to other entries (2.13), and a
   warning. In `embedding_bag` with ``scale_grad_by_freq`` PyTorch's CPU kernel divides by a wrong
-  count: the derivative is PyTorch's where all bags are used, and the right one where a bag is left
-  out.
+  count: if all bags are used the derivative is PyTorch's, and if a bag is left out it is the right
+  one.
 - A selection in a branch of `torch.cond` makes zeros that are numbers. `scan` has no rule.
 - The result of `torch.compile` has one fused backward kernel: `backward` raises a RuntimeError.
   `compile` of this module takes its place, with ``edges=True`` where the loss is in eager code. In
@@ -35,7 +35,7 @@ Limits:
 - In a graph that TorchScript has compiled (from the second run on) a selection is a product. If a
   NaN comes out of it, `on_unknown` decides whether that is reported. Run the program in
   ``torch.jit.optimized_execution(False)``, where its operations are those of eager mode.
-- Inside `torch.func.grad`, `vmap` and `jvp` use `safeops.autodiff.torch.func`; the rest raises.
+- Inside `torch.func.grad`, `vmap` and `jvp` this module raises: use `safeops.autodiff.torch.func`.
 - A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
   custom function has to write into a new tensor, as PyTorch demands anyway.
 
