@@ -130,6 +130,14 @@ def real_models(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def trainers(session: nox.Session) -> None:
+    """Test guarded training with the trainers of transformers and Lightning."""
+    install(session, "test", "trainers", "backend-torch")
+    # Both packages warn of their own dependencies.
+    session.run("pytest", "--installed", "--framework=torch", "-W", "default", "tests/trainers")
+
+
+@nox.session(default=False)
 def exhaustive(session: nox.Session) -> None:
     """Run in every mode, order and dtype what plain nox thins: ``nox -s exhaustive -- torch``."""
     session.env["SAFEOPS_EXHAUSTIVE"] = "1"

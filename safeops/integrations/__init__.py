@@ -97,12 +97,10 @@ def guard(
     tensor([[2.]])
     """
     check(on_nan)
-    if not is_module(model):
+    if not is_a(model, "torch.nn.modules.module.Module"):
         msg = f"expected a torch.nn.Module, got {type(model).__name__}"
         raise TypeError(msg)
-    engine = import_module("safeops.autodiff.torch._guard")
-    tell = partial(publish, logger=logger, file=file)
-    guarding = engine.Guard(model, on_nan, scaler, group, tell)
+    guarding = engine_for(model, on_nan, scaler, group, logger, file)
 
     def decorate(step: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(step)
@@ -121,9 +119,19 @@ def check(on_nan: str) -> None:
         raise ValueError(msg)
 
 
-def is_module(x: Any) -> bool:
-    """Whether something is a module of PyTorch, which is not imported for that."""
-    classes = type(x).__mro__
-    return any(
-        c.__module__ == "torch.nn.modules.module" and c.__name__ == "Module" for c in classes
-    )
+def is_a(x: Any, name: str) -> bool:
+    """Whether something is of a class with this name, which is not imported for that."""
+    return name in (f"{c.__module__}.{c.__qualname__}" for c in type(x).__mro__)
+
+
+def engine_for(
+    model: Any,
+    on_nan: str,
+    scaler: Any,
+    group: Any,
+    logger: Logger | None,
+    file: str | PathLike[str] | None,
+) -> Any:
+    """Return what guards the steps of a model of PyTorch."""
+    engine = import_module("safeops.autodiff.torch._guard")
+    return engine.Guard(model, on_nan, scaler, group, partial(publish, logger=logger, file=file))

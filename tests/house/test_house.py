@@ -120,6 +120,7 @@ LAYERS = (
     ("__init__",),
     ("integrations._outlets",),
     ("integrations",),
+    ("integrations.lightning", "integrations.transformers"),
     ("_recipes", "_cli", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),

@@ -180,9 +180,12 @@ class Guard:
 
     def remember(self) -> Memory:
         """Return what the next step may change."""
-        held = [(place, grad_of(place)) for place in self.parameters]
         buffers = [(place, place.get()) for place in self.buffers]
-        return Memory(random_states(self.devices), copied(buffers), copied(held))
+        return Memory(random_states(self.devices), copied(buffers), self.held())
+
+    def held(self) -> list[tuple[Place, Any, Any]]:
+        """Return the gradients that are there, and copies of them."""
+        return copied([(place, grad_of(place)) for place in self.parameters])
 
     def settle(self, memory: Memory, again: Callable[[], Any], result: Any, given: Any) -> Any:
         """Check the gradients of a step that has run; return its result, or that of another run."""

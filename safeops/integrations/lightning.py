@@ -1,0 +1,120 @@
+"""Guarded training with the Trainer of Lightning, `lightning` or `pytorch_lightning`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from logging import Logger
+from os import PathLike
+from typing import Any
+
+from safeops.integrations import check, engine_for
+
+__all__ = ["GuardCallback"]
+
+OLDER = find_spec("lightning") is None and find_spec("pytorch_lightning") is not None
+NAME = "pytorch_lightning" if OLDER else "lightning.pytorch"
+Callback: Any = import_module(NAME).Callback
+
+
+class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two packages is there
+    """
+    Callback of Lightning that explains the first gradient that is not finite.
+
+    Parameters
+    ----------
+    on_nan, group, logger, file
+        As for `safeops.integrations.guard`. The GradScaler is that of the precision plugin.
+
+    Raises
+    ------
+    ValueError
+        If `on_nan` is none of the three.
+    TypeError
+        When training begins, if the module optimizes by hand.
+
+    Notes
+    -----
+    **Gradient.** As for `safeops.integrations.guard`, after each backward pass. `training_step`
+    runs again with the same batch; what it logs in that run is left out. The step in a report is
+    `trainer.global_step`.
+
+    **Source.** ``Trainer(detect_anomaly=True)``, too slow to leave on.
+
+    Examples
+    --------
+    ``Trainer(callbacks=[GuardCallback(on_nan="skip")]).fit(module, data)``
+    """
+
+    def __init__(
+        self,
+        *,
+        on_nan: str = "raise",
+        group: Any = None,
+        logger: Logger | None = None,
+        file: str | PathLike[str] | None = None,
+    ) -> None:
+        super().__init__()
+        check(on_nan)
+        self.options = (on_nan, group, logger, file)
+        self.engine: Any = None
+        self.memory: Any = None
+        self.batch: Any = None
+        self.again = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Look at the model as it is trained, wrapped by DDP for example."""
+        if not pl_module.automatic_optimization:
+            msg = (
+                "expected a module with automatic optimization, got one that optimizes by hand; "
+                "decorate the function that makes the gradients with safeops.integrations.guard"
+            )
+            raise TypeError(msg)
+        on_nan, group, logger, file = self.options
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.engine = engine_for(trainer.model, on_nan, scaler, group, logger, file)
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Remember the batch, the random state and the buffers."""
+        del trainer, pl_module
+        self.batch = batch, batch_idx
+        self.memory = self.engine.remember()
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Remember the gradients, which are zero by now, or those of batches before."""
+        del trainer, pl_module, loss
+        if not self.again:
+            self.memory.gradients = self.engine.held()
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """Check the gradients."""
+        if self.again:
+            return
+        self.engine.steps = trainer.global_step
+        self.again = True
+        try:
+            with silent(pl_module):
+                step = lambda: self.step(trainer, pl_module)  # noqa: E731
+                self.engine.settle(self.memory, step, None, ((self.batch[0],), {}))
+        finally:
+            self.again = False
+
+    def step(self, trainer: Any, pl_module: Any) -> None:
+        """Run the step again, as Lightning does."""
+        output = trainer.strategy.training_step(*self.batch)
+        loss = output["loss"] if isinstance(output, dict) else output
+        loss = loss / trainer.accumulate_grad_batches
+        scaler = self.engine.scaler
+        pl_module.backward(loss if scaler is None else scaler.scale(loss))
+
+
+@contextmanager
+def silent(pl_module: Any) -> Iterator[None]:
+    """Context in which a module logs nothing."""
+    pl_module.log = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        del pl_module.log
