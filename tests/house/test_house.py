@@ -138,7 +138,8 @@ LAYERS = (
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
 PRINTERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
-TALKERS = {*PRINTERS, "integrations", "integrations._outlets"}  # these log
+LOGGERS = {f"integrations{name}" for name in ("", "._outlets", ".lightning", ".transformers")}
+TALKERS = PRINTERS | LOGGERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
 
