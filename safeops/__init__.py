@@ -11,6 +11,7 @@ from safeops._ops.angles import (
     safe_hypot,
     sinc,
 )
+from safeops._ops.attention import safe_attention
 from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
 from safeops._ops.logs import (
     entr,
@@ -24,6 +25,12 @@ from safeops._ops.logs import (
     safe_logsubexp,
     xlog1py,
     xlogy,
+)
+from safeops._ops.losses import (
+    safe_binary_cross_entropy,
+    safe_focal_loss,
+    safe_kl_divergence,
+    safe_nll,
 )
 from safeops._ops.norms import (
     safe_cosine_similarity,
@@ -105,13 +112,17 @@ __all__ = [
     "safe_asin",
     "safe_atan2",
     "safe_atanh",
+    "safe_attention",
+    "safe_binary_cross_entropy",
     "safe_cosine_similarity",
     "safe_cross_entropy",
     "safe_distance",
     "safe_div",
     "safe_exp",
     "safe_expm1",
+    "safe_focal_loss",
     "safe_hypot",
+    "safe_kl_divergence",
     "safe_log",
     "safe_log1p",
     "safe_log2",
@@ -126,6 +137,7 @@ __all__ = [
     "safe_mean",
     "safe_min",
     "safe_mul",
+    "safe_nll",
     "safe_norm",
     "safe_normalize",
     "safe_pow",

@@ -15,7 +15,7 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 Function: TypeAlias = Callable[..., Any]
 
 # The options of operations that may be arrays.
-ARRAY_OPTIONS = ("where", "fill_value", "initial", "b", "count")
+ARRAY_OPTIONS = ("where", "fill_value", "initial", "b", "count", "weights")
 
 
 class Backend(Protocol):

@@ -24,6 +24,8 @@ FAMILIES = {
     "norms": Family("norms", "Norms and distances"),
     "radial": Family("radial", "Functions of a norm"),
     "softmax": Family("softmax", "Softmax"),
+    "attention": Family("attention", "Attention"),
+    "losses": Family("losses", "Losses"),
     "reductions": Family("reductions", "Reductions with a mask"),
     "nan_reductions": Family("nan-reductions", "Reductions that leave out NaN"),
 }

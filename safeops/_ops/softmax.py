@@ -3,10 +3,10 @@
 import math
 from typing import Any, NamedTuple
 
-from safeops._dtypes import INTEGER, dtype_name, limits
+from safeops._dtypes import INTEGER, REAL, dtype_name, limits, require
 from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.powers import safe_exp
-from safeops._ops.slices import count, drop_axes, enter_slices, scale_of
+from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, scale_of
 from safeops._ops.where import double_where
 from safeops._typing import Array, Axis, Backend, DType, Namespace
 
@@ -235,12 +235,19 @@ def safe_logmeanexp(
 
 @fast_path
 def safe_cross_entropy(
-    logits: Array, labels: Array, /, *, axis: int = -1, where: Array | None = None
+    logits: Array,
+    labels: Array,
+    /,
+    *,
+    axis: int = -1,
+    where: Array | None = None,
+    label_smoothing: float = 0.0,
+    weights: Array | None = None,
 ) -> Array:
     """
     Cross entropy of labels and the softmax of logits; an empty slice is 0, with gradient 0.
 
-    Same as ``-sum(labels * log_softmax(logits))`` over the entries present.
+    Same as ``-sum(weights * labels * log_softmax(logits))`` over the entries present.
 
     Parameters
     ----------
@@ -253,28 +260,35 @@ def safe_cross_entropy(
         Axis of the classes in `logits`.
     where : array, boolean, shape (..., n), optional
         True = keep. Classes left out are absent, and so are their labels, whatever both hold.
+    label_smoothing : float, default: 0.0
+        In [0, 1]: the part of the labels that all classes present share evenly.
+    weights : array, shape (n,), real, optional
+        Factors of the classes. Default: all 1.
 
     Returns
     -------
     array, shape (...)
-        Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes the
-        result inf, unless the slice is empty.
+        Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes it
+        inf, unless the slice is empty or its weight 0. For a mean over the slices kept: `safe_mean`
+        with `where`, `count` and ``fill_value=0``.
 
     Raises
     ------
     TypeError
         If the arguments are not arrays of one supported framework, `logits` not real, `where`
-        not boolean, or `axis` not an int.
+        not boolean, `axis` not an int, or `label_smoothing` no number.
     ValueError
-        If integer labels do not have one dimension less than `logits`.
+        If integer labels have another number of dimensions than `logits` without its classes,
+        `weights` are no vector, or `label_smoothing` is outside [0, 1].
 
     Notes
     -----
     **Gradient.** ``softmax(logits) * sum(labels) - labels`` for `logits`, ``-log_softmax(logits)``
-    for `labels`; 0 at absent entries, in empty slices and in slices left out, at every order; NaN
-    for a class of n or more.
+    for `labels`, both times `weights`; 0 at absent entries, in empty slices and in those left out,
+    at every order; NaN for a class of n or more.
 
-    **Source.** `torch.nn.functional.cross_entropy` for the two kinds of labels.
+    **Source.** `torch.nn.functional.cross_entropy` for the two kinds of labels, their smoothing and
+    the weights; there a class at -inf takes part in the smoothing, which makes the loss inf.
 
     Examples
     --------
@@ -283,30 +297,71 @@ def safe_cross_entropy(
     >>> safe_cross_entropy(logits, np.asarray([1, 0]))
     array([0.69314718, 0.        ])
     """
-    backend = backend_of(logits, labels)
+    backend = backend_of(logits, labels, beside=(weights,))
     refuse_none((logits, labels))
     if not isinstance(axis, int):
         msg = f"expected an int as axis of the classes, got {axis}"
         raise TypeError(msg)
+    part = _enter_smoothing(label_smoothing)
     if _are_classes(labels):
-        classes, absent_slices = _enter_classes(backend, logits, labels, axis)
+        classes, absent_slices = enter_classes(backend, logits, labels, axis)
         rows, _ = _rows(logits, axis, _without(backend, logits, where, absent_slices))
-        weights, known = _one_hot(backend, rows, classes, axis)
+        chosen, known = one_hot(backend, rows.x, classes, axis)
         known = known if absent_slices is None else rows.xp.logical_or(known, absent_slices)
+        labels = rows.xp.where(chosen, rows.xp.ones_like(rows.x), 0.0)
     else:
-        rows, weights = _rows(logits, axis, where, labels=labels)
+        rows, labels = _rows(logits, axis, where, labels=labels)
         known = None
+    labels = _smoothed(rows, labels, part, axis) if part else labels
+    if weights is not None:
+        labels = labels * _along(backend, rows, weights, axis)
+    total, empty = _terms(rows, labels, axis)
+    if known is not None:  # a product, of which the slope is NaN too
+        total = total * rows.xp.where(known, rows.xp.ones_like(total), math.nan)
+    return _finish(rows, rows.xp.where(empty, 0.0, total), axis, keepdims=False)
+
+
+def _terms(rows: _Rows, labels: Array, axis: int) -> tuple[Array, Array]:
+    """Return the cross entropy of each slice, and which are empty, axes kept."""
     xp = rows.xp
     log_parts, empty = _log_parts(rows, axis)
     terms = double_where(
-        xp, rows.absent, (weights, log_parts), 0.0, lambda w, q: -w * q, placeholder=0.0
+        xp, rows.absent, (labels, log_parts), 0.0, lambda w, q: -w * q, placeholder=0.0
     )
     total = xp.sum(terms, axis=axis, keepdims=True)
-    impossible = xp.any(xp.logical_and(rows.zero, weights > 0), axis=axis, keepdims=True)
-    total = total + xp.where(impossible, math.inf, xp.zeros_like(total))
-    if known is not None:  # multiply: the slope of the product is NaN too
-        total = total * xp.where(known, xp.ones_like(total), math.nan)
-    return _finish(rows, xp.where(empty, 0.0, total), axis, keepdims=False)
+    impossible = xp.any(xp.logical_and(rows.zero, labels > 0), axis=axis, keepdims=True)
+    return total + xp.where(impossible, math.inf, xp.zeros_like(total)), empty
+
+
+def _enter_smoothing(part: Any) -> float:
+    """Return the part of the labels that is shared; an error for what is none."""
+    wanted = "expected a number in [0, 1] as label_smoothing"
+    found = enter_number(wanted, part)
+    if not 0 <= found <= 1:
+        msg = f"{wanted}, got {part}"
+        raise ValueError(msg)
+    return found
+
+
+def _smoothed(rows: _Rows, labels: Array, part: float, axis: int) -> Array:
+    """Return labels, a part of which the entries present share."""
+    xp = rows.xp
+    present = xp.logical_not(rows.absent)
+    number = count(xp, rows.x, present, axis)
+    share = part / xp.where(number == 0, 1.0, number)
+    return (1.0 - part) * labels + xp.where(present, share, 0.0)
+
+
+def _along(backend: Backend, rows: _Rows, weights: Any, axis: int) -> Array:
+    """Return the weights of classes beside the logits."""
+    require(weights.dtype, INTEGER + REAL)
+    if len(weights.shape) != 1:
+        msg = f"expected a vector, one number a class, as weights, got shape {tuple(weights.shape)}"
+        raise ValueError(msg)
+    weights = backend.cast(weights, rows.x.dtype, rows.x)
+    for _ in range(-axis - 1 if axis < 0 else len(rows.x.shape) - axis - 1):
+        weights = rows.xp.expand_dims(weights, axis=-1)
+    return weights
 
 
 def _rows(
@@ -377,7 +432,7 @@ def _are_classes(labels: Any) -> bool:
     )
 
 
-def _enter_classes(
+def enter_classes(
     backend: Backend, logits: Array, labels: Any, axis: int
 ) -> tuple[Array, Array | None]:
     """Return the classes as indices of the logits' framework, and which slices they leave out."""
@@ -413,11 +468,10 @@ def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array |
     return kept if keep is None else backend.xp.logical_and(keep, kept)
 
 
-def _one_hot(backend: Backend, rows: _Rows, classes: Array, axis: int) -> tuple[Array, Array]:
-    """Return the classes as probabilities, and where a class is below the number of classes."""
-    xp = rows.xp
-    chosen = backend.as_index(backend.places(rows.x, axis)) == classes
-    return xp.where(chosen, xp.ones_like(rows.x), 0.0), xp.any(chosen, axis=axis, keepdims=True)
+def one_hot(backend: Backend, x: Array, classes: Array, axis: int) -> tuple[Array, Array]:
+    """Return which entry of each slice is that of the class, and where the class is known."""
+    chosen = backend.as_index(backend.places(x, axis)) == classes
+    return chosen, backend.xp.any(chosen, axis=axis, keepdims=True)
 
 
 def _finish(rows: _Rows, x: Array, axis: Axis, *, keepdims: bool) -> Array:

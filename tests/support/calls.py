@@ -19,12 +19,14 @@ RTOL = 1e-14  # of the same arithmetic in another order
 
 def named(row):
     """Return the name of the public operation that a row calls."""
-    names = (getattr(row.op, "__name__", ""), *row.op.__code__.co_names)
+    op = getattr(row.op, "func", row.op)  # with options
+    names = (getattr(op, "__name__", ""), *op.__code__.co_names)
     return next(name for name in names if name in safeops.__all__)
 
 
-# What is given a function, or has no formula of its own.
+# What is given a function, or has no formula of its own; or arguments of several kinds.
 COMBINATORS = {"make_safe", "radial", "safe_where", "stop_gradient", "vectorized_cond"}
+COMBINATORS |= {"safe_attention", "safe_nll"}
 # The first row of each operation.
 REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(reductions.ROWS)}
 OPS = {named(row): row for row in reversed((*cases.ROWS, *slices.ROWS))} | REDUCTIONS

@@ -8,6 +8,7 @@ framework says why in `naive_is_right`.
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from math import e, inf, log, nan, pi, sqrt
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ MAX = 1.7976931348623157e308  # float64
 TINY = 2.2250738585072014e-308  # float64, the smallest normal number
 EPS = 2.0**-52  # float64
 SINH, COSH = math.sinh(1), math.cosh(1)
+S = 1 / (1 + 1 / e)  # the sigmoid of 1
+SP = log(1 + e)  # softplus of 1
 
 
 class Point(NamedTuple):
@@ -62,6 +65,30 @@ CONSTANT = {
         "torch.compile traces no jvp of a jvp of ``x * c`` with a constant tensor c (torch 2.13)",
     ),
 }
+
+
+def plain_focal(xp, x, y, gamma):
+    """Return what people write: a power of one less the probability."""
+    p = 1 / (1 + xp.exp(-x))
+    ours = y * p + (1 - y) * (1 - p)
+    return -((1 - ours) ** gamma) * xp.log(ours)
+
+
+def focal_of_one(x, gamma):
+    """Return the loss of a label of 1, its slope and its second derivative."""
+    s, t = 1 / (1 + math.exp(-x)), 1 / (1 + math.exp(x))
+    loss, power = log(1 + math.exp(-x)), t**gamma
+    second = gamma * s * (gamma * s * loss + t) + s * t * (gamma * (1 - loss) + 1)
+    return power * loss, -power * (gamma * s * loss + t), power * second
+
+
+def focal(args, gamma):
+    """Return a point of the focal loss."""
+    x, y = args
+    (a, a1, a2), (b, b1, b2) = focal_of_one(x, gamma), focal_of_one(-x, gamma)
+    gradient = (y * a1 - (1 - y) * b1, a - b)
+    return two(args, y * a + (1 - y) * b, gradient, (y * a2 + (1 - y) * b2, a1 + b1, 0))
+
 
 ROWS = (
     Row(
@@ -300,6 +327,45 @@ ROWS = (
             two((0.0, 1.0), -inf, *FLAT),
             two((2.0, -inf), 2, (1, 0), (0, 0, 0)),
         ),
+    ),
+    Row(
+        "safe_binary_cross_entropy",
+        so.safe_binary_cross_entropy,
+        lambda xp, x, y: (
+            -y * xp.log(1 / (1 + xp.exp(-x))) - (1 - y) * xp.log(1 - 1 / (1 + xp.exp(-x)))
+        ),
+        (
+            two((0.0, 1.0), log(2), (-0.5, 0), (0.25, -1, 0)),
+            two((0.0, 0.0), log(2), (0.5, 0), (0.25, -1, 0)),
+            two((1.0, 0.25), SP - 0.25, (S - 0.25, -1), (S * (1 - S), -1, 0)),
+            two((900.0, 1.0), 0, (0, -900), (0, -1, 0)),
+            two((900.0, 0.0), 900, (1, -900), (0, -1, 0)),
+            two((-900.0, 1.0), 900, (-1, 900), (0, -1, 0)),
+            two((-900.0, 0.0), 0, (0, 900), (0, -1, 0)),
+            two((inf, 1.0), 0, *FLAT),
+            two((-inf, 0.0), 0, *FLAT),
+            two((-inf, 1.0), inf, *FLAT),
+        ),
+    ),
+    *(
+        Row(
+            f"safe_focal_loss, gamma={gamma}",
+            partial(so.safe_focal_loss, gamma=gamma),
+            partial(plain_focal, gamma=gamma),
+            (
+                focal((0.0, 1.0), gamma),
+                focal((0.0, 0.0), gamma),
+                focal((1.0, 1.0), gamma),
+                focal((-2.0, 1.0), gamma),
+                focal((1.0, 0.25), gamma),
+                two((900.0, 1.0), 0, (0, -900), (0, -1, 0)),
+                two((900.0, 0.0), 900, (1, -900), (0, -1, 0)),
+                two((-900.0, 1.0), 900, (-1, 900), (0, -1, 0)),
+                two((inf, 1.0), 0, *FLAT),
+                two((-inf, 1.0), inf, *FLAT),
+            ),
+        )
+        for gamma in (0, 0.5, 2)
     ),
     Row(
         "safe_asin",

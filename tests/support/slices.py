@@ -117,6 +117,15 @@ def plain_norm(xp, x, where):
     return xp.sqrt(xp.sum(xp.where(where, x * x, 0.0), axis=-1))
 
 
+def one_two_three(x):
+    """Return those numbers, weights of classes, as an array of the framework of x."""
+    from safeops._entry import backend_of
+
+    xp = backend_of(x).xp
+    one = xp.ones_like(xp.reshape(x, (-1, 3))[0, :1])
+    return xp.concat([one, 2.0 * one, 3.0 * one], axis=0)
+
+
 V = (3.0, 4.0, 12.0)
 PART = (True, True, False)
 NONE = (False, False, False)
@@ -336,5 +345,42 @@ ROWS = (
             Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
         ),
         minus_inf_is_absent=True,
+    ),
+    Row(
+        "safe_cross_entropy, label_smoothing and weights",
+        lambda x, p, where: so.safe_cross_entropy(
+            x, p, where=where, label_smoothing=0.25, weights=one_two_three(x)
+        ),
+        lambda xp, x, p, where: (
+            -xp.sum(
+                one_two_three(x) * (0.75 * p + 0.25 / 3) * xp.log(plain_softmax(xp, x, where)),
+                axis=-1,
+            )
+        ),
+        lambda x, p: sum(
+            w * (0.75 * c + mpmath.mpf(1) / 4 / len(x)) * (logsumexp(x) - t)
+            for t, c, w in zip(x, p, (1, 2, 3), strict=False)
+        ),
+        (
+            Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
+            Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
+            Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), PART),
+            Slice((ABSENT, (0.25, 0.5, 0.25)), flat=0),
+            Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
+        ),
+        minus_inf_is_absent=True,
+    ),
+    Row(
+        "safe_kl_divergence",
+        lambda p, q, where: so.safe_kl_divergence(p, q, where=where),
+        lambda xp, p, q, where: xp.sum(xp.where(where, p * xp.log(p / q), 0.0), axis=-1),
+        lambda p, q: sum(s * mpmath.log(s / t) for s, t in zip(p, q, strict=True)),
+        (
+            Slice(((0.25, 0.5, 0.25), (0.5, 0.25, 0.25))),
+            Slice(((0.25, 0.75, nan), (0.5, 0.5, nan)), PART),
+            Slice(((0.25, 0.75, -inf), (0.5, 0.5, 0.0)), PART),
+            Slice(((0.0, 0.0, 0.0), (0.5, 0.5, 0.0)), flat=0),
+            Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
+        ),
     ),
 )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from safeops._backends.tensorflow.dtypes import inexact, together
+from safeops._backends.tensorflow.dtypes import inexact, tensor, together
 from safeops._typing import Array
 
 
@@ -43,7 +43,7 @@ def matmul(x: Array, y: Array, /) -> Array:
 
 def matrix_transpose(x: Array, /) -> Array:
     """Exchange the last two axes."""
-    return tf.linalg.matrix_transpose(inexact(x))
+    return tf.linalg.matrix_transpose(tensor(x))
 
 
 def conj(x: Array, /) -> Array:
