@@ -57,7 +57,7 @@ class Row(NamedTuple):
     exact: bool = True
 
 
-# What dtype comes out, by the standard, and by choice where that has no answer.
+# The dtype of a result: by the standard, or chosen where the standard has no answer.
 
 
 def numpy_dtype(name):
@@ -113,7 +113,7 @@ def always(dtype):
 
 
 def values(dtype, special=True):
-    """Return numbers of a dtype: those of its edges, or only such as add up without rounding."""
+    """Return numbers of a dtype: its edge cases, or only numbers that add up without rounding."""
     if dtype == "bool":
         return [True, False, True]
     if dtype in UNSIGNED:
@@ -170,7 +170,7 @@ AXES = (None, 0, -1, 1, (0, -1), (1,), ())
 
 
 def reduction(dtypes, result, empty=True, axes=AXES, special=False):
-    """Return calls along axes: all in one dtype, a few in the others; of a number; of nothing."""
+    """Return calls along axes: all calls in one dtype, a few in others; 0-d; without entries."""
     calls = [
         Call((filled((2, 3, 2), d, special),), {"axis": axis, "keepdims": keepdims}, result(d))
         for d, axis, keepdims in itertools.product(dtypes, axes, (False, True))
@@ -221,7 +221,7 @@ def scalars_of(dtype):
     return held.get(dtype, [])
 
 
-# The references that NumPy has not.
+# References for functions that NumPy does not have.
 
 
 def unmoved(x, dtype=None):
@@ -468,7 +468,7 @@ def wide(x):
 
 
 def expected(row, call):
-    """Return what NumPy gives, in 64 bits, from the numbers that the dtypes hold."""
+    """Return NumPy's result in 64 bits, for arguments rounded to their dtypes."""
     supply = iter([wide(asarray("tensorflow", *x)) for x in leaves(call.args)])
     with np.errstate(all="ignore"):
         return row.reference(*put(call.args, supply, numpy_dtype), **call.options)

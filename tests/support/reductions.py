@@ -1,4 +1,4 @@
-"""The case table of reductions, of which `slices` explains the columns."""
+"""The case table of reductions; `slices` explains its columns."""
 
 from math import inf, nan
 
@@ -111,24 +111,24 @@ def rows(sum_, mean_, var_, std_, prod_, max_, min_):
 
 
 def quantile(x, q):
-    """Return the quantile of numbers by linear interpolation, of which q * (n - 1) says where."""
+    """Return the quantile of numbers by linear interpolation, at the place q * (n - 1)."""
     x, place = sorted(x), q * (len(x) - 1)
     low = int(place)
     return x[low] if low == place else x[low] + (x[low + 1] - x[low]) * (place - low)
 
 
 def plain_quantile(xp, x, _):
-    """Return the middle one of three, as people write it, whatever is absent."""
+    """Return the middle one of three entries, absent or not, as people write it."""
     return xp.sort(x, axis=-1)[..., 1]
 
 
 def weighted(x):
-    """Return one number for three running ones."""
+    """Return one number for three running sums: a weighted sum."""
     return sum(w * x[..., i] for i, w in enumerate(WEIGHTS))
 
 
 def weighted_numbers(*values):
-    """Return one number for those at three places."""
+    """Return the weighted sum of the numbers at three places."""
     return sum(w * y for w, y in zip(WEIGHTS, values, strict=True))
 
 
@@ -183,7 +183,7 @@ SLOW = {
 
 
 def running(op, formula, empty):
-    """Return the row of running sums or products, which stay as they are where one is absent."""
+    """Return the row of running sums or products, which do not change at an absent entry."""
     return Row(
         op.__name__,
         lambda x, _: weighted(op(x, axis=-1)),
@@ -213,7 +213,7 @@ def options(name, formula, naive, slices, **more):
 
 
 def kept_and(empty):
-    """Return slices with entries left out, the last of which has the value for none."""
+    """Return slices with entries left out; the last slice keeps none, and has the value `empty`."""
     return (
         Slice((V,)),
         Slice(((3.0, 4.0, nan),), PART),

@@ -1,8 +1,9 @@
 """
 Reductions, directions and the softmax family of slices, with their derivatives, in long double.
 
-Nothing here leaves the exponents of long double, 16383: a product of four entries does not. What
-has several numbers a slice is made one by `WEIGHTS`: slopes are those of the weighted sum.
+Nothing here leaves the range of long double, with exponents up to 16383: a product of four entries
+stays inside. A result with several numbers for a slice is summed with `WEIGHTS`, and slopes are
+taken of the weighted sum.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ TARGETS = (0.125, 0.5, 0.25, 0.125)  # probabilities
 
 @dataclass
 class Parts:
-    """Value, gradient and Hessian times a direction; and of what size are the terms of each."""
+    """Value, gradient and Hessian times a direction, and the sizes of the terms of each."""
 
     value: object
     slope: object
@@ -29,7 +30,7 @@ class Parts:
 
 
 def parts(value, slope, turn, value_size=None, slope_size=None, turn_size=None):
-    """Return the parts; a size that is not given is that of the number itself."""
+    """Return the parts; a size that is not given is the size of the number itself."""
     given = ((value, value_size), (slope, slope_size), (turn, turn_size))
     sizes = [np.broadcast_to(np.abs(x) if size is None else size, x.shape) for x, size in given]
     return Parts(value, slope, turn, *sizes)
@@ -52,7 +53,7 @@ def cumulative(x, v):
 
 
 def product(x, v):
-    """Return the product: each slope is that of the others, and each second one of two."""
+    """Return the product; a slope is the product of the others, as are second derivatives."""
     n = x.shape[-1]
     without = [[np.delete(x, sorted({i, j}), -1).prod(-1) for j in range(n)] for i in range(n)]
     slope = np.stack([without[i][i] for i in range(n)], -1)
@@ -167,7 +168,7 @@ class Row:
     exact: object
     curved: bool = True
     least: float = 2.0  # times the least normal number
-    # What is summed or multiplied on the way, of entries of size s: factor * s**power.
+    # The largest number on the way, for entries of size s, is factor * s**power.
     most: tuple = (1.0, 1)
 
 

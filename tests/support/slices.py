@@ -1,8 +1,8 @@
 """
 The case table of norms and softmax: slices with absent entries, against formulas in mpmath.
 
-A formula sees the entries present and nothing else; its derivatives are those that mpmath finds
-with 50 digits. A slice where the derivative does not exist is listed as flat: gradient 0 is chosen.
+A formula sees only the entries that are present; mpmath takes its derivatives with 50 digits. A
+slice at which the derivative does not exist is listed as flat: gradient 0 is chosen.
 """
 
 from dataclasses import dataclass, field

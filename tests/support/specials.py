@@ -1,4 +1,4 @@
-"""Numbers at which a kernel may differ from the double where that it stands for."""
+"""Numbers at which a kernel may differ from the double where that it replaces."""
 
 import numpy as np
 

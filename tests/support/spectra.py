@@ -1,7 +1,7 @@
 """
 Functions of symmetric matrices in mpmath: their values, and their derivatives by differences.
 
-Differences are central, of fourth order, with steps of 1e-15 in 60 digits: right to 30 digits.
+Differences are central, of fourth order, with steps of 1e-15 in 60 digits: so 30 digits are right.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ DIGITS, STEP, SIDE = 60, mpmath.mpf("1e-15"), 4
 
 
 def rotated(eigenvalues, *, of=float):
-    """Return a matrix with these eigenvalues, in a basis of no symmetry."""
+    """Return a matrix with these eigenvalues, in a basis without symmetry."""
     grid = np.add.outer(2.3 * np.arange(SIDE), 0.7 * np.arange(SIDE) ** 2)
     basis, _ = np.linalg.qr(np.sin(grid) + (1j * np.cos(1.7 * grid) if of is complex else 0))
     matrix = basis @ np.diag(eigenvalues) @ basis.conj().T
@@ -53,7 +53,7 @@ class Exact:
 
 
 def by_eigenvalues(f):
-    """Return the function of Hermitian matrices that has f for its eigenvalues."""
+    """Return the function of Hermitian matrices that applies f to their eigenvalues."""
 
     def function(a):
         parts = [a[i, j] for i in range(a.rows) for j in range(a.cols)]

@@ -1,4 +1,4 @@
-"""An operation at every exponent: what it gives in a mode of a framework, beside what is exact."""
+"""An operation at every exponent: its results in a mode of a framework, beside exact results."""
 
 from functools import cache
 from itertools import product
@@ -67,7 +67,7 @@ def wanted(exact, order, i, j):
 
 
 def steps_of(exact, framework, order):
-    """Return what a framework forms on the way, besides what the result is made of."""
+    """Return terms that a framework forms on the way, besides the terms of the result."""
     if order == "forward":
         return exact.tangents if framework == "tensorflow" else ()
     if framework != "jax" and order.endswith("fwd"):  # a rule for the logarithm that is its own
@@ -76,7 +76,7 @@ def steps_of(exact, framework, order):
 
 
 def claimed(exact, order, j, form, framework):
-    """Whether all that the number of this order is made of are numbers of the dtype."""
+    """Whether all terms of the number of this order are in the range of the dtype."""
     with np.errstate(all="ignore"):
 
         def fits(kind, *arrays):
@@ -145,7 +145,7 @@ def is_filled(row, dtype):
 
 
 def slopes_of(row, framework, dtype):
-    """Return the exact slopes, NaN for those of which nothing is claimed."""
+    """Return the exact slopes; NaN for a slope about which nothing is claimed."""
     _, exact = points_of(row, dtype)
     n = len(exact[0].gradient)
     claims = [

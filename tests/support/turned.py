@@ -12,7 +12,7 @@ from frameworks import asarray, to_numpy
 from safeops._backends import load
 from safeops._dtypes import dtype_name
 
-# What is not a number of the dtype, or has lost its digits, has no error.
+# A result out of the range of the dtype, or next to 0 without digits, has no error.
 RANGE = {"float64": (1e-290, 1e290), "float32": (1e-30, 1e30)}
 BY_ARGUMENT = ("reverse", "rev-rev", "fwd-rev", "rev-fwd")
 
@@ -66,7 +66,7 @@ def rows_of(x, dtype):
 
 
 def errors(row, got, dtype):
-    """Return by order the error of each point, as a part of the largest entry of an argument."""
+    """Return by order the error of each point, divided by the largest entry of an argument."""
     shapes = [x.shape for x in row.points_in(dtype)[0]]
     measure = Measure(shapes, directions(shapes, 0), directions(shapes, 9), RANGE[dtype])
     exact = turning.exact(row.name, dtype)
@@ -102,10 +102,10 @@ class Measure(NamedTuple):
 
     def relative(self, got, wanted, size, usual=1.0):
         """
-        Return the error as a part of a size within the range; NaN is infinitely wrong.
+        Return the error divided by a size within the range; for NaN it is infinite.
 
-        What is 0 but for the rounding of 220 digits has the usual size of a derivative: 1 over that
-        of the argument.
+        A number that is 0, up to rounding in 220 digits, has the usual size of a derivative: 1
+        divided by the size of the argument.
         """
         if size < 1e-40 * usual:
             wanted, size = 0.0 * wanted, usual

@@ -1,9 +1,9 @@
 """
-What the functions of rotations are, in mpmath: textbook formulas with 50 digits more than needed.
+The functions of rotations in mpmath: textbook formulas with 50 digits more than needed.
 
 A row has the function, its formula and its points. Values, gradients and products of the Hessian
-come from the formula by central differences, which in 220 digits are exact to 40. A formula takes
-the point at which the differences are taken, too: there its branch is chosen.
+come from the formula by central differences, which in 220 digits are exact to 40. A formula also
+takes the point at which the differences are taken, and chooses its branch there.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class Row:
     op: object
     formula: object
     points: tuple
-    # For float32, if others: the numbers beyond its range are nearer.
+    # Points for float32, if they differ: its range is smaller.
     narrow: tuple = None
-    # Whether only the directions of the arguments count: steps are as long as they are, then.
+    # Whether only the directions of the arguments count: steps then scale with the arguments.
     scaled: bool = False
 
     def points_in(self, dtype):
@@ -213,7 +213,7 @@ AXIS = np.array([2.0, -1.0, 2.0]) / 3
 ANGLES = (0.0, 1e-30, 1e-9, 1e-4, 1.0, 1.8, 3.0, PI - 1e-9, PI)
 VECTORS = [(k * AXIS,) for k in (*ANGLES, 4.0, 2 * PI, 50.0)]
 VECTORS += [([PI, 0, 0],), ([0, 1e-9, 0],), ([1e-200, -1e-200, 0],)]
-# An angle of 50 has 4e-6 for its last place in float32.
+# The last place of an angle of 50 is 4e-6 in float32.
 VECTORS_IN_FLOAT32 = [p for p in VECTORS if np.max(p) < 30]
 MATRICES = [(in_floats(matrix_of, k * AXIS),) for k in ANGLES]
 MATRICES += [(np.diag(d),) for d in ([1.0, -1, -1], [-1.0, 1, -1], [-1.0, -1, 1])]
