@@ -49,7 +49,7 @@ NAMES = {
         vjp
     """,
     "autodiff/torch/__init__": """
-        UnknownOperationWarning backward compile explain explain_backward grad
+        UnknownOperationWarning backward compile explain explain_backward func grad
         gradient_mask masked_backward record_lines value_and_grad watch_backward
     """,
     "autodiff/torch/func": """
@@ -57,6 +57,12 @@ NAMES = {
     """,
     "autodiff/tensorflow/__init__": """
         GradientTape UnknownOperationWarning explain grad value_and_grad
+    """,
+    "integrations/lightning": """
+        GuardCallback
+    """,
+    "integrations/transformers": """
+        guard
     """,
 }
 
