@@ -69,6 +69,9 @@ class Backend(Protocol):
     def cholesky(self, x: Array) -> Array:
         """Return the lower factor, with NaN in it where there is none; it does not raise."""
 
+    def slogdet(self, x: Array) -> tuple[Array, Array]:
+        """Return the sign of a determinant, for complex x its phase, and the log of its size."""
+
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
 
@@ -99,6 +102,20 @@ class Backend(Protocol):
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` as a constant: derivatives through it are 0."""
+
+    def is_constant(self, x: Array) -> bool:
+        """Whether it is known that nothing differentiates by x."""
+
+    def barrier(
+        self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """
+        Return zeros like the arrays, and NaN where these have an excess.
+
+        It counts as linear and as its own transpose: what it does to the arrays it does to their
+        tangents and to the cotangents of the result. The excess of a matrix is a truth value with
+        two axes kept, of the arrays and of the constants.
+        """
 
     def quiet(self) -> AbstractContextManager[Any]:
         """Silence floating-point warnings that entries not taken would raise."""

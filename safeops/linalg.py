@@ -1,5 +1,6 @@
 """Functions of matrices whose derivatives are right where eigenvalues or singular values tie."""
 
+from safeops._decompositions import safe_cholesky, safe_eigh, safe_svd
 from safeops._dtypes import REAL, require
 from safeops._entry import fast_path, promote
 from safeops._ops import determinants, factors, spectral
@@ -15,8 +16,10 @@ __all__ = [
     "powm_psd",
     "safe_cholesky",
     "safe_det",
+    "safe_eigh",
     "safe_eigvalsh",
     "safe_slogdet",
+    "safe_svd",
     "safe_svdvals",
     "spectral_function",
     "sqrtm_psd",
@@ -553,48 +556,4 @@ def safe_slogdet(a: Array, /) -> tuple[Array, Array]:
     """
     xp, a = promote(a, complex_too=True)
     spectral.require_square(a)
-    return determinants.slogdet(xp, a)
-
-
-@fast_path
-def safe_cholesky(a: Array, /) -> Array:
-    """
-    Cholesky factor, which is NaN, with gradient NaN, where a matrix is not positive definite.
-
-    Same as ``cholesky(a)``.
-
-    Parameters
-    ----------
-    a : array, shape (..., n, n), real or complex floating
-        Symmetric or Hermitian matrices. Of others the Hermitian part is taken.
-
-    Returns
-    -------
-    array, shape (..., n, n)
-        Lower triangular; framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
-
-    Notes
-    -----
-    **Gradient.** Exact for positive definite matrices, at every order. A matrix without a factor is
-    NaN as a whole, and so is its gradient: nothing is raised, and its neighbours are right.
-
-    **Source.** `jax.numpy.linalg.cholesky`, whose failure is NaN; NumPy and PyTorch raise for all.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> safe_cholesky(np.asarray([[[4.0]], [[-1.0]]]))
-    array([[[ 2.]],
-    <BLANKLINE>
-           [[nan]]])
-    """
-    xp, a = promote(a, complex_too=True)
-    spectral.require_square(a)
-    return in_float32(xp, lambda a: determinants.cholesky(xp, a))(a)
+    return in_float32(xp, lambda a: determinants.slogdet(xp, a))(a)

@@ -99,6 +99,11 @@ class ArrayAPI:
                 return self.xp.full_like(x, math.nan)
             return self.xp.stack([self.cholesky(x[k, ...]) for k in range(x.shape[0])])
 
+    def slogdet(self, x: Array) -> tuple[Array, Array]:
+        """Return the sign of a determinant, for complex x its phase, and the log of its size."""
+        sign, size = self.xp.linalg.slogdet(x)
+        return sign, size
+
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
         if axis is None:
@@ -153,6 +158,18 @@ class ArrayAPI:
     def stop_gradient(self, x: Array) -> Array:
         """Return `x`: the standard has no derivatives."""
         return x
+
+    def is_constant(self, x: Array) -> bool:
+        """Whether nothing can differentiate by x, as far as is known."""
+        del x
+        return not self.differentiates
+
+    def barrier(
+        self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Return 0, and NaN where there is an excess."""
+        bad = excess(*arrays, *constants)
+        return tuple(self.xp.where(bad, math.nan, self.xp.zeros_like(x)) for x in arrays)
 
     def quiet(self) -> AbstractContextManager[Any]:
         """Do nothing: the standard has no warnings."""

@@ -4,7 +4,7 @@ import math
 
 from safeops._dtypes import is_complex
 from safeops._entry import backend_of
-from safeops._ops.factors import decomposed, pairs
+from safeops._ops.factors import decomposed, pairs, undefined
 from safeops._ops.ranges import with_slope_of
 from safeops._ops.spectral import (
     adjoint,
@@ -24,31 +24,63 @@ def det(xp: Namespace, a: Array) -> Array:
 
     Of a decomposition ``a = U S V^H`` and ``E = U^H a V - S`` it is the product of the singular
     values, plus ``p_i E_ii``, the products without one, plus ``p_ij (E_ii E_jj - E_ij E_ji)`` for
-    each pair. No product is a quotient by what may be 0.
+    each pair. No product is a quotient by what may be 0. Where products leave the range the value,
+    the first or the second derivative is no number, and those before it are what they are.
     """
     stop = backend_of(a).stop_gradient
     of = decomposed(xp, a)
-    values, diagonal = of.values, on_diagonal(as_square(xp, of.values))
-    column, row = pairs(xp, values)
+    diagonal = on_diagonal(as_square(xp, of.values))
+    column, _ = pairs(xp, of.values)
     e = xp.matmul(adjoint(xp, of.left), xp.matmul(of.matrix, of.right))
     e = e - as_entries(xp.where(diagonal, column, 0.0), e)
-    one = xp.prod(xp.where(diagonal, 1.0, row), axis=-1)
+    with backend_of(a).quiet():
+        whole, one, two = products(xp, of.values)
+    fault = of.fault
+    for found, power in ((one[..., None], 0.5), (two, 1.5)):
+        within = xp.logical_not(xp.any(xp.isinf(found), axis=(-2, -1), keepdims=True))
+        fault = fault + undefined(xp, of.matrix, within, power)
+    one = xp.where(xp.isinf(one), 0.0, one)
+    two = xp.where(xp.logical_or(diagonal, xp.isinf(two)), 0.0, two)
     own = xp.sum(xp.where(diagonal, e, 0.0), axis=-1)
     first = xp.sum(times(one, own), axis=-1)
     x, y = pairs(xp, own)
-    minors = xp.where(
-        diagonal, 0.0, times(without_two(xp, values), x * y - e * xp.matrix_transpose(e))
-    )
+    minors = times(two, x * y - e * xp.matrix_transpose(e))
     series = first + xp.sum(minors, axis=(-2, -1)) / 2.0
     turn = xp.linalg.det(of.left) * xp.linalg.det(adjoint(xp, of.right))
-    fault = of.fault[..., 0, 0]
-    return with_slope_of(turn * series, xp.linalg.det(stop(of.matrix))) + as_entries(fault, series)
+    with backend_of(a).quiet():
+        value = xp.linalg.det(stop(of.matrix))
+    outside = xp.logical_or(xp.logical_not(xp.isfinite(value)), value == 0)
+    value = xp.where(outside, times(whole, turn), value)
+    return with_slope_of(turn * series, value) + as_entries(fault[..., 0, 0], series)
 
 
 def as_square(xp: Namespace, values: Array) -> Array:
     """Return an array with a row and a column for each number."""
     column, row = pairs(xp, values)
     return column + row
+
+
+def products(xp: Namespace, values: Array) -> tuple[Array, Array, Array]:
+    """Return the products of all numbers, of all but one, and of all but two; none is negative."""
+    zero = xp.where(values > 0, 0.0, xp.ones_like(values))
+    log = xp.log(xp.where(values > 0, values, 1.0))
+    logs, zeros = (xp.sum(x, axis=-1, keepdims=True) for x in (log, zero))
+    diagonal = on_diagonal(as_square(xp, values))
+    _, row = pairs(xp, values)
+    one = xp.prod(xp.where(diagonal, 1.0, row), axis=-1)
+    (x, y), (no, none) = pairs(xp, log), pairs(xp, zero)
+    two = within_range(
+        xp, without_two(xp, values), logs[..., None] - x - y, zeros[..., None] - no - none
+    )
+    one = within_range(xp, one, logs - log, zeros - zero)
+    whole = within_range(xp, xp.prod(values, axis=-1), logs[..., 0], zeros[..., 0])
+    return whole, one, two
+
+
+def within_range(xp: Namespace, product: Array, log: Array, zeros: Array) -> Array:
+    """Return a product, of its logarithm if a product on the way has left the range."""
+    usable = xp.logical_and(xp.isfinite(product), xp.logical_or(product != 0, zeros > 0))
+    return xp.where(usable, product, xp.where(zeros > 0, 0.0, xp.exp(log)))
 
 
 def without_two(xp: Namespace, values: Array) -> Array:
@@ -78,9 +110,10 @@ def slogdet(xp: Namespace, a: Array) -> tuple[Array, Array]:
     finite = is_finite(xp, backend_of(a).stop_gradient(a))
     bad = xp.sum(nan_of(xp, a, finite), axis=(-2, -1))
     a = replaced(xp, a, finite)
-    sign, _ = xp.linalg.slogdet(backend_of(a).stop_gradient(a))
+    backend = backend_of(a)
+    sign, _ = backend.slogdet(backend.stop_gradient(a))
     singular = sign == 0
-    sign, size = xp.linalg.slogdet(replaced(xp, a, xp.logical_not(singular)[..., None, None]))
+    sign, size = backend.slogdet(replaced(xp, a, xp.logical_not(singular)[..., None, None]))
     size = xp.where(singular, -math.inf, size)
     return xp.where(singular, 0.0, sign) + bad, size + (xp.real(bad) if is_complex(bad) else bad)
 

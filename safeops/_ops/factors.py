@@ -45,7 +45,7 @@ def decomposed(xp: Namespace, a: Array) -> Singular:
     bad = parts(xp, nan_of(xp, a, finite))
     a = replaced(xp, a, finite)
     left, values, adjoint_of_right = xp.linalg.svd(stop(a), full_matrices=False)
-    fault = nothing_beyond(xp, a - stop(a)) + xp.sum(bad, axis=(-2, -1), keepdims=True)
+    fault = nothing_beyond(xp, a) + xp.sum(bad, axis=(-2, -1), keepdims=True)
     return Singular(a, stop(left), stop(values), adjoint(xp, stop(adjoint_of_right)), fault)
 
 
@@ -108,12 +108,16 @@ def signs(xp: Namespace, of: Singular) -> Array:
     return xp.where(xp.logical_and(last, turn < 0), -1.0, ones)
 
 
-def undefined(xp: Namespace, a: Array, defined: Array) -> Array:
-    """Return 0, whose derivative is 0 where `defined`, and inf or NaN elsewhere."""
+def undefined(xp: Namespace, a: Array, defined: Array, power: float = 0.5) -> Array:
+    """
+    Return 0, whose derivatives are 0 where `defined`, and inf or NaN elsewhere.
+
+    With the power 1.5 it is the second one that is no number.
+    """
     change = a - backend_of(a).stop_gradient(a)
     change = xp.sum(parts(xp, change), axis=(-2, -1), keepdims=True)
     ones = xp.ones_like(change)
-    return xp.sqrt(xp.where(defined, 1.0, change)) - xp.where(defined, ones, 0.0)
+    return xp.pow(xp.where(defined, 1.0, change), power) - xp.where(defined, ones, 0.0)
 
 
 # Eigenvalues and singular values.

@@ -7,7 +7,7 @@ from safeops._typing import Array, Function, Namespace
 
 def in_float32(xp: Namespace, formula: Function) -> Function:
     """
-    Return the formula, computed in float32 for dtypes of 16 bits.
+    Return the formula, of one array or a tuple, computed in float32 for dtypes of 16 bits.
 
     In these dtypes each step rounds to 8 or 11 bits, and in float16 a square overflows above 255.
     """
@@ -16,7 +16,10 @@ def in_float32(xp: Namespace, formula: Function) -> Function:
         dtype = args[0].dtype
         if dtype_name(dtype) not in NARROW:
             return formula(*args)
-        return xp.astype(formula(*(xp.astype(x, xp.float32) for x in args)), dtype)
+        result = formula(*(xp.astype(x, xp.float32) for x in args))
+        if isinstance(result, tuple):
+            return tuple(xp.astype(x, dtype) for x in result)
+        return xp.astype(result, dtype)
 
     return wide
 

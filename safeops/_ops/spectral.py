@@ -32,6 +32,7 @@ class Spectrum(NamedTuple):
     residual: Array
     diagonal: Array  # whether an entry is on the diagonal
     fault: Array  # 0, with a NaN for matrices that are not finite, and for a third derivative
+    constant: bool  # whether nothing can differentiate
 
 
 class Family(NamedTuple):
@@ -91,31 +92,34 @@ def nan_of(xp: Namespace, a: Array, good: Array) -> Array:
     return xp.where(good, 0.0, a) * xp.where(good, xp.ones_like(a), math.nan)
 
 
-def nothing_beyond(xp: Namespace, change: Array) -> Array:
+def nothing_beyond(xp: Namespace, a: Array) -> Array:
     """
     Return 0, with no first or second derivative, and a third one that is inf or NaN.
 
-    `change` is 0 with the derivative of a matrix. All its entries take part, so that each entry of
-    a third derivative is NaN. The one of ``t ** 2.5`` at 0 is infinite.
+    It is made of the change of a matrix, which is 0 and has its derivative. All entries take part,
+    so that each entry of a third derivative is NaN. The one of ``t ** 2.5`` at 0 is infinite.
     """
+    change = a - backend_of(a).stop_gradient(a)
     return xp.pow(xp.sum(parts(xp, change), axis=(-2, -1), keepdims=True), 2.5)
 
 
 def spectrum(xp: Namespace, a: Array) -> Spectrum:
     """Return the spectrum of the Hermitian part of a matrix."""
-    stop = backend_of(a).stop_gradient
+    stop, constant = backend_of(a).stop_gradient, backend_of(a).is_constant(a)
     finite, diagonal = is_finite(xp, stop(a)), on_diagonal(a)
     fault = nan_of(xp, a, finite)
     a = replaced(xp, a, finite)
-    fault = fault + as_entries(nothing_beyond(xp, a - stop(a)), a)
+    fault = fault + as_entries(nothing_beyond(xp, a), a)
     a = a / 2.0 + adjoint(xp, a) / 2.0
     values, vectors = map(stop, xp.linalg.eigh(stop(a)))
+    if constant:
+        return Spectrum(values, vectors, xp.zeros_like(a), diagonal, fault, constant)
     residual = xp.matmul(adjoint(xp, vectors), xp.matmul(a, vectors))
     residual = residual / 2.0 + adjoint(xp, residual) / 2.0  # of which products rely
     residual = residual - as_entries(
         xp.where(diagonal, xp.expand_dims(values, axis=-1), 0.0), residual
     )
-    return Spectrum(values, vectors, residual, diagonal, fault)
+    return Spectrum(values, vectors, residual, diagonal, fault, constant)
 
 
 def rounding(xp: Namespace, values: Array) -> Array:
@@ -143,6 +147,10 @@ def function_of(xp: Namespace, of: Spectrum, formula: Formula) -> Array:
     """Return the function of the matrix."""
     values, residual, vectors = of.values, of.residual, of.vectors
     x, y = xp.expand_dims(values, axis=-1), xp.expand_dims(values, axis=-2)
+    if of.constant:
+        with backend_of(values).quiet():
+            scaled = times(formula.value(y), vectors)
+        return xp.matmul(scaled, adjoint(xp, vectors)) + of.fault
     with backend_of(values).quiet():
         first, value = formula.difference(x, y), formula.value(x)
         near = near_pairs(xp, formula, x, y)

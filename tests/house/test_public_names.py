@@ -31,7 +31,8 @@ NAMES = {
     """,
     "linalg": """
         expm_symmetric inv_sqrtm_psd logm_psd polar powm_psd safe_cholesky safe_det
-        safe_eigvalsh safe_slogdet safe_svdvals spectral_function sqrtm_psd
+        safe_eigh safe_eigvalsh safe_slogdet safe_svd safe_svdvals spectral_function
+        sqrtm_psd
     """,
     "rotations": """
         matrix_to_quaternion matrix_to_rotvec matrix_to_twist quaternion_slerp

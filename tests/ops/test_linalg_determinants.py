@@ -52,6 +52,60 @@ def test_the_second_derivative_of_a_determinant_is_exact(autodiff_framework):
     )
 
 
+@pytest.mark.parametrize(
+    ("numbers", "right"),
+    [
+        ([1e5] * 64 + [1e-5] * 64, [1e-5] * 64 + [1e5] * 64),
+        ([1e200, 1e200, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_a_determinant_is_right_wherever_it_is_in_range(numbers, right, autodiff_framework):
+    """No product on the way leaves the range; the plain value is inf, 0 or NaN."""
+    a = np.diag(numbers)
+
+    value = to_numpy(linalg.safe_det(asarray(autodiff_framework, a)))
+    found = slopes(autodiff_framework, linalg.safe_det, a)
+
+    np.testing.assert_allclose(value, np.prod(numbers[::2]) * np.prod(numbers[1::2]), rtol=1e-12)
+    np.testing.assert_allclose(found, np.diag(right), rtol=1e-12)
+
+
+def test_what_leaves_the_range_is_no_number(autodiff_framework):
+    """A gradient out of range is no finite number."""
+    backend = load(autodiff_framework)
+    a, way = (asarray(autodiff_framework, x) for x in (1e150 * np.eye(3), np.ones((3, 3))))
+
+    large = slopes(autodiff_framework, linalg.safe_det, 1e200 * np.eye(3))
+    second = backend.grad(lambda t: backend.grad(lambda t: linalg.safe_det(a + t * way))(t)[0])(
+        asarray(autodiff_framework, 0.0)
+    )[0]
+
+    assert not np.isfinite(large).any()
+    assert np.isfinite(float(second))  # a number of the size 1e150
+
+
+def test_second_derivatives_of_logarithms_are_exact_in_every_order(autodiff_framework):
+    """Forward mode inside of forward mode too, where that of `torch.linalg.slogdet` is 0."""
+    backend = load(autodiff_framework)
+    matrix = WAY + np.eye(3)
+    a, way = (asarray(autodiff_framework, x) for x in (matrix, WAY.T.copy()))
+    one, zero = (asarray(autodiff_framework, x) for x in (1.0, 0.0))
+
+    def f(t):
+        return linalg.safe_slogdet(a + t * way)[1]
+
+    def reverse(f):
+        return lambda t: backend.grad(f)(t)[0]
+
+    def forward(f):
+        return lambda t: backend.jvp(f)((t,), (one,))
+
+    found = [float(g(h(f))(zero)) for g in (reverse, forward) for h in (reverse, forward)]
+
+    step = np.linalg.solve(matrix, WAY.T)
+    np.testing.assert_allclose(found, -np.trace(step @ step), rtol=1e-12)
+
+
 def test_values_are_those_of_the_framework(framework):
     """Values are those of NumPy; a singular matrix has the logarithm -inf, and a bad one is NaN."""
     a = np.stack([*RANKS, np.full((3, 3), np.nan)])

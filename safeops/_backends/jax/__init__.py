@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from safeops._backends.array_api import ArrayAPI
+from safeops._backends.jax import barriers
 from safeops._backends.jax.programs import Jitted
 from safeops._backends.jax.rules import FORMULAS, Asker
 from safeops._dtypes import SCALARS
@@ -149,6 +150,12 @@ class Jax(ArrayAPI):
         """Return the place of each entry along an axis; a running sum would gather sharded axes."""
         shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
         return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(shape)
+
+    def barrier(
+        self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Return 0, and NaN where there is an excess, as derivative too."""
+        return barriers.barrier(excess, arrays, constants)
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.array_api import ArrayAPI
-from safeops._backends.tensorflow import namespace
+from safeops._backends.tensorflow import barriers, namespace
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
     by_tapes_only,
@@ -100,6 +100,12 @@ class TensorFlow(ArrayAPI):
     def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; XLA passes over NaN."""
         return tf.reduce_max(x, axis, keepdims=True)
+
+    def barrier(
+        self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Return 0, and NaN where there is an excess, as derivative too."""
+        return barriers.barrier(excess, arrays, constants)
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""

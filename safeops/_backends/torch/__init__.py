@@ -12,7 +12,7 @@ import torch
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.shapes import axes_of
-from safeops._backends.torch import elementwise, reductions, slices, slopes
+from safeops._backends.torch import barriers, elementwise, filling, reductions, slices, slopes
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function
@@ -80,6 +80,21 @@ class Torch(ArrayAPI):
         factor, info = torch.linalg.cholesky_ex(x)
         return torch.where((info == 0)[..., None, None], factor, math.nan)
 
+    def slogdet(self, x: Array) -> tuple[Array, Array]:
+        """
+        Return the sign of a determinant, for complex x its phase, and the log of its size.
+
+        Those of PyTorch have the second derivative 0 in forward mode inside of another, as `det`
+        and `solve` have a wrong one (2.13); triangular factors have the right one.
+        """
+        factors, pivots, _ = torch.linalg.lu_factor_ex(x)
+        diagonal = factors.diagonal(dim1=-2, dim2=-1)
+        size = diagonal.abs()
+        moved = pivots != torch.arange(1, x.shape[-1] + 1, device=x.device, dtype=pivots.dtype)
+        turn = torch.where(moved, -1, 1).to(x.dtype)
+        phase = torch.where(size == 0, 0, diagonal / torch.where(size == 0, 1, size))
+        return (turn * phase).prod(-1), torch.log(size).sum(-1)
+
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
         return super().extreme(x if axis == () else loses(x, axis, sign), axis, sign)
@@ -97,6 +112,16 @@ class Torch(ArrayAPI):
         if not (x.is_floating_point() or x.is_complex()):
             return torch.cumprod(x, axis)
         return cumulative_product(x.movedim(axis, -1)).movedim(-1, axis)
+
+    def is_constant(self, x: Array) -> bool:
+        """Whether no tape, transform or compiler sees x."""
+        return filling.is_unseen(x)
+
+    def barrier(
+        self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
+    ) -> tuple[Array, ...]:
+        """Return 0, and NaN where there is an excess, as derivative too."""
+        return barriers.barrier(excess, arrays, constants)
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` detached."""

@@ -82,6 +82,11 @@ def _records(*args: Any) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
 
 
+def is_unseen(x: Array) -> bool:
+    """Whether no tape, transform or compiler sees what is computed of x."""
+    return not (_records(x) or _is_watched())
+
+
 def _largest_zero(x: Array) -> float:
     """Return the largest number that counts as zero: just below the smallest normal number."""
     bound = _LIMITS[x.dtype]
