@@ -59,6 +59,9 @@ NAMES = {
     "autodiff/tensorflow/__init__": """
         GradientTape UnknownOperationWarning explain grad value_and_grad
     """,
+    "integrations/__init__": """
+        NonFiniteGradientError guard
+    """,
     "integrations/lightning": """
         GuardCallback
     """,
