@@ -8,7 +8,7 @@ gradients are not finite runs once more from the same batch and the same random 
 stops, or the step is skipped, or it takes the masked gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from importlib import import_module
 from logging import Logger
@@ -112,10 +112,10 @@ def guard(
     return decorate
 
 
-def check(on_nan: str) -> None:
+def check(on_nan: str, choices: Sequence[str] = ON_NAN) -> None:
     """Raise ValueError for an unknown option."""
-    if on_nan not in ON_NAN:
-        msg = f"expected on_nan out of ({', '.join(ON_NAN)}), got {on_nan!r}"
+    if on_nan not in choices:
+        msg = f"expected on_nan out of ({', '.join(choices)}), got {on_nan!r}"
         raise ValueError(msg)
 
 

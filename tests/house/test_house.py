@@ -119,11 +119,11 @@ LAYERS = (
     ("autodiff.torch.func",),
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
-    ("autodiff.torch._guard",),
+    ("autodiff.jax._guard", "autodiff.torch._guard"),
     ("__init__",),
     ("integrations._outlets",),
     ("integrations",),
-    ("integrations.lightning", "integrations.transformers"),
+    ("integrations.jax", "integrations.lightning", "integrations.transformers"),
     ("_recipes", "_cli", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
@@ -141,7 +141,9 @@ LAYERS = (
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
 PRINTERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
-LOGGERS = {f"integrations{name}" for name in ("", "._outlets", ".lightning", ".transformers")}
+LOGGERS = {
+    f"integrations{name}" for name in ("", "._outlets", ".jax", ".lightning", ".transformers")
+}
 TALKERS = PRINTERS | LOGGERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
