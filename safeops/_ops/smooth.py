@@ -219,7 +219,7 @@ def _exprel(xp: Namespace, x: Array) -> Array:
     near, over, end = xp.abs(x) < 1, x > _too_far(xp, x), x == -math.inf
     outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
     half = xp.exp(outside / 2.0)
-    far = (half / outside) * half - 1.0 / outside
+    far = xp.divide(half, outside) * half - 1.0 / outside
     far = xp.where(end, 0.0, xp.where(over, xp.exp(xp.where(over, x, 0.0)), far))
     return xp.where(near, polynomial(xp.where(near, x, 0.0), EXPONENTIAL), far)
 
@@ -229,7 +229,7 @@ def _sinhc(xp: Namespace, x: Array) -> Array:
     near, over = xp.abs(x) < 1, xp.abs(x) > _too_far(xp, x)
     outside = xp.abs(xp.where(xp.logical_or(near, over), 1.0, x))
     half = xp.exp(outside / 2.0)
-    far = (half / (2.0 * outside)) * half - xp.exp(-outside) / (2.0 * outside)
+    far = xp.divide(half, 2.0 * outside) * half - xp.exp(-outside) / (2.0 * outside)
     inside = xp.where(near, x, 0.0)
     series = polynomial(inside * inside, HYPERBOLIC)
     infinite = xp.exp(xp.abs(xp.where(over, x, 0.0)))
@@ -251,7 +251,7 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     # With half of the exponent twice, x**lmbda / lmbda is finite also where x**lmbda overflows.
     base, order = xp.where(grows, x, 1.0), xp.where(grows, lmbda, 1.0)
     half = xp.pow(base, order / 2.0)
-    large = (half / order) * half - 1.0 / order
+    large = xp.divide(half, order) * half - 1.0 / order
     rest = xp.logical_or(xp.logical_or(near, grows), zero)
     order = xp.where(rest, 1.0, lmbda)
     small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order

@@ -105,6 +105,25 @@ def test_far_out(name, autodiff_framework):
     assert_exact(name, *FAR[name], autodiff_framework, "float64")
 
 
+@pytest.mark.parametrize("name", ["exprel", "sinhc"])
+def test_second_derivatives_near_the_largest_exponential(name, autodiff_framework):
+    """Where the exponential itself is too large, no product of two halves of it is formed."""
+    f, backend = CASES[name][0], load(autodiff_framework)
+    op, x = getattr(so, name), np.array([-5.0, 5.0, 88.0, 89.0, 91.0, 92.0])
+    with mp.workdps(50):
+        wanted = [float(mp.diff(f, t, 2)) for t in x]
+    at = asarray(autodiff_framework, x, "float32")
+
+    def slope(x):
+        return backend.grad(lambda x: backend.xp.sum(op(x)))(x)[0]
+
+    reverse = backend.grad(lambda x: backend.xp.sum(slope(x)))(at)[0]
+    forward = backend.jvp(slope)((at,), (backend.xp.ones_like(at),))
+
+    for found in (reverse, forward):
+        np.testing.assert_allclose(to_numpy(found), wanted, 1e-4)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_wrong_formula_is_found(name, autodiff_framework):
     """The comparison fails for a formula that is not that of the function."""
