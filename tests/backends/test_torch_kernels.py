@@ -561,3 +561,16 @@ def test_compiled_autograd_takes_a_recorded_kernel(name):
 
     for x, slope in zip(leaves, wanted, strict=True):
         assert_near(x.grad, slope, 1e-13, name)
+
+
+@pytest.mark.parametrize("name", ["safe_prod", "nanprod"])
+def test_a_slope_is_the_product_of_the_others_outside_of_a_transform(name):
+    """What `torch.func.vjp` returns divides by no entry, where the product is 0 by underflow."""
+    import torch
+
+    x = torch.tensor([[5e-37, -6e-37], [2.0, 3.0]])
+    _, pull = torch.func.vjp(lambda x: getattr(so, name)(x, axis=-1), x)
+    _, plain = torch.func.vjp(lambda x: torch.prod(x, -1), x)
+
+    assert pull(torch.ones(2))[0].tolist() == x.flip(-1).tolist()
+    assert plain(torch.ones(2))[0][0].tolist() == [0, 0]

@@ -31,7 +31,7 @@ class Exact:
     hessian_size: object = None
     # Terms that PyTorch and TensorFlow form on the way to a second derivative in forward mode.
     steps: tuple = ()
-    # Terms that JAX and TensorFlow form on the way to a second derivative in reverse mode.
+    # Terms that TensorFlow forms on the way to a second derivative in reverse mode.
     transposed: tuple = ()
     # Terms that TensorFlow forms on the way to a tangent.
     tangents: tuple = ()
@@ -89,7 +89,6 @@ def quotient(form, x, y, *, bad):
     zero = np.zeros_like(x)
     square = 1 / y / y
     derivatives = two(x / y, (1 / y, -x * square), zero, -square, 2 * x / y * square)
-    derivatives.transposed = (square,)
     return derivatives.filled(bad, 0)
 
 

@@ -165,7 +165,8 @@ def product(x: Array) -> Array:
     """Return the product along the last axis, which is kept."""
     if torch.compiler.is_compiling() or not (x.is_floating_point() or x.is_complex()):
         return torch.prod(x, -1, keepdim=True)
-    if private.forward_level() >= 0 and x.shape[-1]:
+    # What `torch.func.vjp` returns is called outside of it, where the rule of torch.prod divides.
+    if (private.in_transform() or private.forward_level() >= 0) and x.shape[-1]:
         return cumulative_product(x)[..., -1:]
     usual = _records(x) and not _is_watched() and _has_memory(x) and not x.is_meta
     return _Product.apply(x) if usual else torch.prod(x, -1, keepdim=True)
