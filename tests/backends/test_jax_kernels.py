@@ -231,13 +231,15 @@ def test_rules_are_those_of_the_double_where(name, dtype, shapes):
 
         got, wanted = ours(args), generic(steps, args)
 
-        lost = np.isnan(to_numpy(sum(args)))
         for order, found in got.items():
+            # Of second order a power has parts beyond the range, whose difference is NaN in a rule.
+            # And of ``0 * log(1e-30)`` it is 1e30, of ``log(0)`` infinite, where steps have NaN.
+            second, kind = " over " in order, name.partition(",")[0]
+            lost = np.isnan(to_numpy(sum(args))) | (not second or kind != "xlogy")
             for a, b in zip(found, wanted[order], strict=True):
                 assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
                 x, y = to_numpy(a), to_numpy(b)
-                # A second derivative beyond the range is a difference of two in a rule.
-                beyond = (" over " in order) & np.isinf(y) & np.isnan(x)
+                beyond = (second and kind == "safe_pow") & np.isinf(y) & np.isnan(x)
                 assert_near(x, np.where(beyond, x, y), rtol, f"{order}, {seed}", lost)
 
 
@@ -245,8 +247,7 @@ def assert_near(got, wanted, rtol, what, lost):
     """
     Two results are equal up to rounding, relative to their largest or to terms of size 1.
 
-    Where no argument is NaN, a rule may have a derivative that the double where has not: that of
-    second order of ``0 * log(1e-30)`` is 1e30, and JAX forms ``0 * 1e30 ** 2``.
+    Where nothing is `lost`, what is wanted may be NaN, and the result any number.
     """
     lost = lost if lost.shape == got.shape else lost.any()
     wanted = np.where(np.isnan(wanted) & ~lost, got, wanted)
