@@ -79,10 +79,17 @@ def _part(y: Array) -> Array:
     """
     if jnp.iscomplexobj(y):
         return jnp.ones_like(y)
-    info = jnp.finfo(y.dtype)
-    least = math.sqrt(info.smallest_normal)
-    root = jnp.sqrt(jnp.abs(jax.lax.stop_gradient(_normal(y))))
-    return 1 / jnp.clip(jax.lax.reduce_precision(root, info.nexp, 0), least, 1 / least)
+    info, size = jnp.finfo(y.dtype), jnp.abs(jax.lax.stop_gradient(_normal(y)))
+    if y.weak_type:  # a number, whose bits are of a dtype that is not
+        least = math.sqrt(info.smallest_normal)
+        root = jnp.sqrt(jnp.clip(size, least * least, 1 / least / least))
+        return jax.lax.reduce_precision(1 / root, info.nexp, 0)
+    bits = jax.lax.bitcast_convert_type(size, f"uint{info.bits}")
+    whole = bits.dtype.type
+    # Half of the exponent, from one and a half of that of 1: sqrt(1 / 2) to sqrt(2) become 1.
+    middle = whole((3 * 2 ** (info.nexp - 1) - 2) // 2 << info.nmant)
+    exponent = whole((2**info.nexp - 1) << info.nmant)
+    return jax.lax.bitcast_convert_type((middle - (bits >> whole(1))) & exponent, y.dtype)
 
 
 def _times_square(x: Array, part: Array) -> Array:
