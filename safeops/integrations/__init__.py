@@ -50,8 +50,8 @@ def guard(
         The scaler of the training, whose own overflows are neither reported nor handled here: a
         step counts if its gradients are not finite without the scale.
     group : process group, optional
-        The processes that decide together. Default: those of DistributedDataParallel; else each
-        process decides for itself.
+        The processes that decide together. Default: those of DistributedDataParallel or FSDP; else
+        each process decides for itself.
     logger : logging.Logger, optional
         Where reports go, as errors. Default: the logger "safeops".
     file : path, optional

@@ -248,6 +248,25 @@ def a_guard_masks_and_skips_on_all_ranks():
 
 
 @check
+def a_guard_of_shards():
+    """A NaN in the shard of one rank stops all ranks of FSDP2, or leaves all as they were."""
+    model = nn.Linear(2, 2, bias=False)
+    fully_shard(model)
+    batch = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+
+    def step(scale):
+        (model(batch) * torch.tensor([1.0, scale])).sum().backward()  # of the second row
+
+    guard(model, logger=QUIET)(step)(1.0)
+    before = model.weight.grad.full_tensor()
+    guard(model, on_nan="skip", logger=QUIET)(step)(NAN)
+    equal(model.weight.grad.full_tensor(), before)
+    with pytest.raises(NonFiniteGradientError, match="of which each process has a part") as caught:
+        guard(model, logger=QUIET)(step)(NAN)
+    assert caught.value.report.parameters == ("weight",) * RANK  # rank 1 has the second row
+
+
+@check
 def explain_is_refused_for_dtensors():
     """It says so at entry."""
     x = on_mesh(torch.zeros(4), [0])

@@ -188,6 +188,7 @@ WAYS_OUT = {
     "loop": "make the loop shorter, or pass a larger limit",
     "mkldnn": "run it in torch.backends.mkldnn.flags(enabled=False)",
     "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",
+    "shards": "run the step in one process, with the batch and the parameters of this one",
     "script": "run it in torch.jit.optimized_execution(False)",
     "sparse": "run it on dense tensors, by to_dense()",
 }

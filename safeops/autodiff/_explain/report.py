@@ -51,7 +51,7 @@ class Finding:
         How often the line ran with this finding.
     repair : Repair
         What to do: an edit of the program, the import that the edit needs, and a sentence.
-    reason : {"", "again", "kernel", "loop", "mkldnn", "once", "script", "sparse"}
+    reason : {"", "again", "kernel", "loop", "mkldnn", "once", "script", "shards", "sparse"}
         Why the finding is UNKNOWN; "" for an operation without a rule.
     entered_at : Location or None
         The line that made the NaN operand, if it is another line.
@@ -104,7 +104,7 @@ def _forward(finding: Finding) -> str:
 def _unknown(finding: Finding) -> str:
     why = REASONS[finding.reason].format(finding.operation)
     rest = "; from here on the gradient is the ordinary one"
-    return why if finding.reason in ("again", "once") else why + rest
+    return why if finding.reason in ("again", "once", "shards") else why + rest
 
 
 REASONS = {
@@ -114,6 +114,7 @@ REASONS = {
     "loop": "the steps of a {} were not looked at, for want of time",
     "once": "{} made a gradient that is not finite, and does not run again",
     "mkldnn": "{} is a kernel of mkldnn, and has no rule",
+    "shards": "{} made a gradient that is not finite, and of which each process has a part",
     "script": "TorchScript has compiled a graph, in which a selection is a product",
     "sparse": "the derivative of {} is one of sparse tensors, and has no rule",
 }

@@ -27,7 +27,7 @@ from safeops.autodiff.torch._explain.lines import not_finite, what_of
 from safeops.autodiff.torch._explain.report import rows_of
 from safeops.autodiff.torch._modes import Watch
 from safeops.autodiff.torch._ranks import ranks
-from safeops.autodiff.torch._sharded import local_of
+from safeops.autodiff.torch._sharded import is_sharded, local_of
 
 ANOTHER_RANK = "the gradients that this rank made are finite: what is not came from another rank"
 AGAIN = (
@@ -114,9 +114,11 @@ class Memory:
 
 def write(tensor: Any, copy: Any) -> None:
     """Write into a tensor, unless it is the same: an expanded constant cannot be written to."""
-    is_same = tensor is None or (tensor.layout is torch.strided and torch.equal(tensor, copy))
-    if not is_same:
-        tensor.copy_(copy)
+    if tensor is None:
+        return
+    here, there = local_of(tensor), local_of(copy)
+    if here.layout is not torch.strided or not torch.equal(here, there):
+        here.copy_(there)
 
 
 def copied(places: Sequence[tuple[Place, Any]]) -> list[tuple[Place, Any, Any]]:
@@ -163,11 +165,13 @@ class Guard:
 
     def __post_init__(self) -> None:
         """List what the model has."""
-        if self.group is None and isinstance(self.model, DistributedDataParallel):
-            self.group = self.model.process_group
+        if self.group is None:  # DDP and FSDP name theirs
+            self.group = getattr(self.model, "process_group", None)
         self.model = unwrapped(self.model)
         self.parameters = places_in(self.model, "named_parameters")
         self.buffers = places_in(self.model, "named_buffers")
+        if self.group is None and any(is_sharded(place.get()) for place in self.parameters):
+            self.group = distributed.group.WORLD  # a shard may be finite where another is not
         used = {x.device for place in self.parameters if (x := place.get()) is not None}
         self.devices = [d for d in used if d.type not in ("cpu", "meta")]
 
@@ -257,7 +261,7 @@ class Guard:
         names: list[str] = []
         watch = Watch(partial(self.note, reports, names))
         watch.batch = batch_of(given)
-        failed = ""
+        failed, found = "", self.bad_names()
         try:
             with self.once_more(memory), self.naming(watch), eagerly(), watch:
                 again()
@@ -265,7 +269,7 @@ class Guard:
             failed = f"{type(error).__name__}: {error}"
         report = joined(reports) if reports else self.unexplained(failed)
         notes = (*report.notes, *arguments_of(given))
-        return replace(report, notes=notes, parameters=tuple(names) or self.bad_names())
+        return replace(report, notes=notes, parameters=tuple(names) or found)
 
     def note(self, reports: list[Report], names: list[str], report: Report) -> None:
         """Keep a report, and the names of the parameters whose gradient is not finite."""
@@ -283,6 +287,9 @@ class Guard:
         if failed:
             finding = Finding("UNKNOWN", "the step", reason="once")
             return make_report("torch", [finding], checked, [failed])
+        if any(is_sharded(place.get()) for place in self.parameters):
+            finding = Finding("UNKNOWN", "the step", reason="shards")
+            return make_report("torch", [finding], checked)
         if rank() is not None:
             return make_report("torch", [], checked, [ANOTHER_RANK])
         finding = Finding("UNKNOWN", "the step", reason="again")
