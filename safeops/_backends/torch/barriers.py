@@ -9,7 +9,7 @@ from safeops._typing import Array, Function
 
 
 class Barrier(torch.autograd.Function):
-    """What has no forward mode, as torch.compile wants it (2.13)."""
+    """0 where nothing comes and NaN where something does, in both modes and at every order."""
 
     generate_vmap_rule = True
 
@@ -27,34 +27,24 @@ class Barrier(torch.autograd.Function):
         ctx.save_for_backward(*arrays[ctx.number :])
         ctx.save_for_forward(*arrays[ctx.number :])
 
-    @classmethod
-    def passed(cls, ctx: Any, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return what is left of a tangent, or of a cotangent."""
-        return cls.apply(ctx.excess, ctx.number, *arrays, *ctx.saved_tensors)
-
     @staticmethod
     def backward(ctx: Any, *cotangents: Array) -> tuple[Any, ...]:
-        """Return that of the cotangents."""
-        return None, None, *Barrier.passed(ctx, cotangents), *(None for _ in ctx.saved_tensors)
-
-
-class BothWays(Barrier):
-    """What has forward mode too."""
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Array) -> tuple[Any, ...]:
-        """Return that of the cotangents."""
-        return None, None, *BothWays.passed(ctx, cotangents), *(None for _ in ctx.saved_tensors)
+        """Return what is left of the cotangents."""
+        constants = ctx.saved_tensors
+        left = Barrier.apply(ctx.excess, ctx.number, *cotangents, *constants)
+        return None, None, *left, *(None for _ in constants)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Array, ...]:
-        """Return that of the tangents."""
-        return BothWays.passed(ctx, tangents[2 : 2 + ctx.number])
+        """Return what is left of the tangents."""
+        moved = tangents[2 : 2 + ctx.number]
+        left: tuple[Array, ...] = Barrier.apply(ctx.excess, ctx.number, *moved, *ctx.saved_tensors)
+        return left
 
 
 def barrier(
     excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     """Return 0, and NaN where there is an excess, as derivative too."""
-    function = Barrier if torch.compiler.is_compiling() else BothWays
-    return function.apply(excess, len(arrays), *arrays, *constants)
+    passed: tuple[Array, ...] = Barrier.apply(excess, len(arrays), *arrays, *constants)
+    return passed
