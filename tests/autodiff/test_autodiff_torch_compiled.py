@@ -135,13 +135,28 @@ def test_random_programs_have_the_gradient_of_the_tape(compiled, part):
         _, of_tape, _ = tape.masked_gradient(lambda _, t, p=program: tape.run(p, TapeOfTorch, t), x)
         inputs = leaf(x)
         torch._dynamo.reset()
-        output = compiled(lambda x, p=program: tape.run(p, Torch(), x))(inputs)
+        output = compiled(lambda x, p=program: tape.run(p, Torch(), x), exact=True)(inputs)
         if output.requires_grad:
             output.backward()
             found = inputs.grad.numpy()
             finite = np.isfinite(of_tape)
             assert not np.isfinite(found[~finite]).any()
             assert_close(found[finite], of_tape[finite], rtol=1e-9, atol=1e-12)
+
+
+def test_a_coefficient_that_meets_both_kinds(compiled):
+    """A product with a NaN coefficient is exact if asked for; else active entries are NaN too."""
+
+    def program(x):
+        y = x @ torch.tensor([[1.0, NAN], [1.0, 2.0]], dtype=torch.float64)
+        return y[0, 0] + y[1, 1]
+
+    ones = [[1.0, 1.0], [1.0, 1.0]]
+    naive, exact = (gradient(compiled(program, exact=e), leaf(ones)) for e in (False, True))
+
+    assert naive.isnan().tolist() == [[True, False], [True, False]]
+    assert exact.isnan().tolist() == [[False, False], [True, False]]
+    assert exact[0].tolist() == [1.0, 1.0]
 
 
 # The compiler.

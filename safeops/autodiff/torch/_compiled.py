@@ -71,8 +71,9 @@ class Forms(Tags):
 class Traced(Masking):
     """Evaluate over pairs what the engine does while a compiler records it."""
 
-    def __init__(self, on_unknown: str) -> None:
+    def __init__(self, on_unknown: str, *, exact: bool) -> None:
         super().__init__(Tags(), on_unknown)
+        self.exact = exact
         self.tags: Forms = Forms()
 
     def note_view(self, call: Call, value: Any) -> None:
@@ -110,9 +111,10 @@ def line_of(stack: list[str]) -> str:
 class Joint(TorchFunctionMode):
     """Mask the backward pass that AOTAutograd traces, and no other."""
 
-    def __init__(self, on_unknown: str, *, edges: bool = False) -> None:
+    def __init__(self, on_unknown: str, *, exact: bool = False, edges: bool = False) -> None:
         super().__init__()
         self.on_unknown = on_unknown
+        self.exact = exact
         self.edges = edges
 
     def __torch_function__(
@@ -124,7 +126,7 @@ class Joint(TorchFunctionMode):
         if func is not torch.autograd.grad or not is_of_joint():
             return func(*args, **options)
         nodes = nodes_of(args[0])
-        mode = Traced(self.on_unknown)
+        mode = Traced(self.on_unknown, exact=self.exact)
         given = options["grad_outputs"]
         for i, g in enumerate(given):
             mode.tags.write(g, active_of(g, i, len(given)) if self.edges else True)
@@ -156,6 +158,7 @@ class Backend:
     inner: str = "inductor"
     on_unknown: str = "warn"
     edges: bool = False
+    exact: bool = False
 
     @property
     def __name__(self) -> str:
@@ -168,7 +171,8 @@ class Backend:
         if self.inner == "inductor":
             options = {"config_patches": private.options_of_inductor(**options)}
         # That cache knows a graph from before the trace, and not who traced it.
-        with private.without_autograd_cache(), Joint(self.on_unknown, edges=self.edges):
+        joint = Joint(self.on_unknown, exact=self.exact, edges=self.edges)
+        with private.without_autograd_cache(), joint:
             return noted(inner(graph, inputs, **options), edges=self.edges)
 
 
@@ -182,6 +186,7 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     edges: bool = False,
+    exact: bool = False,
     on_unknown: str = "warn",
 ) -> Callable[..., Any]:
     """
@@ -207,6 +212,10 @@ def compile(  # noqa: A001  (the name that PyTorch has)
         functions, and eager code, if its backward pass is `backward` or `masked_backward` of this
         module. All of the graph is then masked, so it costs where nothing is selected too. Without
         it absent entries become zeros at an edge.
+    exact : bool, default: False
+        Whether a NaN coefficient of a matrix product that meets absent and active entries of one
+        sum spoils the active ones only. It takes three more products of each matrix product in
+        which entries may be absent.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do, while it compiles, about an operation without a rule that meets absent entries.
         The operation runs as it is, and hides nothing.
@@ -223,9 +232,9 @@ def compile(  # noqa: A001  (the name that PyTorch has)
 
     Notes
     -----
-    **Gradient.** As for `backward`, with one difference: if a NaN coefficient of a matrix product
-    meets absent and active entries of one sum, both become NaN. If nothing selects, the graph is
-    the same as by `torch.compile`. Second derivatives raise, as they do for `torch.compile`.
+    **Gradient.** As for `backward`, with one difference, if not `exact`: if a NaN coefficient of a
+    matrix product meets absent and active entries, both become NaN. If nothing selects, the graph
+    is that of `torch.compile`. Second derivatives raise, as they do there.
 
     **Source.** The joint graph of AOTAutograd, which is traced by PyTorch's own engine. Where
     safeops is installed, ``torch.compile(f, backend="safeops")`` is the same with inductor.
@@ -248,7 +257,7 @@ def compile(  # noqa: A001  (the name that PyTorch has)
         raise ValueError(msg)
     made: Callable[..., Any] = torch.compile(
         f,
-        backend=Backend(backend, on_unknown, edges),
+        backend=Backend(backend, on_unknown, edges, exact),
         fullgraph=fullgraph,
         dynamic=dynamic,
         mode=mode,

@@ -89,7 +89,7 @@ def matrix(call: Call) -> Any:
     if not is_finite(other):
         met = any_over(mask, (-3 - summed,), keepdim=True).mT  # for each contracted index
         bad = ~other.isfinite().all(summed, keepdim=True)
-        if not is_traced() and (bad & met).any():
+        if call.mode.exact if is_traced() else (bad & met).any():
             return contract(call)
         used = torch.where(met, other, 0)
         x, y = (x, used) if summed == -1 else (used, y)
