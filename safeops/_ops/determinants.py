@@ -128,5 +128,6 @@ def cholesky(xp: Namespace, a: Array) -> Array:
     row, column = backend.places(numbers, -2), backend.places(numbers, -1)
     lower = row >= column
     good = xp.logical_and(finite, is_finite(xp, xp.where(lower, tried, 0.0)))
-    factor = backend.cholesky(replaced(xp, a, good))
-    return xp.where(lower, factor, 0.0) + nan_of(xp, a, good)
+    # A derivative goes through a factor of good matrices alone; a value needs no second one.
+    factor = tried if backend.is_constant(a) else backend.cholesky(replaced(xp, a, good))
+    return xp.where(xp.logical_and(lower, good), factor, 0.0) + nan_of(xp, a, good)
