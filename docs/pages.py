@@ -16,7 +16,7 @@ import private_names
 import reductions
 import safeops
 import slices
-from safeops import _recipes, linalg, rotations
+from safeops import _recipes, linalg, rotations, segments
 from safeops._cli.families import FAMILIES, family_of, functions_of
 
 # Words that people may search for, by the name of the function.
@@ -82,6 +82,7 @@ def write(docs: Path) -> None:
     tables = "\n\n".join(rotations_table.sections())
     made["reference/rotations.md"] = f"{module_page(rotations, 'Rotations')}\n{tables}\n"
     made["reference/linalg.md"] = module_page(linalg, "Linear algebra")
+    made["reference/segments.md"] = module_page(segments, "Segments")
     made["reference/support.md"] = support_page()
     made |= lint_pages.pages()
     made["reference/masked-classes.md"] = masked_classes.page()

@@ -2,6 +2,7 @@
 
 from safeops import linalg as linalg
 from safeops import rotations as rotations
+from safeops import segments as segments
 from safeops._ops.angles import (
     safe_acos,
     safe_acosh,
@@ -80,7 +81,7 @@ from safeops.nan_reductions import (
 )
 
 __version__ = "0.1.0"
-_MODULES = ("autodiff", "linalg", "nan_reductions", "rotations", "testing")
+_MODULES = ("autodiff", "linalg", "nan_reductions", "rotations", "segments", "testing")
 
 __all__ = [
     "boxcox",

@@ -100,6 +100,15 @@ class Backend(Protocol):
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis, in a shape that broadcasts against `x`."""
 
+    def gather(self, x: Array, ids: Array) -> Array:
+        """Return the entries of `x` with these indices along the first axis."""
+
+    def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
+        """Return the sums of the entries of `x` along the first axis that have the same id."""
+
+    def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
+        """Return the largest of such entries, `least` at least, as a constant; none is NaN."""
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` as a constant: derivatives through it are 0."""
 

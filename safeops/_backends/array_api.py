@@ -155,6 +155,28 @@ class ArrayAPI:
         ones = self.xp.astype(self.xp.ones_like(x), self.xp.int32)
         return self.cumulative(ones, axis, product=False) - 1
 
+    def gather(self, x: Array, ids: Array) -> Array:
+        """Return the entries of `x` with these indices along the first axis."""
+        return self.xp.take(x, ids, axis=0)
+
+    def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
+        """Return the sums of the entries of each id: the standard has no way but one by one."""
+        parts = [
+            self.xp.sum(self._only(x, ids, k, 0), axis=0, dtype=x.dtype) for k in range(number)
+        ]
+        return self.xp.stack(parts)
+
+    def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
+        """Return the largest entry of each id."""
+        if not x.shape[0]:  # of which there is no maximum
+            return self.segment_sum(x, ids, number) + least
+        parts = [self.xp.max(self._only(x, ids, k, least), axis=0) for k in range(number)]
+        return self.xp.stack(parts)
+
+    def _only(self, x: Array, ids: Array, k: int, other: float) -> Array:
+        here = self.xp.reshape(ids == k, (-1,) + (1,) * (len(x.shape) - 1))
+        return self.xp.where(here, x, self.xp.full_like(x, other))
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x`: the standard has no derivatives."""
         return x

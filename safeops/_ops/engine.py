@@ -189,7 +189,7 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     the fill, and so keeps no entry: an inf in it would have a deviation of NaN.
     """
     xp, number = kept.xp, _number(kept, axis)
-    correction = _enter_correction(correction)
+    correction = enter_correction(correction)
     empty = number <= correction
     kept = kept if _is_free(kept, axis, correction) else _without_slices(kept, empty)
     parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
@@ -204,7 +204,7 @@ def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array
     return filled(kept._replace(x=away), 0), xp.where(empty, 1.0, number - correction), empty
 
 
-def _enter_correction(correction: Any) -> float:
+def enter_correction(correction: Any) -> float:
     """Return `correction` as a number; a bool is 0 or 1."""
     wanted = "expected a number as correction (0, or 1 for the unbiased estimate)"
     number = enter_number(wanted, int(correction) if isinstance(correction, bool) else correction)

@@ -33,7 +33,8 @@ MODULES = {
 TESTS = {file.stem: file for file in (ROOT / "tests").glob("*/*.py")}
 ROTATIONS = {f"rotations.{name}" for name in safeops.rotations.__all__}
 LINALG = {f"linalg.{name}" for name in safeops.linalg.__all__}
-NAMES = {*safeops.__all__, *ROTATIONS, *LINALG}
+SEGMENTS = {f"segments.{name}" for name in safeops.segments.__all__}
+NAMES = {*safeops.__all__, *ROTATIONS, *LINALG, *SEGMENTS}
 PUBLIC = sorted(name for name in NAMES if inspect.isfunction(public(name)))
 
 # A module imports from the lines above its own; patterns cover what is not named before them.
@@ -69,13 +70,13 @@ LAYERS = (
     ("_ops.attention", "_ops.losses"),
     ("_ops.engine", "_ops.radial", "_ops.vectors"),  # a deviation is a norm
     ("_ops.reductions", "_ops.quantiles"),
-    ("_ops.rigid",),
+    ("_ops.rigid", "_ops.segments"),
     ("_ops.spectral",),
     ("_ops.factors",),
     ("_ops.determinants", "_ops.eigenvectors"),
     ("_ops.singular_vectors",),
     ("_decompositions",),
-    ("linalg", "rotations"),
+    ("linalg", "rotations", "segments"),
     ("nan_reductions",),
     ("_check",),
     ("testing",),
@@ -525,7 +526,7 @@ def test_docstrings_name_every_parameter(name):
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstring_examples_run(name):
     """There are examples, and they print what they say."""
-    modules = (safeops, safeops.rotations, safeops.linalg)
+    modules = (safeops, safeops.rotations, safeops.linalg, safeops.segments)
     names = {name: thing for module in modules for name, thing in vars(module).items()}
     assert_examples_run(public(name), names)
 

@@ -39,6 +39,10 @@ NAMES = {
         quaternion_to_matrix quaternion_to_rotvec rotvec_to_matrix rotvec_to_quaternion
         safe_angle safe_dihedral squared_angle twist_to_matrix
     """,
+    "segments": """
+        segment_logsumexp segment_max segment_mean segment_min segment_prod segment_softmax
+        segment_std segment_sum segment_var
+    """,
     "testing": """
         Finding GradientFinding GradientReport Place Report check_gradients
     """,

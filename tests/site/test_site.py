@@ -112,7 +112,11 @@ def test_every_function_has_a_reference_and_a_recipe(site):
     anchors = set().union(*(page.anchors for page in site.values()))
     pages = {file.stem for file in site if file.parent.name == "recipes"}
 
-    modules = {"rotations": safeops.rotations, "linalg": safeops.linalg}
+    modules = {
+        "rotations": safeops.rotations,
+        "linalg": safeops.linalg,
+        "segments": safeops.segments,
+    }
     names = [f"{module}.{name}" for module, of in modules.items() for name in of.__all__]
     assert {f"safeops.{name}" for name in (*safeops.__all__, *names)} <= anchors
     assert set(safeops.__all__) <= pages

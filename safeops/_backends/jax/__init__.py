@@ -157,6 +157,18 @@ class Jax(ArrayAPI):
         """Return 0, and NaN where there is an excess, as derivative too."""
         return barriers.barrier(excess, arrays, constants)
 
+    def gather(self, x: Array, ids: Array) -> Array:
+        """Return the entries of `x` with these indices along the first axis."""
+        return x[ids]
+
+    def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
+        """Return the sums of the entries of each id."""
+        return jnp.zeros((number, *x.shape[1:]), x.dtype).at[ids].add(x)
+
+    def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
+        """Return the largest entry of each id."""
+        return jnp.full((number, *x.shape[1:]), least, x.dtype).at[ids].max(x)
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""
         return jax.lax.stop_gradient(x)

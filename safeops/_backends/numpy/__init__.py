@@ -41,6 +41,18 @@ class Numpy(ArrayAPI):
         del like  # NumPy has one device
         return np.asarray(x, dtype=dtype)
 
+    def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
+        """Return the sums of the entries of each id."""
+        table = np.zeros((number, *x.shape[1:]), x.dtype)
+        np.add.at(table, ids, x)
+        return table
+
+    def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
+        """Return the largest entry of each id."""
+        table = np.full((number, *x.shape[1:]), least, x.dtype)
+        np.maximum.at(table, ids, x)
+        return table
+
     def quiet(self) -> AbstractContextManager[Any]:
         """Silence the warnings of entries not taken."""
         return np.errstate(all="ignore")

@@ -107,6 +107,24 @@ class TensorFlow(ArrayAPI):
         """Return 0, and NaN where there is an excess, as derivative too."""
         return barriers.barrier(excess, arrays, constants)
 
+    def gather(self, x: Array, ids: Array) -> Array:
+        """
+        Return the entries of `x` with these indices along the first axis.
+
+        With an axis before it, for which the gradient is dense; else it is IndexedSlices.
+        """
+        return tf.gather_nd(x, ids[None, :, None])[0]
+
+    def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
+        """Return the sums of the entries of each id; the gradient is that of `gather`."""
+        shape = tf.concat([[number], tf.shape(x)[1:]], 0)
+        return tf.scatter_nd(ids[None, :, None], x[None], tf.cast(shape, ids.dtype))
+
+    def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
+        """Return the largest entry of each id."""
+        found = tf.math.unsorted_segment_max(x, ids, number)
+        return tf.maximum(found, tf.constant(least, x.dtype))
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` without its derivative."""
         return tf.stop_gradient(tensor(x))

@@ -123,6 +123,19 @@ class Torch(ArrayAPI):
         """Return 0, and NaN where there is an excess, as derivative too."""
         return barriers.barrier(excess, arrays, constants)
 
+    def gather(self, x: Array, ids: Array) -> Array:
+        """Return the entries of `x` with these indices along the first axis."""
+        return torch.index_select(x, 0, ids)
+
+    def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
+        """Return the sums of the entries of each id."""
+        return x.new_zeros((number, *x.shape[1:])).index_add(0, ids, x)
+
+    def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
+        """Return the largest entry of each id."""
+        places = ids.reshape((-1,) + (1,) * (x.ndim - 1)).expand(x.shape)
+        return x.new_full((number, *x.shape[1:]), least).scatter_reduce(0, places, x, "amax")
+
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` detached."""
         return x.detach()
