@@ -233,9 +233,9 @@ def test_rules_are_those_of_the_double_where(name, dtype, shapes):
 
         for order, found in got.items():
             # Where steps have NaN, a rule has of ``0 * log(1e-30)`` the second derivative, 1e30, of
-            # ``log(0)`` an infinite one, and of an infinite power of a negative base its slope,
-            # where steps multiply with the 0 of the exponent. And of second order a power has parts
-            # beyond the range, whose difference is NaN in a rule.
+            # ``log(0)`` an infinite one, of ``(-1e-308)**0`` 0, and of an infinite power of a
+            # negative base its slope, where steps multiply with the 0 of the exponent. And of
+            # second order a power has parts beyond the range, whose difference is NaN in a rule.
             second, kind = " over " in order, name.partition(",")[0]
             more = kind == "safe_pow" or (second and kind == "xlogy")
             lost = np.isnan(to_numpy(sum(args))) | (not more)
