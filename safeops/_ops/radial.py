@@ -10,7 +10,7 @@ from safeops._ops.norms import safe_norm, squared_norm
 from safeops._ops.series import polynomial
 from safeops._ops.slices import scale_of
 from safeops._ops.where import require_function, stop_gradient
-from safeops._speech import speaking
+from safeops._speech import kind_of, speaking
 from safeops._typing import Array, Axis, Backend, Function, Namespace
 
 
@@ -39,7 +39,10 @@ def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
     Raises
     ------
     TypeError
-        If `f` is not a function, or `x` not a real array of a supported framework.
+        If `f` is not a function of one array that returns one, or `x` not a real array of a
+        supported framework.
+    ValueError
+        If `f` is not elementwise.
 
     Notes
     -----
@@ -64,7 +67,10 @@ def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
     xp, x = promote(x)
     backend = backend_of(x)
     if not backend.differentiates:
-        return as_result(f(safe_norm(x, axis=axis)))
+        length = safe_norm(x, axis=axis)
+        value = _value(f, length)
+        _require_elementwise(value, length, _value(f, backend.cast(1.0, x.dtype, x)))
+        return as_result(value)
     near = _near(backend, f, backend.cast(0.0, x.dtype, x))
     largest = scale_of(xp, abs(x), axis, of_none=0.0, of_sum=False)
     # No norm of a vector whose square is none, and no square that is too large.
@@ -73,7 +79,36 @@ def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
     small = length < near.reach
     curvature = near.curvature(xp.where(small, length, 0.0))
     value = near.value + xp.where(small, square, 0.0) * curvature
-    return xp.where(small, value, f(xp.where(small, near.reach, length)))
+    far = f(xp.where(small, near.reach, length))
+    _require_elementwise(far, length, near.value)
+    return xp.where(small, value, far)
+
+
+def _value(f: Function, r: Array) -> Array:
+    """Return what a function makes of a norm; TypeError if that is no array."""
+    value = f(r)
+    if not hasattr(value, "shape"):
+        msg = f"expected a function that returns one array as f, got {kind_of(value)} from it"
+        raise TypeError(msg)
+    return value
+
+
+def _require_elementwise(value: Array, r: Array, of_one: Array) -> None:
+    """Raise ValueError if the value has not the shape of the norms and of the value at one."""
+    shapes = [x.shape for x in (value, r, of_one)]
+    if any(getattr(shape, "rank", 0) is None for shape in shapes):
+        return
+    got, *parts = map(tuple, shapes)
+    same = len(got) == max(map(len, parts))
+    for part in parts:
+        for a, b in zip(got[::-1], part[::-1], strict=False):
+            same = same and (a is None or b is None or b == 1 or a == b)  # noqa: PLR1714  (symbols of PyTorch have no hash)
+    if not same:
+        msg = (
+            f"expected an elementwise function as f, got one that makes {got} of the shape "
+            f"{parts[0]}; give x an axis of length 1 for each further axis of the result"
+        )
+        raise ValueError(msg)
 
 
 class _Near(NamedTuple):
@@ -106,7 +141,7 @@ def _near(backend: Backend, f: Function, zero: Array) -> _Near:
     what cancels in the first derivative leaves no more than fifty units of rounding.
     """
     xp, bound = backend.xp, limits(backend.xp, zero)
-    value = f(zero)
+    value = _value(f, zero)
     # No derivative at 0 itself, where the third one of a power is 0 * inf (JAX, TensorFlow).
     least = bound.smallest_normal ** (1 / 3) + xp.zeros_like(value)
     second = _derivative(backend, _derivative(backend, f))

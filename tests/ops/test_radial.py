@@ -347,6 +347,22 @@ def test_an_array_in_place_of_the_function(framework):
         so.radial(abs, [1.0])
 
 
+def test_functions_that_are_not_elementwise(framework):
+    """What does not keep the shape is an error: a sum, a new axis, a tuple, a number."""
+    x = asarray(framework, [[0.0, 0.0], [3.0, 4.0]])
+    xp = backend_of(x).xp
+    two = asarray(framework, [1.0, 2.0])
+
+    with pytest.raises(ValueError, match=r"^radial: .* elementwise function as f, got .*\(\) of"):
+        so.radial(lambda r: xp.sum(r * r), x)
+    with pytest.raises(ValueError, match=r"^radial: .* makes \(2, 2\) of the shape \(2,\); give"):
+        so.radial(lambda r: xp.expand_dims(r * r, axis=-1) * two, x)
+    for f in (lambda r: (r, r), lambda _: 1.0):
+        with pytest.raises(TypeError, match=r"^radial: expected a function that returns one array"):
+            so.radial(f, x)
+    assert so.radial(lambda r: r * r * two, xp.expand_dims(x, axis=-2)).shape == (2, 2)
+
+
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
 def test_nan_detectors_stay_silent(autodiff_framework):
     """Neither the value nor a derivative makes a NaN on the way, at 0 or far out."""
