@@ -214,6 +214,37 @@ def test_nothing_selected_is_ordinary(monkeypatch):
     assert with_masks != without  # else the comparison could not fail
 
 
+def healthy_models():
+    """Return models of the usual layers, and the shapes of their inputs."""
+    nn = torch.nn
+    encoder = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.3, batch_first=True)
+    images = nn.Sequential(nn.Conv2d(2, 4, 3), nn.SiLU(), nn.Conv2d(4, 2, 1))
+    return {
+        "MLP": (nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)), (5, 4)),
+        "norms": (nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.BatchNorm1d(8)), (5, 4)),
+        "attention": (encoder, (2, 3, 4)),
+        "images": (images, (2, 2, 6, 6)),
+        "cell": (nn.GRUCell(4, 3), (5, 4)),
+    }
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["MLP", "norms", "attention", "images", "cell"])
+def test_healthy_models_are_bitwise_those_of_ordinary_compile(compiled, name):
+    """Where nothing selects, gradients, random numbers and buffers are those of torch.compile."""
+    found = []
+    for transform in (compiled, lambda f: torch.compile(f, backend="aot_eager")):
+        torch.manual_seed(0)
+        model, shape = healthy_models()[name]
+        x = torch.randn(shape)
+        torch._dynamo.reset()
+        transform(lambda x, m=model: m(x).square().mean())(x).backward()
+        found.append([p.grad for p in model.parameters()] + list(model.buffers()))
+
+    assert len(found[0]) > 1
+    assert all(map(torch.equal, *found))
+
+
 @pytest.mark.parametrize("mark", [False, True])
 def test_dynamic_shapes(compiled, mark):
     """One graph serves rows of any number."""
