@@ -1,0 +1,7 @@
+"""A file of one framework is not imported without it: JAX in a process warns of each fork."""
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the file of a framework that is not selected."""
+    name = collection_path.stem.removeprefix("test_guard_")
+    return True if name in {"jax", "torch"} - {*config.frameworks} else None
