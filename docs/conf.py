@@ -56,3 +56,5 @@ napoleon_use_rtype = False
 def setup(app: Sphinx) -> None:
     """Write the pages that are made from recipes, docstrings and case tables."""
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir)))
+    # It only names a script; pages may be read in two processes, which it does not say.
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
