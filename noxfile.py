@@ -1,7 +1,9 @@
 """
-Every check of the project: `nox` runs them all, `nox -l` lists them.
+The checks of the project: plain `nox` holds every fact, `nox -l` lists the sessions.
 
-A framework is a group `backend-*` in pyproject.toml; each gets a session of its own.
+What repeats a fact in another mode, or wants an environment of its own, is tagged: `nox -t rest`
+runs it, and so does CI. A framework is a group `backend-*` in pyproject.toml; each has a session of
+its own in which no other framework is installed.
 """
 
 from pathlib import Path
@@ -19,33 +21,56 @@ FRAMEWORKS = [
 ]
 
 
+DIFFERENTIATED = [name for name in FRAMEWORKS if name not in ("numpy", "array-api-strict")]
+
 # A process for each core.
 PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--installed")
 
 
 def install(session: nox.Session, *groups: str) -> None:
     """Install the package as a user does, not editable: what is built is what is checked."""
-    # Of a framework a session imports a part: bytecode is made for that, and not for all.
+    # A session imports a part of each framework: bytecode is made for that part alone.
     session.install("--no-compile", ".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
-def run_pytest(session: nox.Session, frameworks: list[str], marks: str) -> None:
-    """Run the tests that have these marks, with these frameworks and no other."""
-    install(session, "test", *(PREFIX + name for name in frameworks))
-    selected = [f"--framework={name}" for name in frameworks]
-    session.run(*PYTEST, *selected, "-m", marks, *session.posargs)
+def build_docs(session: nox.Session) -> None:
+    """Build the documentation, whose pages are run, and check what was built."""
+    # -P: the installed package, not the working tree
+    build = ["python", "-P", "-m", "sphinx", "--show-traceback", "-W", "--keep-going", "-q"]
+    session.run(*build, "-j", "auto", "docs", "docs/_build")
+    selected = [f"--framework={name}" for name in DIFFERENTIATED]
+    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Test every framework, a run of pytest each, and build the documentation."""
+    install(session, "docs", "test", *(PREFIX + name for name in FRAMEWORKS))
+    for framework in FRAMEWORKS:
+        session.run(*PYTEST, f"--framework={framework}", "-m", "not together", "--part=first")
+    session.run(*PYTEST, *(f"--framework={name}" for name in FRAMEWORKS), "-m", "together")
+    # -P: the installed package, not the working tree
+    session.run("python", "-P", "-m", "safeops", "--json", silent=True)
+    build_docs(session)
 
 
 def add_session_of(framework: str) -> None:
     """Make the session of one framework."""
+    tags = ["rest"] if framework in DIFFERENTIATED else []  # the others have one mode
 
-    @nox.session(name=f"tests-{framework}")
+    @nox.session(name=f"tests-{framework}", default=False, tags=tags)
     def tests(session: nox.Session) -> None:
-        """Test the installed package with one framework."""
-        run_pytest(session, [framework], "not together")
+        """Test one framework alone, in every mode; ``-- --part=rest`` leaves out plain nox's."""
+        install(session, "test", PREFIX + framework)
+        selected = f"--framework={framework}"
+        session.run(*PYTEST, selected, "-m", "not together", *session.posargs)
 
 
-@nox.session(name="tests-jax-older")
+for _framework in FRAMEWORKS:
+    add_session_of(_framework)
+
+
+@nox.session(name="tests-jax-older", default=False, tags=["rest"])
 def tests_jax_older(session: nox.Session) -> None:
     """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
     install(session, "test", "older-jax")
@@ -85,7 +110,7 @@ def programs(session: nox.Session) -> None:
     session.run(*command, "-k", "random_programs")
 
 
-@nox.session(name="tests-devices")
+@nox.session(name="tests-devices", default=False, tags=["rest"])
 def tests_devices(session: nox.Session) -> None:
     """Test what several devices and processes do together, on this machine."""
     for framework in ("array-api-strict", "jax", "torch", "tensorflow"):
@@ -176,19 +201,14 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
-@nox.session
+@nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Build the documentation, whose pages are run, and check what was built."""
-    frameworks = [name for name in FRAMEWORKS if name != "array-api-strict"]
-    install(session, "docs", "test", *(PREFIX + name for name in frameworks))
-    # -P: the installed package, not the working tree
-    build = ["python", "-P", "-m", "sphinx", "--show-traceback", "-W", "--keep-going", "-q"]
-    session.run(*build, "docs", "docs/_build")
-    selected = [f"--framework={name}" for name in frameworks]
-    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
+    install(session, "docs", "test", *(PREFIX + name for name in DIFFERENTIATED))
+    build_docs(session)
 
 
-@nox.session
+@nox.session(default=False, tags=["rest"])
 def package(session: nox.Session) -> None:
     """Build the wheel and the source distribution, and check what they contain."""
     session.install("build", *nox.project.dependency_groups(PYPROJECT, "test"))
@@ -197,15 +217,3 @@ def package(session: nox.Session) -> None:
     wheel = next(Path(folder).glob("*.whl"))
     session.install("--force-reinstall", "--no-deps", str(wheel))
     session.run("pytest", "--installed", f"--package={folder}", "tests/site/test_package.py")
-
-
-for _framework in FRAMEWORKS:
-    add_session_of(_framework)
-
-
-@nox.session(name="tests-all")
-def tests_all(session: nox.Session) -> None:
-    """Test what needs all frameworks at once, and run the demonstration."""
-    run_pytest(session, FRAMEWORKS, "together")
-    # -P: the installed package, not the working tree
-    session.run("python", "-P", "-m", "safeops", "--json", silent=True)

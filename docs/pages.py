@@ -65,6 +65,8 @@ Behind each row and each tick stands a test.
 A tick means that these derivatives are exact in that mode: {orders}.
 In `fwd-rev`, forward mode runs over reverse mode.
 A number points to a note: what is left out, and why, or what only `nox -s exhaustive` tests.
+Plain `nox` tests each row in one mode, the rows taking turns.
+The other modes are tested with every change too, by `nox -t rest`.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
 WITHOUT = """## Without a row

@@ -18,10 +18,12 @@ import hypothesis
 import pytest
 
 import exponents
+from alone import hide_all_but
 from frameworks import FRAMEWORKS, module_of
 
 WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
 FIXTURES = ("framework", "autodiff_framework")
+FIXTURES_OF_WAYS = {*FIXTURES, "way", "mode"}
 
 # One result for each commit: the same examples each time, and no time limit on a busy machine.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
@@ -36,11 +38,13 @@ def pytest_addoption(parser):
     group.addoption("--site", help="the built documentation, which some tests read")
     group.addoption("--package", help="the folder of the wheel and the source distribution")
     group.addoption("--installed", action="store_true", help="demand that the working tree is not")
+    group.addoption("--part", choices=("first", "rest"), help="what plain nox runs, or the rest")
 
 
 def pytest_configure(config):
-    """Import the selected frameworks, and no other."""
+    """Import the selected frameworks, and hide the others."""
     config.frameworks = chosen(config.getoption("framework"))
+    hide_all_but(config.frameworks)
     if "jax" in config.frameworks:
         keep_programs(config)
     for name in config.frameworks:
@@ -117,9 +121,12 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what this run is not for, and skip what it has not got."""
-    dropped = [item for item in items if not concerns(item, config.frameworks)]
-    items[:] = [item for item in items if concerns(item, config.frameworks)]
-    config.hook.pytest_deselected(items=dropped)
+    wanted = {item for item in items if concerns(item, config.frameworks)}
+    if part := config.getoption("part"):
+        first = in_first_part([item for item in items if item in wanted], config.frameworks)
+        wanted = first if part == "first" else wanted - first
+    config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
+    items[:] = [item for item in items if item in wanted]
     missing = sorted(set(FRAMEWORKS) - set(config.frameworks))
     for item in items:
         if item.get_closest_marker("gpu") and not config.getoption("gpu"):
@@ -136,6 +143,42 @@ def concerns(item, selected):
     names = [parameters[key] for key in FIXTURES if key in parameters] or selected
     only = item.get_closest_marker("only")
     return None not in names and (only is None or not set(only.args).isdisjoint(names))
+
+
+def concerns_none(item):
+    """Whether a test says nothing about a framework."""
+    named = not FIXTURES_OF_WAYS.isdisjoint(item.fixturenames)
+    return not named and item.get_closest_marker("only") is None
+
+
+def value_of(item, name, index=None):
+    """Return what tells a parameter's values, or entries of these, apart: rows have no hash."""
+    value = item.callspec.params[name]
+    return id(value if index is None else value[index])
+
+
+def in_first_part(items, selected):
+    """
+    Return what plain nox runs of these tests.
+
+    It leaves out what is marked `second`, and runs beside NumPy alone what concerns no framework.
+    Of a test marked `in_turn(NAME)` it runs each value of that parameter once; the other parameters
+    take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)` does so with an
+    entry of the values.
+    """
+    first, rounds = set(), {}
+    for item in items:
+        if item.get_closest_marker("second") or ("numpy" not in selected and concerns_none(item)):
+            continue
+        if turns := item.get_closest_marker("in_turn"):
+            value = value_of(item, *turns.args)
+            test = item.nodeid.partition("[")[0]
+            rounds.setdefault(test, {}).setdefault(value, []).append(item)
+        else:
+            first.add(item)
+    for values in rounds.values():
+        first |= {same[i % len(same)] for i, same in enumerate(values.values())}
+    return first
 
 
 @pytest.fixture(autouse=True, scope="module")

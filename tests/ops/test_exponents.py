@@ -61,6 +61,7 @@ def orders_of(row, framework, mode):
     return ("value", *(possible if EXHAUSTIVE else DEFAULT[framework, mode][1]))
 
 
+@pytest.mark.in_turn("row")
 @ROWS
 def test_all_exponents_are_right(row, way):
     """Where value and gradient are numbers of the dtype, each composition has these numbers."""

@@ -115,6 +115,7 @@ def found(name, framework, mode, dtype):
     return derivatives_in(mode, framework, lambda a: row.op(a, xp), reduce, *arrays, skipped)
 
 
+@pytest.mark.in_turn("way", 0)
 def test_values_and_derivatives_are_exact(way):
     """Value, gradient and Hessian are those of 60 digits, where eigenvalues tie too."""
     name, framework, mode, dtype = way

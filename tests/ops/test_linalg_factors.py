@@ -127,6 +127,7 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("way", ways, ids=["-".join(way) for way in ways])
 
 
+@pytest.mark.in_turn("way", 0)
 def test_values_and_derivatives_are_exact(way):
     """Value, gradient and Hessian are those of 60 digits, where singular values tie too."""
     name, framework, mode, dtype = way

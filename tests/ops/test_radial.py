@@ -124,6 +124,7 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("mode", modes, ids="-".join)
 
 
+@pytest.mark.in_turn("mode", 2)
 @pytest.mark.exhaustive
 def test_all_derivatives_are_exact(mode):
     """Value, gradient and Hessian of Matern 3/2 are exact from 0 on, in all compositions."""

@@ -68,6 +68,7 @@ def left_out(row, framework):
     )
 
 
+@pytest.mark.in_turn("way", 0)
 @pytest.mark.exhaustive
 def test_values_and_derivatives_are_those_of_the_formula(way):
     """Value, gradient and second derivatives are exact at all points, in all compositions."""

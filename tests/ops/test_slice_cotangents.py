@@ -108,6 +108,7 @@ def slopes(way, op):
     return plain, found
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", OPS)
 def test_a_cotangent_reaches_what_has_a_slope(name, way):
     """A cotangent times the slope, 0 to what is left out, filled or no extreme, and no other's."""
@@ -120,6 +121,7 @@ def test_a_cotangent_reaches_what_has_a_slope(name, way):
         assert_close(got, wanted, RTOL, f"{cotangent}")
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_cotangent_keeps_to_its_slice(name, way):
     """What is left out or filled has 0 for any cotangent, and no slice another one's NaN."""
