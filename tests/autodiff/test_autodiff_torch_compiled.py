@@ -159,6 +159,19 @@ def test_a_coefficient_that_meets_both_kinds(compiled):
     assert exact[0].tolist() == [1.0, 1.0]
 
 
+def test_masks_of_transposed_cotangents(compiled):
+    """Parts of a cotangent in another order of memory have the masks of their own entries."""
+
+    def program(x):
+        y = x.clone()
+        y[0] = 0.0
+        return torch.cat([x.amax(0)[None], y[1:]]).exp().T[1].sum()
+
+    found = gradient(compiled(program), leaf([[1.0, 2.0], [0.0, 1.0]]))
+
+    assert_close(found.numpy(), [[0.0, np.exp(2.0)], [0.0, np.exp(1.0)]], rtol=1e-12)
+
+
 # The compiler.
 
 

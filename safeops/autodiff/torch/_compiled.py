@@ -28,7 +28,9 @@ from safeops.autodiff.torch._tags import Mask, Tags, place_of
 
 # Views of which the compiler makes copies.
 COPIED = words("_unsafe_view")
-VIEWS = COPIED | words("alias detach expand permute squeeze t transpose unsqueeze view")
+VIEWS = COPIED | words(
+    "alias detach expand permute select slice squeeze t transpose unsqueeze view"
+)
 
 
 class Forms(Tags):

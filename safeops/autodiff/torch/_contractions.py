@@ -96,7 +96,8 @@ def matrix(call: Call) -> Any:
     value = call.func(x, y)
     active = any_over(mask, (summed,), keepdim=True)
     # A coefficient that is not finite may meet both kinds: what it makes of them is kept.
-    call.mode.state(cleaned(value, active) if is_traced() else value, active)
+    value = cleaned(value, active) if is_traced() else value
+    call.mode.state(value, active)
     return value
 
 

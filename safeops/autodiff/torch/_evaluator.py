@@ -101,12 +101,15 @@ class Call:
     def finish(self, active: Mask, *, clean: bool = False) -> Any:
         """Run the operation, and state what of its result is active."""
         value = self.run()
-        result = value[0] if isinstance(value, tuple) else value  # the rest are no derivatives
+        first = value[0] if isinstance(value, tuple) else value  # the rest are no derivatives
+        result = first
         if clean and active is not True:
-            self.mode.note_absent(result, active)
-            cleaned(result, active)
+            self.mode.note_absent(first, active)
+            result = cleaned(first, active)
+        if result is not first and self.name.endswith("_"):
+            result = first.copy_(result)
         self.mode.state(result, active)
-        return value
+        return (result, *value[1:]) if isinstance(value, tuple) else result
 
 
 class Masking(TorchDispatchMode):

@@ -65,15 +65,17 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def cleaned(x: Array, active: Any) -> Array:
-    """Put 0 where nothing is active, in place."""
+    """Put 0 where nothing is active, in place; in a new tensor if a compiler traces."""
+    if is_traced():
+        # Written in place, `x` would keep its strides, and views of it would get others: the
+        # masks of these would be read from other entries (PyTorch 2.13).
+        return torch.where(spread(active, x), x, 0)
     if x.is_complex():
         mask = active if isinstance(active, bool) else active[..., None]
         cleaned(torch.view_as_real(x.conj() if x.is_conj() else x), mask)
         return x
     if active is False:
         return x.zero_()
-    if is_traced():
-        return x.masked_fill_(~spread(active, x), 0)
     # By bits: masked_fill_ and where branch at each entry, which is 15 times slower on a CPU.
     dtype = INTEGERS.get(x.element_size())
     if dtype is None or x.numel() < SMALL or x.is_neg():
