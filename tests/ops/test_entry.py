@@ -415,6 +415,7 @@ def devices_of(f, *args):
             seen.update(x.device.type for x in tree_leaves(out) if isinstance(x, torch.Tensor))
             return out
 
+    f(*args)  # a module that is imported at the first call makes tensors once
     with Watch():
         f(*args)
     return seen

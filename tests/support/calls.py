@@ -61,9 +61,10 @@ def call(name, *args, where=None):
     """Call an operation as its row does: elementwise, or along the last axis."""
     if name in REDUCTIONS:
         return public(name)(*args, axis=-1, where=where)
-    if name in ELEMENTWISE and where is not None:
-        return public(name)(*args, where=where)
-    return OPS[name].op(*args) if name in ELEMENTWISE else OPS[name].op(*args, where)
+    if name not in ELEMENTWISE:
+        return OPS[name].op(*args, where)
+    masked = where is not None and "where" in inspect.signature(public(name)).parameters
+    return public(name)(*args, where=where) if masked else OPS[name].op(*args)
 
 
 def arguments(name, framework, shape=(2, 3), dtype="float64"):
