@@ -36,10 +36,20 @@ def permute_dims(x: Array, /, axes: tuple[int, ...]) -> Array:
     return tf.transpose(tensor(x), [axis % len(axes) for axis in axes])  # XLA: no negative axes
 
 
+# Of so few entries a concatenation is a stack: under XLA the gradient of tf.concat has none, as it
+# is XlaDynamicUpdateSlice (2.21).
+FEW = 16
+
+
 def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     """Join along an axis; None joins all entries."""
     parts = together(*arrays)
-    return tf.concat([flat(x) for x in parts] if axis is None else parts, axis or 0)
+    if axis is None:
+        parts, axis = [flat(x) for x in parts], 0
+    lengths: list[Any] = [None if x.shape.rank is None else x.shape[axis] for x in parts]
+    if None in lengths or not 0 < sum(lengths) <= FEW:
+        return tf.concat(parts, axis)
+    return tf.stack([entry for x in parts for entry in tf.unstack(x, axis=axis)], axis)
 
 
 def broadcast_arrays(*arrays: Array) -> list[Array]:
