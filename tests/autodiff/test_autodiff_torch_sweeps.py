@@ -12,7 +12,11 @@ import pytest
 import safeops
 
 # One process runs the sweep once, for all of these tests.
-pytestmark = [pytest.mark.only("torch"), pytest.mark.xdist_group("sweep-layouts")]
+pytestmark = [
+    pytest.mark.only("torch"),
+    pytest.mark.second,  # the sweep over operations has one dtype and layout of each
+    pytest.mark.xdist_group("sweep-layouts"),
+]
 
 HERE = Path(__file__).parent
 ROOT = Path(safeops.__file__).parents[1]

@@ -41,6 +41,7 @@ def test_what_is_found_is_true(autodiff_framework):
     assert len(confirmed) >= SPARED[autodiff_framework] * len(mine), others
 
 
+@pytest.mark.second
 @pytest.mark.only("torch")
 def test_the_nan_is_shown():
     """What was seen says for which array, and at which number."""
@@ -49,6 +50,7 @@ def test_the_nan_is_shown():
     assert said == "confirmed: the gradient for x is nan at x = 0"
 
 
+@pytest.mark.second
 @pytest.mark.only("torch")
 def test_a_finding_that_is_none_is_not_confirmed():
     """An expression whose gradient is finite is not confirmed: the proof can fail."""
