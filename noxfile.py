@@ -1,9 +1,9 @@
 """
-The checks of the project: plain `nox` holds every fact, `nox -l` lists the sessions.
+The checks of the project: plain `nox` runs those of every change, `nox -l` lists the sessions.
 
-What repeats a fact in another mode, or wants an environment of its own, is tagged: `nox -t rest`
-runs it, and so does CI. A framework is a group `backend-*` in pyproject.toml; each has a session of
-its own in which no other framework is installed.
+What repeats a fact in another mode, dtype, layout or process, or wants an environment of its own,
+is tagged: ``nox -t rest -- --part=rest`` runs it, and so does CI. A framework is a group
+`backend-*` in pyproject.toml; each has a session of its own, without the other frameworks.
 """
 
 from pathlib import Path
