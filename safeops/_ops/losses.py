@@ -190,7 +190,7 @@ def safe_kl_divergence(
     """
     xp, dtype, keep, (p, q) = enter_slices(p, q, where=where)
     p, q = xp.broadcast_arrays(p, q)
-    terms = rel_entr(p, q) if keep is None else _kept(xp, keep, (p, q), rel_entr, 1.0)
+    terms = rel_entr(p, q) if keep is None else double_where(xp, keep, (p, q), rel_entr, 0.0)
     total = xp.sum(terms, axis=axis, keepdims=True)
     return xp.astype(drop_axes(xp, total, axis, keepdims=keepdims), dtype)
 
@@ -289,18 +289,7 @@ def _binary(
         limit = xp.where(xp.isnan(y), y, xp.where(endless, math.inf, xp.zeros_like(y)))
         return double_where(xp, infinite, (x, y), limit, in_float32(xp, formula(xp)), 0.0)
 
-    return loss(x, y) if keep is None else _kept(xp, keep, (x, y), loss, 0.0)
-
-
-def _kept(
-    xp: Namespace,
-    keep: Array,
-    args: tuple[Array, ...],
-    formula: Callable[..., Array],
-    placeholder: float,
-) -> Array:
-    """Return the formula of entries kept, 0 elsewhere."""
-    return double_where(xp, keep, args, formula, 0.0, placeholder)
+    return loss(x, y) if keep is None else double_where(xp, keep, (x, y), loss, 0.0, 0.0)
 
 
 def _rest(xp: Namespace, x: Array) -> Array:
