@@ -7,36 +7,15 @@ import pytest
 
 import safeops as so
 from assertions import assert_close
-from derivatives import MODES, tools
 from frameworks import asarray, to_numpy
 from safeops._backends import load
+from whole import gradient_in, pytest_generate_tests
+
+__all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
 nan, inf = np.nan, np.inf
 LOGITS = np.log([[0.7, 0.2, 0.1]])
 LOSSES = -LOGITS[0]
-
-
-def pytest_generate_tests(metafunc):
-    """Run a test in each mode of each selected framework that takes whole arrays."""
-    if "way" in metafunc.fixturenames:
-        ways = [
-            (name, mode)
-            for name in metafunc.config.frameworks
-            for mode in MODES.get(name, ())
-            if mode != "vmap"
-        ]
-        metafunc.parametrize("way", ways, ids="-".join)
-
-
-def gradient_in(way, f, x, dtype="float64"):
-    """Return the gradient of the sum of a function in a mode."""
-    framework, mode = way
-    around, within, grad, _ = tools(framework, mode)
-
-    def gradient(x):
-        return grad(lambda x: load(framework).xp.sum(within(f)(x)))(x)[0]
-
-    return to_numpy(around(gradient)(asarray(framework, x, dtype)))
 
 
 # Classes.
