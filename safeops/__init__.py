@@ -54,6 +54,7 @@ from safeops._ops.reductions import (
     safe_sum,
     safe_var,
 )
+from safeops._ops.rescaling import safe_clip_by_norm
 from safeops._ops.smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
 from safeops._ops.softmax import (
     safe_cross_entropy,
@@ -115,6 +116,7 @@ __all__ = [
     "safe_atanh",
     "safe_attention",
     "safe_binary_cross_entropy",
+    "safe_clip_by_norm",
     "safe_cosine_similarity",
     "safe_cross_entropy",
     "safe_distance",

@@ -69,7 +69,7 @@ LAYERS = (
     ("_ops.norms", "_ops.smooth", "_ops.softmax"),  # made of elementwise operations
     ("_ops.attention", "_ops.losses"),
     ("_ops.engine", "_ops.radial", "_ops.vectors"),  # a deviation is a norm
-    ("_ops.reductions", "_ops.quantiles"),
+    ("_ops.reductions", "_ops.quantiles", "_ops.rescaling"),
     ("_ops.rigid", "_ops.segments"),
     ("_ops.spectral",),
     ("_ops.factors",),

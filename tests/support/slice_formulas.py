@@ -92,6 +92,16 @@ def direction(weights):
     return formula
 
 
+def clipped(x, v):
+    """Return the vector, or the unit vector if it is longer, and the slopes."""
+    w = wide(WEIGHTS) + 0 * x
+    outside = direction(WEIGHTS)(x, v)
+    inside = parts(x, w, 0 * v)
+    long = column((x * x).sum(-1)) > 1
+    chosen = zip(vars(inside).values(), vars(outside).values(), strict=True)
+    return Parts(*(np.where(long, b, a) for a, b in chosen))
+
+
 def cosine(x, v):
     """Return the cosine of the angle with the weights."""
     w = wide(WEIGHTS)
@@ -182,6 +192,7 @@ ROWS = {
     "nanvar": Row(along("nanvar"), variance, least=2.0**12, most=(8.0, 2)),
     "squared_norm": Row(along("squared_norm"), square, most=(4.0, 2)),
     "safe_normalize": Row(along("safe_normalize"), direction(WEIGHTS)),
+    "safe_clip_by_norm": Row(lambda x: so.safe_clip_by_norm(x, 1, axis=-1), clipped),
     "safe_cosine_similarity": Row(
         lambda x: so.safe_cosine_similarity(x, constant(x, WEIGHTS)), cosine
     ),

@@ -117,6 +117,11 @@ def plain_norm(xp, x, where):
     return xp.sqrt(xp.sum(xp.where(where, x * x, 0.0), axis=-1))
 
 
+def norm_of(xp, x):
+    """Return the norms of slices as people write them, axes kept."""
+    return xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
+
+
 def one_two_three(x):
     """Return those numbers, weights of classes, as an array of the framework of x."""
     from safeops._entry import backend_of
@@ -222,6 +227,31 @@ ROWS = (
         lambda xp, x, _: x / xp.sum(xp.abs(x), axis=-1, keepdims=True),
         lambda x: [t / norm(x, 1) for t in x],
         (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0)),
+        absent=0.0,
+        unsupported=CONSTANT,
+    ),
+    Row(
+        "safe_clip_by_norm",
+        lambda x, _: so.safe_clip_by_norm(x, 2.0, axis=-1),
+        lambda xp, x, _: x * xp.minimum(2 / norm_of(xp, x), xp.ones_like(x)),
+        lambda x: [t * min(1, 2 / norm(x)) if any(x) else t for t in x],
+        (Slice((V,)), Slice(((0.0, 0.0, 0.0),)), Slice(((0.3, -1.0, 1.5),))),
+        absent=0.0,
+        unsupported=CONSTANT,
+    ),
+    Row(
+        "safe_clip_by_norm, radii",
+        lambda x, radius, _: so.safe_clip_by_norm(x, radius[..., :1], axis=-1),
+        lambda xp, x, radius, _: x * xp.minimum(radius[..., :1] / norm_of(xp, x), xp.ones_like(x)),
+        lambda x, radius: [t * min(1, radius[0] / norm(x)) if any(x) else t for t in x],
+        (
+            Slice((V, (2.0, 2.0, 2.0))),
+            Slice((V, (14.0, 14.0, 14.0))),
+            Slice(((0.0, 0.0, 0.0), (2.0, 2.0, 2.0))),
+            Slice(((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), flat=0),
+            Slice(((0.0, -2.0, 0.0), (1.0, 1.0, 1.0))),
+            Slice((V, (inf, inf, inf))),
+        ),
         absent=0.0,
         unsupported=CONSTANT,
     ),

@@ -1,0 +1,89 @@
+"""Slices brought to a stated size, and left alone where the size is right or there is none."""
+
+from typing import Any
+
+from safeops._dtypes import SCALARS
+from safeops._entry import fast_path
+from safeops._ops.norms import safe_norm, safe_normalize
+from safeops._ops.slices import enter_slices
+from safeops._ops.where import stop_gradient
+from safeops._typing import Array, Axis
+
+
+@fast_path
+def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Array:
+    """
+    Each slice, shortened to `max_norm` if it is longer; a zero slice keeps the gradient 1.
+
+    Same as ``x if norm(x) <= max_norm else x / norm(x) * max_norm``, slice by slice.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN, in its own slice.
+    max_norm : float or array
+        The largest length, at least 0, or inf for none. An array has length 1 in the axes of a
+        slice; its negative entries count as 0.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of the arguments, their dtypes promoted. Slices that are not too long
+        come back bit for bit.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+    ValueError
+        If `max_norm` is a negative number, or an array that does not broadcast against the norms.
+
+    Notes
+    -----
+    **Gradient.** Inside the ball, at zero and on the sphere the identity for `x`, and 0 for
+    `max_norm`; on the sphere that is chosen. Outside ``max_norm * (I - n n^T) / norm(x)`` for `x`
+    with ``n = x / norm(x)``, and `n` for `max_norm`. A ball of radius 0 is one point, so that its
+    gradient for `x` is 0 everywhere. Second derivatives are exact inside and outside.
+
+    **Source.** Double where over `safe_norm` and `safe_normalize`. At a zero slice
+    ``x * minimum(1, max_norm / norm(x))`` has gradient NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_clip_by_norm(np.asarray([[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]]), 1.0, axis=-1)
+    array([[0.6, 0.8],
+           [0. , 0. ],
+           [0.3, 0.4]])
+    """
+    _require_radius(max_norm)
+    xp, dtype, _, (x, radius) = enter_slices(x, max_norm, where=None)
+    norm = safe_norm(stop_gradient(x), axis=axis, keepdims=True)
+    _require_fit(radius, norm)
+    inside = xp.logical_and(norm <= radius, radius > 0)
+    radius = xp.where(radius < 0, 0.0, radius)
+    direction = safe_normalize(xp.where(inside, 1.0, x), axis=axis)
+    return xp.astype(xp.where(inside, x, direction * xp.where(inside, 1.0, radius)), dtype)
+
+
+def _require_radius(max_norm: Any) -> None:
+    """Raise ValueError for a negative number."""
+    if isinstance(max_norm, SCALARS) and not isinstance(max_norm, complex) and max_norm < 0:
+        msg = f"expected a number of at least 0 as max_norm, got {max_norm}"
+        raise ValueError(msg)
+
+
+def _require_fit(radius: Array, norm: Array) -> None:
+    """Raise ValueError if the radii are known not to be one for each slice."""
+    if any(getattr(y.shape, "rank", 0) is None for y in (radius, norm)):
+        return
+    given, wanted = tuple(radius.shape), tuple(norm.shape)
+    pairs = zip(reversed(given), reversed(wanted), strict=False)
+    if len(given) > len(wanted) or not all(a in {1, None, b} or b is None for a, b in pairs):
+        msg = (
+            f"expected a max_norm that broadcasts against the norms with their axes kept, of "
+            f"shape {wanted}, got shape {given}"
+        )
+        raise ValueError(msg)
