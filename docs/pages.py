@@ -26,6 +26,7 @@ SYNONYMS = {
     "safe_asin": "arcsin",
     "safe_atan2": "arctan2, angle of a complex number",
     "safe_atanh": "arctanh",
+    "safe_cdist": "pairwise distance, distance matrix",
     "safe_clip_by_norm": "gradient clipping, projection onto a ball",
     "safe_cosine_similarity": "cosine distance",
     "safe_cross_entropy": "negative log likelihood",

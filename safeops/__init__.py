@@ -13,6 +13,7 @@ from safeops._ops.angles import (
     sinc,
 )
 from safeops._ops.attention import safe_attention
+from safeops._ops.distances import safe_cdist, safe_pdist
 from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
 from safeops._ops.logs import (
     entr,
@@ -116,6 +117,7 @@ __all__ = [
     "safe_atanh",
     "safe_attention",
     "safe_binary_cross_entropy",
+    "safe_cdist",
     "safe_clip_by_norm",
     "safe_cosine_similarity",
     "safe_cross_entropy",
@@ -143,6 +145,7 @@ __all__ = [
     "safe_nll",
     "safe_norm",
     "safe_normalize",
+    "safe_pdist",
     "safe_pow",
     "safe_prod",
     "safe_reciprocal",

@@ -103,6 +103,9 @@ class Backend(Protocol):
     def gather(self, x: Array, ids: Array) -> Array:
         """Return the entries of `x` with these indices along the first axis."""
 
+    def pairs(self, x: Array) -> tuple[Array, Array]:
+        """Return the indices i and j of all pairs ``i < j`` along the last axis but one."""
+
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
         """Return the sums of the entries of `x` along the first axis that have the same id."""
 

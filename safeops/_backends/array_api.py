@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 from numpy.exceptions import AxisError
 from numpy.linalg import LinAlgError
 
@@ -158,6 +159,13 @@ class ArrayAPI:
     def gather(self, x: Array, ids: Array) -> Array:
         """Return the entries of `x` with these indices along the first axis."""
         return self.xp.take(x, ids, axis=0)
+
+    def pairs(self, x: Array) -> tuple[Array, Array]:
+        """Return the indices i and j of all pairs ``i < j`` along the last axis but one."""
+        from array_api_compat import device  # noqa: PLC0415  (as in `_entry`)
+
+        i, j = np.triu_indices(x.shape[-2], 1)
+        return self.xp.asarray(i, device=device(x)), self.xp.asarray(j, device=device(x))
 
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
         """Return the sums of the entries of each id: the standard has no way but one by one."""

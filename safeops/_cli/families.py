@@ -22,6 +22,7 @@ FAMILIES = {
     "angles": Family("angles", "Angles"),
     "smooth": Family("smooth", "Removable singularities"),
     "norms": Family("norms", "Norms and distances"),
+    "distances": Family("distances", "Distances of pairs"),
     "rescaling": Family("rescaling", "Rescaling of slices"),
     "radial": Family("radial", "Functions of a norm"),
     "softmax": Family("softmax", "Softmax"),

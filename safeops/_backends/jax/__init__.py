@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
@@ -160,6 +161,11 @@ class Jax(ArrayAPI):
     def gather(self, x: Array, ids: Array) -> Array:
         """Return the entries of `x` with these indices along the first axis."""
         return x[ids]
+
+    def pairs(self, x: Array) -> tuple[Array, Array]:
+        """Return the indices i and j of all pairs ``i < j``, as constants of a program."""
+        i, j = np.triu_indices(x.shape[-2], 1)
+        return i, j
 
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
         """Return the sums of the entries of each id."""

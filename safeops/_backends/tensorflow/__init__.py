@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import ArrayAPI
@@ -114,6 +115,15 @@ class TensorFlow(ArrayAPI):
         With an axis before it, for which the gradient is dense; else it is IndexedSlices.
         """
         return tf.gather_nd(x, ids[None, :, None])[0]
+
+    def pairs(self, x: Array) -> tuple[Array, Array]:
+        """Return the indices i and j of all pairs ``i < j``; XLA needs a length that is known."""
+        if x.shape[-2] is not None:
+            i, j = np.triu_indices(x.shape[-2], 1)
+            return tf.constant(i), tf.constant(j)
+        place = tf.range(tf.shape(x)[-2])
+        found = tf.where(place[:, None] < place[None, :])
+        return found[:, 0], found[:, 1]
 
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
         """Return the sums of the entries of each id; the gradient is that of `gather`."""

@@ -127,6 +127,11 @@ class Torch(ArrayAPI):
         """Return the entries of `x` with these indices along the first axis."""
         return torch.index_select(x, 0, ids)
 
+    def pairs(self, x: Array) -> tuple[Array, Array]:
+        """Return the indices i and j of all pairs ``i < j``."""
+        i, j = torch.triu_indices(x.shape[-2], x.shape[-2], 1, device=x.device)
+        return i, j
+
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
         """Return the sums of the entries of each id."""
         return x.new_zeros((number, *x.shape[1:])).index_add(0, ids, x)
