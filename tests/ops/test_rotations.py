@@ -1,5 +1,7 @@
 """Rotations: values and derivatives in every mode, chosen gradients, errors."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -69,12 +71,25 @@ def left_out(row, framework, dtype):
 @pytest.mark.in_turn("way", 0)
 @pytest.mark.exhaustive
 def test_values_and_derivatives_are_those_of_the_formula(way):
-    """Value, gradient and second derivatives are exact at all points, in all compositions."""
+    """All derivatives are exact at all points, beside points of NaN, inf and 0 in one batch."""
     row, framework, _, dtype = way
 
     for order, error in errors(row, found(*way, left_out(row, framework, dtype)), dtype).items():
         worst = row.points_in(dtype)[error.argmax()]
         assert error.max() <= RTOL[dtype], (order, error.max(), worst)
+
+
+def test_what_one_point_does_to_another_is_found(autodiff_framework):
+    """A sum over the batch, even times 0, brings the NaN of a point to the other ones."""
+    row = next(row for row in turning.ROWS if row.name == "rotvec_to_matrix")
+    xp = load(autodiff_framework).xp
+    planted = replace(row, op=lambda w: row.op(w) + 0.0 * xp.sum(w))
+    mode = CHEAP[autodiff_framework][0]
+    skipped = {(autodiff_framework, mode): (("forward", *SECOND), "one derivative will do")}
+
+    got = found(planted, autodiff_framework, mode, "float64", skipped)
+
+    assert (errors(row, got, "float64")["value"] == np.inf).all()
 
 
 # Against SciPy, and there and back.

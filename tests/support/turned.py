@@ -14,14 +14,24 @@ from safeops._dtypes import dtype_name
 
 # A result out of the range of the dtype, or next to 0 without digits, has no error.
 RANGE = {"float64": (1e-290, 1e290), "float32": (1e-30, 1e30)}
+# What stands in the first entry of rows before the points, or in all of them: no point may notice.
+BESIDE = [(bad, end) for bad in (np.nan, np.inf, -np.inf, 0.0) for end in (1, None)]
 BY_ARGUMENT = ("reverse", "rev-rev", "fwd-rev", "rev-fwd")
 
 
 def found(row, framework, mode, dtype, skipped):
-    """Return value and derivatives of a row by their names, a row of numbers a point."""
+    """
+    Return value and derivatives of a row by their names, a row of numbers a point.
+
+    In the same batch there are points with NaN, inf and 0.
+    """
     points = row.points_in(dtype)
     shapes = [x.shape for x in points[0]]
-    x = np.stack([turning.flat(points[i % len(points)]) for i in range(turning.POINTS)])
+    x = np.stack(
+        [turning.flat(points[i % len(points)]) for i in range(-len(BESIDE), turning.POINTS)]
+    )
+    for i, (bad, end) in enumerate(BESIDE):
+        x[i, :end] = bad
     shape = turning.shape_of(row.name)
     weights = asarray(framework, turning.ramp(shape, 5)[None], dtype)
     xp = load(framework).xp
@@ -59,10 +69,10 @@ def directions(shapes, seed):
 
 
 def rows_of(x, dtype):
-    """Return an array, or the only one of a tuple, as rows of numbers; it has that dtype."""
+    """Return an array, or the only one of a tuple, as rows of numbers for the points."""
     x = x[0] if isinstance(x, (tuple, list)) or len(x) == 1 else x
     assert dtype_name(x.dtype) == dtype
-    return to_numpy(x).astype(float).reshape(turning.POINTS, -1)
+    return to_numpy(x).astype(float).reshape(len(BESIDE) + turning.POINTS, -1)[len(BESIDE) :]
 
 
 def errors(row, got, dtype, exact=None):
