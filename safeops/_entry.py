@@ -72,7 +72,7 @@ def fast_path(generic: F) -> F:
                 arrays, settings = hosted((x, *args), options)
                 value = generic(*arrays, **settings)
             return as_result(value)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             speak(error, generic, (x, *args), options)
             raise
 

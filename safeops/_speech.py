@@ -5,6 +5,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
+from numpy.exceptions import AxisError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Names of options in other libraries, and their names here.
@@ -32,7 +34,7 @@ def speaking(public: F) -> F:
     def function(*args: Any, **options: Any) -> Any:
         try:
             return public(*args, **options)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             speak(error, public, args, options)
             raise
 
@@ -46,14 +48,20 @@ def speak(
     Let an error, which the caller raises again, name the outermost public function.
 
     The message then opens with the name of that function. An error stays as it is if code of the
-    user raised it, such as a branch, or if its class is not TypeError or ValueError itself.
+    user raised it, such as a branch, or if its class is not TypeError or ValueError itself. Of an
+    axis that the arrays do not have each framework says something else, and only some of them with
+    a ValueError: there the error is one of ours.
     """
     name = getattr(public, "__name__", type(public).__name__)
-    if type(error) not in {TypeError, ValueError} or name.startswith("_"):
+    if name.startswith("_"):
         return
     try:
         signature = inspect.signature(public)
     except ValueError:  # a ufunc of NumPy before 2.4
+        return
+    if not isinstance(error, TypeError):
+        _require_axis(name, signature, args, options)
+    if type(error) not in {TypeError, ValueError}:
         return
     try:
         signature.bind(*args, **options)
@@ -63,6 +71,22 @@ def speak(
     if _is_ours(error):
         text = vars(error).setdefault("text", str(error))  # without the name of an inner function
         error.args = (f"{name}: {text}",)
+
+
+def _require_axis(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], options: dict[str, Any]
+) -> None:
+    """Raise AxisError if the arrays are known not to have the axis of a call."""
+    default = signature.parameters["axis"].default if "axis" in signature.parameters else None
+    axis = options.get("axis", default)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    shapes = [x.shape for x in args if hasattr(x, "shape")]
+    if not shapes or any(getattr(shape, "rank", 0) is None for shape in shapes):
+        return
+    rank = max(map(len, shapes))
+    if not all(-rank <= a < rank for a in axes if isinstance(a, int)):
+        msg = f"{name}: expected axes of an array with {rank} axes, got axis={axis}"
+        raise AxisError(msg) from None
 
 
 def _plain(signature: inspect.Signature) -> inspect.Signature:

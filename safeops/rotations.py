@@ -11,7 +11,7 @@ from functools import partial
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops import rigid, vectors
 from safeops._ops.ranges import in_float32
-from safeops._ops.slices import drop_axes
+from safeops._ops.slices import drop_axes, require_axes
 from safeops._ops.vectors import require_shape
 from safeops._typing import Array, Axis
 
@@ -380,6 +380,8 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     ------
     TypeError
         If the arguments are not real arrays of one supported framework.
+    ValueError
+        If an argument does not have the axes of a vector.
 
     Notes
     -----
@@ -400,6 +402,8 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     array([1.00000000e-09, 0.00000000e+00, 3.14159265e+00])
     """
     xp, a, b = promote(a, b)
+    require_axes(a, axis)
+    require_axes(b, axis)
     angle = in_float32(xp, partial(vectors.angle, xp, axis=axis))(a, b)
     return drop_axes(xp, angle, axis, keepdims=False)
 
@@ -427,6 +431,8 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     ------
     TypeError
         If the arguments are not real arrays of one supported framework.
+    ValueError
+        If an argument does not have the axes of a vector.
 
     Notes
     -----
@@ -444,6 +450,8 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     array([0.       , 2.4674011])
     """
     xp, a, b = promote(a, b)
+    require_axes(a, axis)
+    require_axes(b, axis)
     square = in_float32(xp, partial(vectors.squared_angle, xp, axis=axis))(a, b)
     return drop_axes(xp, square, axis, keepdims=False)
 

@@ -8,7 +8,7 @@ from safeops._dtypes import limits
 from safeops._entry import as_result, backend_of, promote
 from safeops._ops.norms import safe_norm, squared_norm
 from safeops._ops.series import polynomial
-from safeops._ops.slices import scale_of
+from safeops._ops.slices import require_axes, scale_of
 from safeops._ops.where import require_function, stop_gradient
 from safeops._speech import kind_of, speaking
 from safeops._typing import Array, Axis, Backend, Function, Namespace
@@ -42,7 +42,7 @@ def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
         If `f` is not a function of one array that returns one, or `x` not a real array of a
         supported framework.
     ValueError
-        If `f` is not elementwise.
+        If `f` is not elementwise, or `x` does not have the axes of a slice.
 
     Notes
     -----
@@ -65,6 +65,7 @@ def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
     """
     require_function("f", f)
     xp, x = promote(x)
+    require_axes(x, axis)
     backend = backend_of(x)
     if not backend.differentiates:
         length = safe_norm(x, axis=axis)

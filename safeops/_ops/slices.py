@@ -53,6 +53,13 @@ def require_fit(keep: Array | None, x: Array) -> None:
         raise ValueError(msg)
 
 
+def require_axes(x: Array, axis: Axis) -> None:
+    """Raise ValueError for an array without axes, which NumPy and PyTorch take for one of one."""
+    if axis is not None and getattr(x.shape, "rank", 0) is not None and len(x.shape) == 0:
+        msg = f"expected arrays with axis {axis}, got one without axes"
+        raise ValueError(msg)
+
+
 def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: bool) -> Array:
     """
     Return the largest number of each slice as a constant, `of_none` for slices without an entry.

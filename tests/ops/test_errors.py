@@ -6,15 +6,17 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from numpy.exceptions import AxisError
 
 import safeops
 import safeops.autodiff
-from calls import COMBINATORS, EVERY, OPS, arguments, public, sample
+from calls import COMBINATORS, EVERY, INDICES, OPS, arguments, public, sample
 from frameworks import asarray
 
 FOREIGN_WORDS = {"dim": "axis", "keepdim": "keepdims", "ddof": "correction", "mask": "where"}
 PUBLIC = [name for name in safeops.__all__ if inspect.isfunction(getattr(safeops, name))]
 OPERATIONS = [name for name in PUBLIC if name not in COMBINATORS - {"stop_gradient"}]
+ALONG = [x for x in OPERATIONS if "axis" in inspect.signature(getattr(safeops, x)).parameters]
 
 
 def plain_signature(name):
@@ -49,6 +51,16 @@ def test_an_argument_too_few_or_too_many_is_named(name, framework):
     if len(sample(name)) > 1:
         with pytest.raises(TypeError, match=f"^{takes}: missing a required argument: '"):
             function(x)
+
+
+@pytest.mark.parametrize("name", ALONG)
+def test_an_axis_that_there_is_not_is_named(name, framework):
+    """An axis that no argument has is one error in all frameworks, of the public function."""
+    args = arguments("safe_max" if name in INDICES else name, framework)
+    rank = max(len(x.shape) for x in args if hasattr(x, "shape"))
+
+    with pytest.raises(AxisError, match=f"^{name}: .* with {rank} axes, got axis=5$"):
+        public(name)(*args, axis=5)
 
 
 @EVERY

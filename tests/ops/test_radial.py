@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.exceptions import AxisError
 
 import cases
 import safeops as so
@@ -362,6 +363,15 @@ def test_functions_that_are_not_elementwise(framework):
         with pytest.raises(TypeError, match=r"^radial: expected a function that returns one array"):
             so.radial(f, x)
     assert so.radial(lambda r: r * r * two, xp.expand_dims(x, axis=-2)).shape == (2, 2)
+
+
+def test_a_number_is_no_vector(framework):
+    """A number has no axis: an error, but for `axis=None`, which takes its absolute value."""
+    x = asarray(framework, -2.0)
+
+    with pytest.raises(AxisError, match=r"^radial: .* with 0 axes, got axis=-1$"):
+        so.radial(lambda r: r * r, x)
+    assert float(so.radial(lambda r: 3 * r, x, axis=None)) == pytest.approx(6)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")

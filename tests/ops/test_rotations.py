@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.exceptions import AxisError
 
 import cases
 import turning
@@ -361,6 +362,19 @@ def test_shapes_that_do_not_fit(name, framework):
 
     with pytest.raises(ValueError, match=message):
         getattr(so, name)(*(asarray(framework, np.zeros(shape)) for shape in shapes))
+
+
+@pytest.mark.parametrize("name", ["safe_angle", "squared_angle", "safe_dihedral"])
+def test_numbers_are_no_vectors(name, framework):
+    """A number has no axis: an error, also where the framework takes it for a vector of one."""
+    vector, number = asarray(framework, X), asarray(framework, 1.0)
+    count = 4 if name == "safe_dihedral" else 2
+
+    with pytest.raises(AxisError, match=rf"^{name}: .* with 0 axes, got axis=-1$"):
+        getattr(so, name)(*[number] * count)
+    if count == 2:
+        with pytest.raises(ValueError, match=rf"^{name}: .* with axis -1, got one without axes"):
+            getattr(so, name)(vector, number)
 
 
 # What people write.
