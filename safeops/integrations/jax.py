@@ -50,6 +50,8 @@ def value_and_grad(
     ------
     ValueError
         If `on_nan` is none of the two.
+    TypeError
+        From the result, if a transformation of JAX such as `jax.jit` calls it.
     NonFiniteGradientError
         From the result, with the report as its attribute `report`.
 

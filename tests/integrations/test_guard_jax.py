@@ -94,3 +94,30 @@ def test_wrong_options():
     """What JAX cannot do is no choice."""
     with pytest.raises(ValueError, match=r"expected on_nan out of \(raise, mask\), got 'skip'"):
         value_and_grad(network, on_nan="skip")
+
+
+@pytest.mark.parametrize(
+    ("argnums", "names"), [(0, ("argument 0",)), ((1, 0), ("argument 1", "argument 0"))]
+)
+def test_arguments_by_name(argnums, names):
+    """Keyword arguments are given on, and arrays are named by the number of their argument."""
+
+    def loss(w, x, *, shift):
+        return jnp.where(x > 0, jnp.sqrt(w * (x - shift)), 0.0).sum()
+
+    gradient = value_and_grad(loss, argnums, logger=QUIET)
+    assert gradient(2.0, jnp.ones(2), shift=0.5)[0] == 2.0
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        gradient(2.0, jnp.ones(2), shift=1.0)
+
+    assert caught.value.report.parameters == names
+
+
+def test_a_traced_call():
+    """It is refused, as it has no values to look at."""
+    gradient = value_and_grad(lambda x: x**2)
+
+    for transform in (jax.jit, jax.grad, jax.vmap):
+        with pytest.raises(TypeError, match="outside of jit"):
+            transform(gradient)(jnp.ones(2) if transform is jax.vmap else 1.0)
