@@ -42,10 +42,11 @@ def guard(
         The model, also wrapped by DistributedDataParallel or torch.compile. Its parameters are
         those that it has now; guard it again after adding some.
     on_nan : {"raise", "skip", "mask"}, default: "raise"
-        What follows the report. "raise": an error. "skip": gradients and buffers are what they were
-        before the step, so that the optimizer has nothing to do (a GradScaler skips the step
-        itself). "mask": the step runs again with masked gradients; an error if these are not finite
-        either.
+        What follows the report. "raise": an error. "skip": buffers are what they were before the
+        step, and so are gradients to which the step adds. There is no gradient where the step
+        replaces it, nor where all are 0, so that the optimizer has nothing to do (a GradScaler
+        skips the step itself). "mask": the step runs again with masked gradients; an error if these
+        are not finite either, or if the step writes into its arguments or parameters.
     scaler : torch.amp.GradScaler, optional
         The scaler of the training, whose own overflows are neither reported nor handled here: a
         step counts if its gradients are not finite without the scale.
@@ -77,8 +78,9 @@ def guard(
     -----
     **Gradient.** While gradients are finite, that of the step. The step is run again from its
     arguments and from the random states of PyTorch and of the module `random`, without its
-    GradScaler and without torch.compile; afterwards parameters, buffers, gradients and random
-    states are put back. What else the step does, such as counting, it does again.
+    GradScaler and without torch.compile; afterwards arguments, parameters, buffers, gradients and
+    random states are put back. What else the step does, such as counting, it does again. Where it
+    writes into arguments or parameters, and something else the second time, a note says so.
 
     **Source.** `torch.autograd.detect_anomaly`, too slow to leave on.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from logging import Logger
@@ -80,13 +81,13 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
         """Remember the batch, the random state and the buffers."""
         del trainer, pl_module
         self.batch = batch, batch_idx
-        self.memory = self.engine.remember()
+        self.memory = self.engine.remember(((batch,), {}))
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """Remember the gradients, which are zero by now, or those of batches before."""
         del trainer, pl_module, loss
         if not self.again:
-            self.memory.gradients = self.engine.held()
+            self.memory.gradients = self.engine.held(self.memory.given)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """Check the gradients."""
@@ -96,8 +97,8 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
         self.again = True
         try:
             with silent(pl_module):
-                step = lambda: self.step(trainer, pl_module)  # noqa: E731
-                self.engine.settle(self.memory, step, None, ((self.batch[0],), {}))
+                step = partial(self.step, trainer, pl_module)
+                self.engine.settle(self.memory, step, None)
         finally:
             self.again = False
 

@@ -3,5 +3,5 @@
 
 def pytest_ignore_collect(collection_path, config):
     """Leave out the file of a framework that is not selected."""
-    name = collection_path.stem.removeprefix("test_guard_")
-    return True if name in {"jax", "torch"} - {*config.frameworks} else None
+    name = collection_path.stem.removeprefix("test_guard_").partition("_")[0]
+    return True if name in {"jax", "tensorflow", "torch"} - {*config.frameworks} else None

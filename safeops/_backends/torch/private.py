@@ -140,6 +140,12 @@ def compiled_from(x: Any) -> Any:
     return getattr(x, "_orig_mod", None)
 
 
+def buffers_of(module: Any) -> list[str]:
+    """Return the names of the buffers of a module itself, also of those that are None."""
+    # Module._buffers (2.13): buffers that a first step makes.
+    return [key for key, _ in module._buffers.items()]
+
+
 def stored_values(x: Array) -> Array:
     """Return the numbers that a sparse tensor stores."""
     # Tensor._values (2.13): entries of a sparse tensor before equal places are merged.

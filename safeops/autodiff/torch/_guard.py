@@ -7,20 +7,22 @@ remembered: random states, buffers, gradients. If the gradients are finite after
 
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from itertools import starmap
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from safeops._backends.torch import private
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, listed, make_report
+from safeops.autodiff._explain.report import Finding, Report, counted, listed, make_report
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
@@ -35,6 +37,9 @@ AGAIN = (
     "the module random; it depends on something else, such as the random state of NumPy"
 )
 NOT_CURED = "the masked gradient is not finite either"
+WRITES = "the step has written into {}, and wrote something else when it ran again, from there"
+NO_RERUN = "the step cannot be masked: it writes into what it is given, and would be another step"
+EARLIER = "gradients were not finite before the step; set them to None after an error"
 IN_STEP = (
     "expected a step that makes gradients alone, got one that calls optimizer.step(), before which "
     "the gradients are checked; call it after the guarded function"
@@ -56,18 +61,34 @@ class Place:
         return getattr(self.module, self.name, None)
 
 
-def grad_of(place: Place) -> Any:
+class Argument(NamedTuple):
+    """A tensor among the arguments of a step."""
+
+    full: str
+    tensor: Any
+
+    def get(self) -> Any:
+        """Return the tensor."""
+        return self.tensor
+
+
+def grad_of(place: Any) -> Any:
     """Return the gradient of a parameter; None if there is none."""
     return getattr(place.get(), "grad", None)
 
 
-def places_in(model: Any, which: str) -> list[Place]:
+def places_in(model: Any, keys_of: Callable[[Any], Iterable[str]]) -> list[Place]:
     """Return the places of the parameters or of the buffers of a model, each module once."""
     return [
         Place(module, key, f"{path}.{key}" if path else key)
         for path, module in model.named_modules()
-        for key in dict(getattr(module, which)(recurse=False))
+        for key in keys_of(module)
     ]
+
+
+def parameters_of(module: Any) -> Iterable[str]:
+    """Return the names of the parameters of a module itself."""
+    return dict(module.named_parameters(recurse=False))
 
 
 def unwrapped(model: Any) -> Any:
@@ -83,12 +104,17 @@ def unwrapped(model: Any) -> Any:
 
 @dataclass
 class Memory:
-    """What a step may change, as it was before."""
+    """What a step is given and may change, as it was before."""
 
+    given: Any  # positional and keyword arguments
     # A function that sets the random state of a device, and that state.
     states: list[tuple[Callable[[Any], Any], Any]]
     buffers: list[tuple[Place, Any, Any]]  # the place, the tensor there, a copy of it
-    gradients: list[tuple[Place, Any, Any]]
+    gradients: list[tuple[Any, Any, Any]]
+    # Found when the step runs again: what it writes into, and for each gradient whether the step
+    # adds to a number there; None if it replaces the gradient.
+    written: list[str] = field(default_factory=list)
+    added: list[bool | None] = field(default_factory=list)
 
     def restore_random(self) -> None:
         """Set the random states."""
@@ -114,17 +140,33 @@ class Memory:
 
 def write(tensor: Any, copy: Any) -> None:
     """Write into a tensor, unless it is the same: an expanded constant cannot be written to."""
-    if tensor is None:
-        return
+    if copy is not None and not is_same(tensor, copy):
+        local_of(tensor).copy_(local_of(copy))
+
+
+def is_same(tensor: Any, copy: Any) -> bool:
+    """Whether a tensor has the numbers of its copy, NaN in the same places."""
     here, there = local_of(tensor), local_of(copy)
-    if here.layout is not torch.strided or not torch.equal(here, there):
-        here.copy_(there)
+    if here.layout is not torch.strided or here.shape != there.shape:
+        return False
+    return bool(((here == there) | (here.isnan() & there.isnan())).all())
 
 
-def copied(places: Sequence[tuple[Place, Any]]) -> list[tuple[Place, Any, Any]]:
-    """Return places, their tensors, and copies of these."""
+def copied(places: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any, Any]]:
+    """Return places, their tensors, and copies of these; None if a lazy one is not there yet."""
     with torch.no_grad():
-        return [(place, x, None if x is None else x.detach().clone()) for place, x in places]
+        return [
+            (place, x, None if x is None or is_lazy(x) else x.detach().clone())
+            for place, x in places
+        ]
+
+
+def adds_to(gradient: Any) -> bool | None:
+    """Return whether a gradient has a number other than 0; None if there is no gradient."""
+    if gradient is None:
+        return None
+    here = local_of(gradient)
+    return bool((here if here.layout is torch.strided else here.to_dense()).any())
 
 
 def random_states(devices: Sequence[Any]) -> list[tuple[Callable[[Any], Any], Any]]:
@@ -168,35 +210,40 @@ class Guard:
         if self.group is None:  # DDP and FSDP name theirs
             self.group = getattr(self.model, "process_group", None)
         self.model = unwrapped(self.model)
-        self.parameters = places_in(self.model, "named_parameters")
-        self.buffers = places_in(self.model, "named_buffers")
+        self.parameters = places_in(self.model, parameters_of)
+        self.buffers = places_in(self.model, private.buffers_of)
         if self.group is None and any(is_sharded(place.get()) for place in self.parameters):
             self.group = distributed.group.WORLD  # a shard may be finite where another is not
+
+    @property
+    def devices(self) -> list[Any]:
+        """The devices of the parameters, as they are now, beside the CPU."""
         used = {x.device for place in self.parameters if (x := place.get()) is not None}
-        self.devices = [d for d in used if d.type not in ("cpu", "meta")]
+        return [d for d in used if d.type not in ("cpu", "meta")]
 
     def run(self, step: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Run a step, and once more if its gradients are not finite."""
-        memory = self.remember()
+        memory = self.remember((args, kwargs))
         with without_optimizer():
             result = step(*args, **kwargs)
-        return self.settle(memory, partial(step, *args, **kwargs), result, (args, kwargs))
+        return self.settle(memory, partial(step, *args, **kwargs), result)
 
-    def remember(self) -> Memory:
+    def remember(self, given: Any) -> Memory:
         """Return what the next step may change."""
         buffers = [(place, place.get()) for place in self.buffers]
-        return Memory(random_states(self.devices), copied(buffers), self.held())
+        return Memory(given, random_states(self.devices), copied(buffers), self.held(given))
 
-    def held(self) -> list[tuple[Place, Any, Any]]:
-        """Return the gradients that are there, and copies of them."""
-        return copied([(place, grad_of(place)) for place in self.parameters])
+    def held(self, given: Any) -> list[tuple[Any, Any, Any]]:
+        """Return the gradients of parameters and arguments that are there, and copies of them."""
+        places = [*self.parameters, *(x for x in arguments_in(given) if x.tensor.is_leaf)]
+        return copied([(place, grad_of(place)) for place in places])
 
-    def settle(self, memory: Memory, again: Callable[[], Any], result: Any, given: Any) -> Any:
+    def settle(self, memory: Memory, again: Callable[[], Any], result: Any) -> Any:
         """Check the gradients of a step that has run; return its result, or that of another run."""
         step, self.steps = self.steps, self.steps + 1
         if not self.is_alarm() or self.is_overflow(memory, again):
             return result
-        report = replace(self.explain(memory, again, given), step=step, rank=rank())
+        report = replace(self.explain(memory, again), step=step, rank=rank())
         self.tell(report)
         if self.on_nan == "raise":
             raise NonFiniteGradientError(report)
@@ -204,7 +251,17 @@ class Guard:
         if self.on_nan == "skip" and self.is_scaled:
             return result  # a GradScaler wants to see what is not finite, and skips the step itself
         memory.restore_gradients()
-        return self.masked(memory, again, report) if self.on_nan == "mask" else result
+        if self.on_nan == "mask":
+            return self.masked(memory, again, report)
+        self.drop(memory)
+        return result
+
+    def drop(self, memory: Memory) -> None:
+        """Take away the gradients that the step replaces, and all of them if they are 0."""
+        moves = self.is_on_any_rank(any(memory.added) or not memory.added)
+        for (place, _, _), adds in zip(memory.gradients, memory.added, strict=False):
+            if (adds is None or not moves) and (parameter := place.get()) is not None:
+                parameter.grad = None  # by a 0, an optimizer with momentum would move
 
     @property
     def is_scaled(self) -> bool:
@@ -214,11 +271,14 @@ class Guard:
     def is_alarm(self) -> bool:
         """Whether a gradient is not finite, on any rank of the group."""
         found = [g for place in self.parameters if (g := grad_of(place)) is not None]
-        alarm = not all_finite([local_of(g) for g in found])
+        return self.is_on_any_rank(not all_finite([local_of(g) for g in found]))
+
+    def is_on_any_rank(self, fact: Any) -> bool:
+        """Whether something is so on any rank of the group."""
         if self.group is None or distributed.get_world_size(self.group) == 1:
-            return alarm
-        device = found[0].device if found else torch.device("cpu")
-        flag = torch.tensor(float(alarm), device=device)
+            return bool(fact)
+        device = next((x.device for p in self.parameters if (x := p.get()) is not None), "cpu")
+        flag = torch.tensor(float(bool(fact)), device=device)
         distributed.all_reduce(flag, distributed.ReduceOp.MAX, group=self.group)
         return bool(flag)
 
@@ -236,12 +296,13 @@ class Guard:
     @contextmanager
     def once_more(self, memory: Memory) -> Iterator[list[Any]]:
         """Context in which a step starts where it did, and after which nothing of it is left."""
-        after = self.remember()
-        weights = copied([(place, place.get()) for place in self.parameters])
+        after = self.remember(memory.given)
+        places: list[Any] = [*self.parameters, *arguments_in(memory.given)]
+        kept = copied([(place, place.get()) for place in places])
         memory.restore_random()
         memory.restore_buffers()
-        for _, parameter, _ in weights:
-            if parameter is not None:
+        for place, _, _ in memory.gradients:
+            if (parameter := place.get()) is not None:
                 parameter.grad = None
         torch.clear_autocast_cache()
         try:
@@ -252,24 +313,42 @@ class Guard:
             after.restore_buffers()
             after.restore_gradients()
             with torch.no_grad():
-                for _, tensor, copy in weights:
+                memory.written = [p.full for p, x, copy in kept if is_written(x, copy)]
+                for _, tensor, copy in kept:
                     write(tensor, copy)
 
-    def explain(self, memory: Memory, again: Callable[[], Any], given: Any) -> Report:
+    def explain(self, memory: Memory, again: Callable[[], Any]) -> Report:
         """Run the step again while it is watched; return the report."""
         reports: list[Report] = []
         names: list[str] = []
-        watch = Watch(partial(self.note, reports, names))
-        watch.batch = batch_of(given)
+        watch = StepWatch(partial(self.note, reports, names), memory)
+        watch.batch = batch_of(memory.given)
         failed, found = "", self.bad_names()
         try:
-            with self.once_more(memory), self.naming(watch), eagerly(), watch:
-                again()
+            with self.once_more(memory), self.naming(watch), eagerly():
+                watch.put_gradients()
+                with watch:
+                    again()
+                watch.look_at_gradients()
         except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
             failed = f"{type(error).__name__}: {error}"
-        report = joined(reports) if reports else self.unexplained(failed)
-        notes = (*report.notes, *arguments_of(given))
+        report = joined(reports) if reports else self.unexplained(failed, memory)
+        notes = (*report.notes, *self.remarks(memory))
         return replace(report, notes=notes, parameters=tuple(names) or found)
+
+    def remarks(self, memory: Memory) -> Iterator[str]:
+        """Yield a sentence for each argument and parameter that is not finite, and for writes."""
+        yield from arguments_of(memory.given)
+        for place in self.parameters:
+            x = place.get()
+            bad = None if x is None or is_lazy(x) else not_finite(local_of(x))
+            if bad is not None:
+                what = what_of(local_of(x).detach()[bad], "nan")
+                yield f"the parameter {place.full} is {what} at {counted(int(bad.sum()))}"
+        if has_bad(memory):
+            yield EARLIER
+        if memory.written:
+            yield WRITES.format(listed(memory.written))
 
     def note(self, reports: list[Report], names: list[str], report: Report) -> None:
         """Keep a report, and the names of the parameters whose gradient is not finite."""
@@ -281,7 +360,7 @@ class Guard:
         pairs = ((place.full, grad_of(place)) for place in self.parameters)
         return tuple(n for n, g in pairs if g is not None and not_finite(local_of(g)) is not None)
 
-    def unexplained(self, failed: str) -> Report:
+    def unexplained(self, failed: str, memory: Memory) -> Report:
         """Return the report on a step in which nothing was found."""
         checked = "the gradients of one step"
         if failed:
@@ -293,7 +372,8 @@ class Guard:
         if rank() is not None:
             return make_report("torch", [], checked, [ANOTHER_RANK])
         finding = Finding("UNKNOWN", "the step", reason="again")
-        return make_report("torch", [finding], checked, [AGAIN])
+        is_known = memory.written or has_bad(memory)
+        return make_report("torch", [finding], checked, [] if is_known else [AGAIN])
 
     @contextmanager
     def naming(self, watch: Watch) -> Iterator[None]:
@@ -317,16 +397,62 @@ class Guard:
 
     def masked(self, memory: Memory, again: Callable[[], Any], report: Report) -> Any:
         """Run the step once more with masked gradients; raise if these are not finite either."""
+        error = NonFiniteGradientError(report)
+        if self.is_on_any_rank(memory.written):
+            error.add_note(NO_RERUN)
+            raise error
+
+        def run() -> Any:
+            with eagerly(), masked_backward(), without_optimizer():
+                return again()
+
         memory.restore_random()
-        with eagerly(), masked_backward(), without_optimizer():
-            result = again()
-        if self.is_alarm():
+        result = run()
+        if self.is_alarm() and not self.is_overflow(memory, run):
             memory.restore_gradients()
             memory.restore_buffers()
-            error = NonFiniteGradientError(report)
             error.add_note(NOT_CURED)
             raise error
         return result
+
+
+class StepWatch(Watch):
+    """Explain a step, and see whether it adds to the gradients that are there, or replaces them."""
+
+    def __init__(self, on_report: Callable[[Report], None], memory: Memory) -> None:
+        super().__init__(on_report)
+        self.memory = memory
+        self.put: list[Any] = []
+
+    def put_gradients(self) -> None:
+        """Let the step find the gradients that it found."""
+        for place, _, copy in self.memory.gradients:
+            self.put.append(None if copy is None else copy.clone())
+            if (parameter := place.get()) is not None:
+                parameter.grad = self.put[-1]
+
+    def look_at_gradients(self) -> None:
+        """See which gradients are still those that were put, if none has been added to."""
+        if not self.memory.added:
+            pairs = zip(self.memory.gradients, self.put, strict=True)
+            self.memory.added = [
+                adds_to(copy) if grad_of(place) is put else None for (place, _, copy), put in pairs
+            ]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run one function of PyTorch."""
+        is_backward = func in (torch.Tensor.backward, torch.autograd.backward)
+        if is_backward and not self.memory.added:
+            self.memory.added = [adds_to(grad_of(place)) for place, *_ in self.memory.gradients]
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def has_bad(memory: Memory) -> bool:
+    """Whether a gradient was not finite before the step."""
+    found = (g for *_, g in memory.gradients if g is not None)
+    return any(not_finite(local_of(g)) is not None for g in found)
 
 
 def all_finite(gradients: Sequence[Array]) -> bool:
@@ -403,24 +529,29 @@ def tensors_of(x: Any, name: str) -> Iterator[tuple[str, Array]]:
             yield from tensors_of(part, f"{name}[{i}]")
 
 
-def arguments_with_names(given: Any) -> Iterator[tuple[str, Array]]:
+def arguments_in(given: Any) -> Iterator[Argument]:
     """Yield the tensors among the arguments of a step, with names."""
     args, kwargs = given
-    for i, x in enumerate(args):
-        yield from tensors_of(x, f"argument {i}")
-    for key, x in kwargs.items():
-        yield from tensors_of(x, key)
+    named = {f"argument {i}": x for i, x in enumerate(args)} | kwargs
+    for name, x in named.items():
+        yield from starmap(Argument, tensors_of(x, name))
+
+
+def is_written(tensor: Any, copy: Any) -> bool:
+    """Whether a tensor has other numbers than its copy; a sparse one is not looked at."""
+    is_dense = copy is not None and local_of(tensor).layout is torch.strided
+    return is_dense and not is_same(tensor, copy)
 
 
 def batch_of(given: Any) -> int:
     """Return the number of rows of a batch, as its first tensor has it; 0 if there is none."""
-    sizes = (len(x) for _, x in arguments_with_names(given) if x.dim())
+    sizes = (len(x) for _, x in arguments_in(given) if x.dim())
     return next(sizes, 0)
 
 
 def arguments_of(given: Any) -> Iterator[str]:
     """Yield a sentence for each argument of a step that is not finite."""
-    for name, x in arguments_with_names(given):
+    for name, x in arguments_in(given):
         bad = not_finite(x)
         if bad is not None:
             rows = rows_of(bad, len(x) if x.dim() else 0)
