@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from shutil import rmtree
 from tempfile import mkdtemp
+from zlib import crc32
 
 import hypothesis
 import pytest
@@ -22,6 +23,7 @@ from alone import hide_all_but
 from frameworks import FRAMEWORKS, module_of
 
 WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
+WITH_AUTODIFF = [name for name in FRAMEWORKS if name not in WITHOUT_AUTODIFF]
 FIXTURES = ("framework", "autodiff_framework")
 FIXTURES_OF_WAYS = {*FIXTURES, "way", "mode"}
 
@@ -165,21 +167,42 @@ def in_first_part(items, selected):
     It leaves out what is marked `second`, and runs beside NumPy alone what concerns no framework.
     Of a test marked `in_turn(NAME)` it runs each value of that parameter once; the other parameters
     take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)` does so with an
-    entry of the values.
+    entry of the values. Of a test that runs on every framework with derivatives, each of these
+    frameworks runs its share, unless it is marked `everywhere`.
     """
-    first, rounds = set(), {}
+    tests = {}
     for item in items:
         if item.get_closest_marker("second") or ("numpy" not in selected and concerns_none(item)):
             continue
-        if turns := item.get_closest_marker("in_turn"):
-            value = value_of(item, *turns.args)
-            test = item.nodeid.partition("[")[0]
-            rounds.setdefault(test, {}).setdefault(value, []).append(item)
-        else:
-            first.add(item)
-    for values in rounds.values():
-        first |= {same[i % len(same)] for i, same in enumerate(values.values())}
-    return first
+        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {
+        same[i % len(same)]
+        for name, items in tests.items()
+        for i, same in enumerate(share(name, by_turns(items), selected))
+    }
+
+
+def by_turns(items):
+    """Return the items of a test in lists, of each of which plain nox runs one."""
+    turns = items[0].get_closest_marker("in_turn")
+    if turns is None:
+        return [[item] for item in items]
+    values = {}
+    for item in items:
+        values.setdefault(value_of(item, *turns.args), []).append(item)
+    return list(values.values())
+
+
+def share(test, lists, selected):
+    """Return which lists this run has: frameworks with derivatives take turns at them."""
+    item = lists[0][0]
+    only = item.get_closest_marker("only")
+    able = [name for name in WITH_AUTODIFF if only is None or name in only.args]
+    turns = [able.index(name) for name in selected if name in able]
+    if not turns or concerns_none(item) or item.get_closest_marker("everywhere"):
+        return lists
+    start = crc32(test.encode())  # so that tests of one item do not all run on one framework
+    return [same for i, same in enumerate(lists, start) if i % len(able) in turns]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -20,6 +20,8 @@ from safeops.autodiff._explain.locations import PROGRAMS_OF_OURS, is_library, lo
 from safeops.autodiff._explain.names import OPERATIONS
 from safeops.autodiff._explain.report import make_report
 
+pytestmark = pytest.mark.everywhere  # facts of each framework
+
 PROGRAMS = pytest.mark.parametrize("case", explained.CASES, ids=lambda case: case.f.__name__)
 
 

@@ -11,6 +11,8 @@ import pytest
 import safeops as so
 from frameworks import asarray, to_numpy
 
+pytestmark = pytest.mark.everywhere  # facts of each framework
+
 
 @pytest.mark.only("torch")
 def test_forward_ad_does_not_nest():

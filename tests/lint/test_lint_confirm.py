@@ -11,6 +11,8 @@ from safeops._lint.linting import lint
 from safeops._lint.proofs import NOT_PURE, prove
 from safeops._lint.sources import Source
 
+pytestmark = pytest.mark.everywhere  # facts of each framework
+
 SPARED = {  # eager TensorFlow has slope 0 where the cotangent of a root is 0; XLA has not
     "tensorflow": 0.75,
     "torch": 0.8 if torch_from(2, 14) else 0.9,  # whose `clip` has slope 0 at its ends

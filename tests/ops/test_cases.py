@@ -88,6 +88,7 @@ def wanted_slices(row, v, u):
     return {"value": value, **folded}
 
 
+@pytest.mark.everywhere
 @pytest.mark.in_turn("row")
 @pytest.mark.exhaustive
 @ELEMENTWISE
@@ -100,6 +101,7 @@ def test_values_and_derivatives_are_exact(row, way):
         assert_close(x[tested], exact[order][tested], RTOL, order)
 
 
+@pytest.mark.everywhere
 @pytest.mark.in_turn("row")
 @pytest.mark.exhaustive
 @ALONG_SLICES

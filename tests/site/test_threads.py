@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.everywhere  # facts of each framework
+
 TEXT = (Path(__file__).parents[2] / "docs/threads.md").read_text()
 REPORT = re.compile(r"^### ", re.MULTILINE)
 ASSERTION = re.compile(r"^ *assert |assert_allclose", re.MULTILINE)
