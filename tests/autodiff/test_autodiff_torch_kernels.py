@@ -156,6 +156,8 @@ FUNCTIONS = {
     "grouped product": grouped,
     "grouped product, weights": grouped_weights,
     "bilinear": lambda x: functional.bilinear(x, x, torch.ones(2, 4, 4, dtype=x.dtype).tril())[:2],
+    "weight norm": lambda x: torch._weight_norm(x, x[:, :1].exp(), 0)[:2],
+    "weight norm of columns": lambda x: torch._weight_norm(x.T, x[:, 0].exp()[None], 1)[:, :2].T,
     "multi margin loss": lambda x: functional.multi_margin_loss(
         x, torch.arange(4), reduction="none"
     )[:2],

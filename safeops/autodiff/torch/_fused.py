@@ -118,6 +118,16 @@ def bag_weights_backward(
     return zeros.index_add(0, torch.where(kept, places, len(indices)), products.sum(-1))[:-1]
 
 
+def weight_norm_backward(
+    _mode: Masking, cotangent: Array, v: Array, g: Array, norms: Array, dim: int
+) -> tuple[Array, Array]:
+    """Return the gradients for the direction and the length of each row of a normalised weight."""
+    axes = [i for i in range(v.dim()) if i != dim % v.dim()]
+    of_length = (cotangent * v).sum(axes, keepdim=True) / norms
+    of_direction = (cotangent - of_length * (v / norms)) * (g / norms)
+    return of_direction.to(v.dtype), of_length.to(g.dtype)
+
+
 def trilinear(_mode: Masking, *args: Any) -> Any:
     """Return the sum of products of three tensors."""
     *tensors, first, second, third, summed = args[:7]

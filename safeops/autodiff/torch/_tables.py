@@ -22,6 +22,7 @@ from safeops.autodiff.torch._fused import (
     segments,
     sequences,
     trilinear,
+    weight_norm_backward,
 )
 from safeops.autodiff.torch._logarithms import LOGARITHMS
 from safeops.autodiff.torch._resampling import KIND, resampled, sampled
@@ -34,6 +35,7 @@ OWN_PARTS |= {
     "_embedding_bag_backward": embedding_bag_backward,
     "_embedding_bag_per_sample_weights_backward": bag_weights_backward,
     "_trilinear": trilinear,
+    "_weight_norm_interface_backward": weight_norm_backward,
 }
 
 # An operation that is not listed is unknown.
@@ -102,7 +104,7 @@ CLASSES: dict[Callable[[Call], Any], str] = {
         _fused_rms_norm_backward glu_backward _prelu_kernel_backward linalg_cross addmm baddbmm
         addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate
         _scaled_dot_product_flash_attention_for_cpu_backward _trilinear
-        _embedding_bag_per_sample_weights_backward
+        _embedding_bag_per_sample_weights_backward _weight_norm_interface_backward
     """,
     bag: "_embedding_bag_backward",
     resampled: " ".join(KIND),
