@@ -28,7 +28,7 @@ Limits:
   warning. In `embedding_bag` with ``scale_grad_by_freq`` PyTorch's CPU kernel divides by a wrong
   count: if all bags are used the derivative is PyTorch's, and if a bag is left out it is the right
   one.
-- A selection in a branch of `torch.cond` makes zeros that are numbers. `scan` has no rule.
+- A selection in a branch of `cond` makes zeros that are numbers; `scan`, `while_loop`: no rule.
 - The result of `torch.compile` has one fused backward kernel: `backward` raises a RuntimeError.
   `compile` of this module takes its place, with ``edges=True`` where the loss is in eager code. In
   a compiled function that calls `backward` the graph breaks there.
