@@ -17,7 +17,7 @@ import reductions
 import safeops
 import slices
 from safeops import _recipes, linalg, rotations, segments
-from safeops._cli.families import FAMILIES, family_of, functions_of
+from safeops._cli.families import FAMILIES, family_of, functions_of, path_of
 
 # Words that people may search for, by the name of the function.
 SYNONYMS = {
@@ -124,7 +124,7 @@ def recipe_page(recipe: _recipes.Recipe) -> str:
     page, _ = FAMILIES[family_of(recipe.name)]
     head = (
         f"# {recipe.name}\n\n{recipe.summary}\n\n"
-        f"In the library it is {{py:func}}`safeops.{recipe.name}`, with more options; "
+        f"In the library it is {{py:func}}`{path_of(recipe.name)}`, with more options; "
         f"see [its family](../reference/{page}.md). "
         f"`python -m safeops recipe {recipe.name} --framework torch` prints this page as a program."
     )
@@ -136,7 +136,7 @@ def section(name: str, title: str, part: _recipes.Section) -> str:
     """Return a section of a recipe."""
     lines = [f"## {title}", part.text]
     if title == _recipes.AGREEMENT:
-        said = f"The tests compare value and gradient with `safeops.{name}` in these calls."
+        said = f"The tests compare value and gradient with `{path_of(name)}` in these calls."
         lines += [said, code_block(part.code), "`xp` stands for each of the four frameworks."]
     elif part.code:
         spelled = list(_recipes.TITLES) if title != "The bug" else list(DIFFERENTIATED)
@@ -168,17 +168,24 @@ def family_page(module: str, title: str) -> str:
         if name in SYNONYMS:
             said = "\n".join(f"   single: {word}" for word in SYNONYMS[name].split(", "))
             parts.append(f"```{{eval-rst}}\n.. index::\n{said}\n```")
-        parts.append(f"```{{eval-rst}}\n.. autofunction:: safeops.{name}\n```")
-        if name in _recipes.names():
-            parts.append(f"To copy: [the recipe of {name}](../recipes/{name}.md).")
+        parts.append(f"```{{eval-rst}}\n.. autofunction:: {path_of(name)}\n```")
+        parts += to_copy(name)
     return "\n\n".join(parts) + "\n"
+
+
+def to_copy(name: str) -> list[str]:
+    """Return the line that leads to a recipe, if there is one."""
+    there = name in _recipes.names()
+    return [f"To copy: [the recipe of {name}](../recipes/{name}.md)."] if there else []
 
 
 def module_page(module: ModuleType, title: str) -> str:
     """Return the reference of a public module, made from docstrings."""
     names = sorted(module.__all__, key=lambda name: inspect.getsourcelines(vars(module)[name])[1])
     parts = [f"# {title}", inspect.getdoc(module) or ""]
-    parts += [f"```{{eval-rst}}\n.. autofunction:: {module.__name__}.{n}\n```" for n in names]
+    for name in names:
+        parts.append(f"```{{eval-rst}}\n.. autofunction:: {module.__name__}.{name}\n```")
+        parts += to_copy(name)
     return "\n\n".join(parts) + "\n"
 
 

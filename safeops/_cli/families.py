@@ -4,6 +4,7 @@ import inspect
 from typing import NamedTuple
 
 import safeops
+from safeops import rotations
 
 
 class Family(NamedTuple):
@@ -25,6 +26,7 @@ FAMILIES = {
     "distances": Family("distances", "Distances of pairs"),
     "rescaling": Family("rescaling", "Rescaling of slices"),
     "radial": Family("radial", "Functions of a norm"),
+    "rotations": Family("rotations", "Rotations"),
     "softmax": Family("softmax", "Softmax"),
     "attention": Family("attention", "Attention"),
     "losses": Family("losses", "Losses"),
@@ -33,13 +35,33 @@ FAMILIES = {
 }
 
 
+# Rotations too have recipes. `linalg` and `segments` have none: their decompositions and sums by
+# number are operations of the framework, each with other arguments.
+FUNCTIONS = {name: getattr(safeops, name) for name in safeops.__all__}
+FUNCTIONS |= {name: getattr(rotations, name) for name in rotations.__all__}
+# The first has no singular point but the quaternion 0, the second is the first half of the recipe
+# of matrix_to_rotvec, and the others are made of two or three recipes.
+WITHOUT_RECIPE = {
+    "quaternion_to_matrix",
+    "matrix_to_quaternion",
+    "quaternion_slerp",
+    "twist_to_matrix",
+    "matrix_to_twist",
+}
+
+
+def path_of(name: str) -> str:
+    """Return where a user finds a function."""
+    return f"safeops.rotations.{name}" if name in rotations.__all__ else f"safeops.{name}"
+
+
 def family_of(name: str) -> str:
     """Return the module in which a function stands, as `FAMILIES` names it."""
-    module = str(getattr(safeops, name).__module__).rpartition(".")[2]
+    module = str(FUNCTIONS[name].__module__).rpartition(".")[2]
     return "nan_reductions" if module == "quantiles" else module
 
 
 def functions_of(module: str) -> list[str]:
     """Return the public functions of a module, in the order of its text."""
-    names = [name for name in safeops.__all__ if family_of(name) == module]
-    return sorted(names, key=lambda name: inspect.getsourcelines(getattr(safeops, name))[1])
+    names = [name for name in FUNCTIONS if family_of(name) == module]
+    return sorted(names, key=lambda name: inspect.getsourcelines(FUNCTIONS[name])[1])
