@@ -39,6 +39,7 @@ SYNONYMS = {
     "safe_normalize": "l2_normalize, unit vector",
     "safe_pow": "power",
     "safe_rsqrt": "inverse square root",
+    "safe_standardize": "z-score, standard score, layer normalisation",
     "safe_std": "standard deviation",
     "safe_var": "variance",
     "safe_where": "apply_where, double where, select",

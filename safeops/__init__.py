@@ -55,7 +55,7 @@ from safeops._ops.reductions import (
     safe_sum,
     safe_var,
 )
-from safeops._ops.rescaling import safe_clip_by_norm
+from safeops._ops.rescaling import safe_clip_by_norm, safe_standardize
 from safeops._ops.smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
 from safeops._ops.softmax import (
     safe_cross_entropy,
@@ -153,6 +153,7 @@ __all__ = [
     "safe_rsqrt",
     "safe_softmax",
     "safe_sqrt",
+    "safe_standardize",
     "safe_std",
     "safe_sum",
     "safe_var",

@@ -170,17 +170,17 @@ def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: A
 
 def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Sum of squared deviations, divided by the number of entries kept minus `correction`."""
-    away, freedom, empty = _deviations(kept, axis, correction)
+    away, freedom, empty = deviations(kept, axis, correction)
     return squared_norm(away, axis=axis, keepdims=True) / freedom, empty
 
 
 def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Root of the variance, with slope 0 at 0; no square on the way overflows."""
-    away, freedom, empty = _deviations(kept, axis, correction)
+    away, freedom, empty = deviations(kept, axis, correction)
     return _root_mean_square(away, freedom, axis=axis), empty
 
 
-def _deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
+def deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
     """
     Return the deviations from the mean, the degrees of freedom, and which slices have none.
 

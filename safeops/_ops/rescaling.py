@@ -4,6 +4,7 @@ from typing import Any
 
 from safeops._dtypes import SCALARS
 from safeops._entry import fast_path
+from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import safe_norm, safe_normalize
 from safeops._ops.slices import enter_slices
 from safeops._ops.where import stop_gradient
@@ -66,6 +67,67 @@ def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Arr
     radius = xp.where(radius < 0, 0.0, radius)
     direction = safe_normalize(xp.where(inside, 1.0, x), axis=axis)
     return xp.astype(xp.where(inside, x, direction * xp.where(inside, 1.0, radius)), dtype)
+
+
+@fast_path
+def safe_standardize(
+    x: Array,
+    /,
+    *,
+    axis: Axis = None,
+    correction: float = 0,
+    where: Array | None = None,
+) -> Array:
+    """
+    Each slice with mean 0 and deviation 1; a constant slice gives 0, with gradient 0.
+
+    Same as ``(x - mean(x)) / std(x)``, slice by slice.
+
+    Parameters
+    ----------
+    x : array, shape (...), real or complex floating, integer or boolean
+        Any value. NaN stays NaN, in its own slice.
+    axis : int or tuple of ints, optional
+        Axes of a slice. Default: all.
+    correction : float, default: 0
+        Subtracted from the number of entries in the deviation, as in `safe_std`.
+    where : array, boolean, optional
+        True = keep. Entries left out are 0 and count for nothing, whatever they hold.
+
+    Returns
+    -------
+    array, shape (...)
+        Framework and device of `x`; dtype of `x`, floating for integers. 0 for a slice that keeps
+        no more entries than `correction`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not such an array of a supported framework, `where` is not boolean, or
+        `correction` is not a number.
+
+    Notes
+    -----
+    **Gradient.** The derivative, which is large where a slice is nearly constant: there is no
+    `eps`. In a constant slice there is no limit, and 0 is chosen, at every order; so it is for
+    entries left out.
+
+    **Source.** The largest entry is subtracted first, so that a constant slice has deviations of
+    exactly 0; then `safe_normalize`, times the root of the number of entries. Layer normalisation
+    adds an `eps` to the variance, which moves every value.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_standardize(np.asarray([[1.0, 3.0], [0.1, 0.1]]), axis=-1)
+    array([[-1.,  1.],
+           [ 0.,  0.]])
+    """
+    kept = enter_entries(x, where, skip_nan=False, divides=True)
+    away, freedom, _ = deviations(kept, axis, correction)
+    root = kept.xp.astype(kept.xp.sqrt(freedom), away.dtype)
+    value = filled(kept._replace(x=safe_normalize(away, axis=axis) * root), 0)
+    return fill_empty(kept, value, None, None)
 
 
 def _require_radius(max_norm: Any) -> None:

@@ -1,4 +1,4 @@
-"""What clipping by norm holds at edges that the table of formulas has not."""
+"""What clipping and standard scores hold at edges that the table of formulas has not."""
 
 import numpy as np
 import pytest
@@ -59,3 +59,25 @@ def test_the_slope_for_the_radius(way):
         return xp.sum(so.safe_clip_by_norm(x, radius, axis=-1), axis=-1)
 
     assert_close(gradient_in(way, total, [[1.0], [1.0], [1.0]]), [[1.4], [0.0], [0.0]], 1e-15)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e9, -1e6])
+def test_scores_keep_their_digits_far_from_zero(offset, framework):
+    """An offset costs no digits, a constant slice is exactly 0, and NaN stays in its slice."""
+    x = np.array([[1.0, 2.0, 4.0], [0.1, 0.1, 0.1], [nan, 1.0, 2.0]]) + offset
+
+    scores = to_numpy(so.safe_standardize(asarray(framework, x), axis=-1))
+
+    assert_close(scores[0], np.array([-4.0, -1.0, 5.0]) / 14**0.5, 1e-15)
+    assert (scores[1] == 0).all()
+    assert np.isnan(scores[2]).all()
+
+
+def test_a_correction_is_that_of_the_deviation(framework):
+    """With 1 the deviation is the unbiased one, and a slice of one entry has none."""
+    x, keep = asarray(framework, [[1.0, 3.0], [7.0, nan]]), [[True, True], [True, False]]
+    where = asarray(framework, keep, "bool")
+
+    scores = to_numpy(so.safe_standardize(x, axis=-1, correction=1, where=where))
+
+    assert_close(scores, [[-(0.5**0.5), 0.5**0.5], [0.0, 0.0]], 1e-15)

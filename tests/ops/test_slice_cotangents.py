@@ -46,6 +46,7 @@ SPREAD = {
     for name in ("safe_var", "safe_std", "nanvar", "nanstd")
 }
 SPREAD |= {
+    "safe_standardize": reduced("safe_standardize"),
     "safe_softmax": reduced("safe_softmax"),
     "safe_log_softmax": lambda x, where: finite(so.safe_log_softmax(x, where=where)),
     "safe_cosine_similarity": lambda x, where: so.safe_cosine_similarity(

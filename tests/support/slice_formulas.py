@@ -102,6 +102,16 @@ def clipped(x, v):
     return Parts(*(np.where(long, b, a) for a, b in chosen))
 
 
+def scores(x, v):
+    """Return standard scores: the direction of the deviations, times the root of the number."""
+    root = np.sqrt(wide(x.shape[-1]))
+    away, along = (y - column(y.mean(-1)) for y in (x, v))
+    found = direction(root * wide(WEIGHTS))(away, along)
+    sizes = (root, *(root * 4 * s for s in (found.slope_size, found.turn_size)))
+    slope, turn = (y - column(y.mean(-1)) for y in (found.slope, found.turn))
+    return parts(root * found.value, slope, turn, *sizes)
+
+
 def cosine(x, v):
     """Return the cosine of the angle with the weights."""
     w = wide(WEIGHTS)
@@ -193,6 +203,8 @@ ROWS = {
     "squared_norm": Row(along("squared_norm"), square, most=(4.0, 2)),
     "safe_normalize": Row(along("safe_normalize"), direction(WEIGHTS)),
     "safe_clip_by_norm": Row(lambda x: so.safe_clip_by_norm(x, 1, axis=-1), clipped),
+    # Terms of slopes of 1e-37, at the top of float32, are flushed to 0.
+    "safe_standardize": Row(along("safe_standardize"), scores, least=2.0**12, most=(64.0, 1)),
     "safe_cosine_similarity": Row(
         lambda x: so.safe_cosine_similarity(x, constant(x, WEIGHTS)), cosine
     ),

@@ -122,6 +122,20 @@ def norm_of(xp, x):
     return xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True))
 
 
+def scores(x):
+    """Return numbers less their mean, over their deviation."""
+    away = [t - sum(x) / len(x) for t in x]
+    return [t * mpmath.sqrt(len(x)) / norm(away) for t in away]
+
+
+def plain_scores(xp, x, where):
+    """Return what people write: deviations, over their root mean square."""
+    kept = xp.where(where, 1.0, 0.0 * x)
+    number = xp.sum(kept, axis=-1, keepdims=True)
+    away = xp.where(where, x - xp.sum(kept * x, axis=-1, keepdims=True) / number, 0.0)
+    return away / xp.sqrt(xp.sum(away * away, axis=-1, keepdims=True) / number)
+
+
 def one_two_three(x):
     """Return those numbers, weights of classes, as an array of the framework of x."""
     from safeops._entry import backend_of
@@ -251,6 +265,22 @@ ROWS = (
             Slice(((0.0, 0.0, 0.0), (0.0, 0.0, 0.0)), flat=0),
             Slice(((0.0, -2.0, 0.0), (1.0, 1.0, 1.0))),
             Slice((V, (inf, inf, inf))),
+        ),
+        absent=0.0,
+        unsupported=CONSTANT,
+    ),
+    Row(
+        "safe_standardize",
+        lambda x, where: so.safe_standardize(x, axis=-1, where=where),
+        plain_scores,
+        scores,
+        (
+            Slice((V,)),
+            Slice(((3.0, 4.0, nan),), PART),
+            Slice(((-3.0, 1e30, 7.3),), (True, False, True)),
+            Slice(((0.1, 0.1, 0.1),), flat=0),
+            Slice(((0.1, 0.1, nan),), PART, 0),
+            Slice(((inf, nan, 1e30),), NONE, 0),
         ),
         absent=0.0,
         unsupported=CONSTANT,
