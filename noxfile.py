@@ -1,8 +1,8 @@
 """
 The checks of the project: plain `nox` runs those of every change, `nox -l` lists the sessions.
 
-What repeats a fact in another mode, dtype, layout or process, or wants an environment of its own,
-is tagged: ``nox -t rest -- --part=rest`` runs it, and so does CI. A framework is a group
+What repeats a fact in another framework, mode, dtype, layout or process, or wants an environment of
+its own, is tagged: ``nox -t rest -- --part=rest`` runs it, and so does CI. A framework is a group
 `backend-*` in pyproject.toml; each has a session of its own, without the other frameworks.
 """
 
@@ -33,25 +33,15 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("--no-compile", ".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
-def build_docs(session: nox.Session) -> None:
-    """Build the documentation, whose pages are run, and check what was built."""
-    # -P: the installed package, not the working tree
-    build = ["python", "-P", "-m", "sphinx", "--show-traceback", "-W", "--keep-going", "-q"]
-    session.run(*build, "-j", "auto", "docs", "docs/_build")
-    selected = [f"--framework={name}" for name in DIFFERENTIATED]
-    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
-
-
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Test every framework, a run of pytest each, and build the documentation."""
-    install(session, "docs", "test", *(PREFIX + name for name in FRAMEWORKS))
+    """Test every framework, a run of pytest each."""
+    install(session, "test", *(PREFIX + name for name in FRAMEWORKS))
     for framework in FRAMEWORKS:
         session.run(*PYTEST, f"--framework={framework}", "-m", "not together", "--part=first")
     session.run(*PYTEST, *(f"--framework={name}" for name in FRAMEWORKS), "-m", "together")
     # -P: the installed package, not the working tree
     session.run("python", "-P", "-m", "safeops", "--json", silent=True)
-    build_docs(session)
 
 
 def add_session_of(framework: str) -> None:
@@ -201,11 +191,15 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["rest"])
 def docs(session: nox.Session) -> None:
     """Build the documentation, whose pages are run, and check what was built."""
     install(session, "docs", "test", *(PREFIX + name for name in DIFFERENTIATED))
-    build_docs(session)
+    # -P: the installed package, not the working tree
+    build = ["python", "-P", "-m", "sphinx", "--show-traceback", "-W", "--keep-going", "-q"]
+    session.run(*build, "-j", "auto", "docs", "docs/_build")
+    selected = [f"--framework={name}" for name in DIFFERENTIATED]
+    session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
 
 
 @nox.session(default=False, tags=["rest"])
