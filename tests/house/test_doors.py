@@ -12,7 +12,7 @@ import safeops
 
 HOUSE = Path(safeops.__file__).parent
 DOORS = ["testing.py", *(f"autodiff/{x}__init__.py" for x in ("", "jax/", "tensorflow/", "torch/"))]
-DOORS += [f"integrations/{name}.py" for name in ("__init__", "transformers")]
+DOORS += [f"integrations/{name}.py" for name in ("__init__", "tensorflow", "transformers")]
 FUNC = "autodiff/torch/func.py"  # its options can be given by position, as PyTorch's can
 
 

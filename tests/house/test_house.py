@@ -120,11 +120,11 @@ LAYERS = (
     ("autodiff.torch.func",),
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
-    ("autodiff.jax._guard", "autodiff.torch._guard"),
+    ("autodiff.jax._guard", "autodiff.tensorflow._guard", "autodiff.torch._guard"),
     ("__init__",),
     ("integrations._outlets",),
     ("integrations",),
-    ("integrations.jax", "integrations.lightning", "integrations.transformers"),
+    tuple(f"integrations.{name}" for name in ("jax", "lightning", "tensorflow", "transformers")),
     ("_recipes", "_cli", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
@@ -143,7 +143,8 @@ LAYERS = (
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
 PRINTERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
 LOGGERS = {
-    f"integrations{name}" for name in ("", "._outlets", ".jax", ".lightning", ".transformers")
+    f"integrations{name}"
+    for name in ("", "._outlets", ".jax", ".lightning", ".tensorflow", ".transformers")
 }
 TALKERS = PRINTERS | LOGGERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself

@@ -68,6 +68,12 @@ NAMES = {
     "integrations/__init__": """
         NonFiniteGradientError guard
     """,
+    "integrations/jax": """
+        value_and_grad
+    """,
+    "integrations/tensorflow": """
+        value_and_grad
+    """,
     "integrations/lightning": """
         GuardCallback
     """,

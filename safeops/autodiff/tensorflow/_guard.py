@@ -1,0 +1,141 @@
+"""Gradients of TensorFlow that are explained when they are not finite."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._explain.report import Report
+from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff.tensorflow import GradientTape, explain
+
+NOT_CURED = "the masked gradient is not finite either"
+IN_GRAPH = (
+    "expected a call outside of tf.function, which has no values to look at; the loss may be one"
+)
+REPLICAS = "expected one replica, got a strategy of several, each with a gradient of its own"
+
+
+def put_back(before: Sequence[Any]) -> None:
+    """Write into variables what they were before a step."""
+    for handle, value in before:
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def inner(variable: Any) -> Any:
+    """Return the variable of TensorFlow that a variable of Keras holds."""
+    held = getattr(variable, "value", None)
+    return held if isinstance(held, tf.Variable) else variable
+
+
+def name_of(variable: Any) -> str:
+    """Return the name of a variable: its path in a model of Keras."""
+    return str(getattr(variable, "path", None) or variable.name.removesuffix(":0"))
+
+
+def all_finite(gradients: Iterable[Any]) -> Array:
+    """Whether each entry of each gradient is finite; of sparse rows, their values."""
+    found = [is_finite(g) for g in gradients if g is not None]
+    return tf.reduce_all(tf.stack(found)) if found else tf.constant(True)  # noqa: FBT003  (a value)
+
+
+def is_finite(gradient: Any) -> Array:
+    """Whether each entry of a gradient is finite."""
+    values = getattr(gradient, "values", gradient)
+    if values.dtype.is_complex:
+        values = tf.stack([tf.math.real(values), tf.math.imag(values)])
+    return tf.reduce_all(tf.math.is_finite(values))
+
+
+def bad_names(variables: Sequence[Any], gradients: Sequence[Any]) -> tuple[str, ...]:
+    """Return the names of the variables whose gradient is not finite."""
+    pairs = zip(variables, gradients, strict=True)
+    return tuple(name_of(v) for v, g in pairs if g is not None and not is_finite(g))
+
+
+@dataclass
+class Guard:
+    """The value and gradient of a loss, compiled, and what is done if it is not finite."""
+
+    f: Callable[..., Any]
+    variables: Sequence[Any]
+    has_aux: bool
+    on_nan: str
+    tell: Callable[[Report], None]
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        """Make the compiled functions."""
+        self.sources = [inner(v) for v in self.variables]
+        self.ordinary = tf.function(partial(self.both, tf.GradientTape), autograph=False)
+        self.masked = tf.function(partial(self.both, GradientTape), autograph=False)
+
+    def both(self, make_tape: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss and more, its gradients, if these are finite, and what it writes into."""
+        before = [(v.handle, v.read_value()) for v in self.others(args, kwargs)]
+        with make_tape() as tape:
+            found = self.f(*args, **kwargs)
+        gradients = tape.gradient(self.loss_in(found), self.sources)
+        return found, gradients, all_finite(gradients), before
+
+    def loss_in(self, found: Any) -> Any:
+        """Return the loss."""
+        return found[0] if self.has_aux else found
+
+    def others(self, args: Any, kwargs: Any) -> list[Any]:
+        """Return the variables that the loss reads, those of the gradient left out."""
+        loss = tf.function(lambda: self.f(*args, **kwargs), autograph=False)
+        own = {v.ref() for v in self.sources}
+        return [v for v in loss.get_concrete_function().variables if v.ref() not in own]
+
+    def explained(self, args: Any, kwargs: Any, gradients: Any) -> Report:
+        """Return the report on the step."""
+
+        def value(_: Any) -> Any:
+            return self.loss_in(self.f(*args, **kwargs))
+
+        report = explain(value, self.sources)
+        names = bad_names(self.variables, gradients)
+        return replace(report, parameters=names, step=self.steps - 1)
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Return value and gradients; raise if these are not finite."""
+        check_place()
+        self.steps += 1
+        found, gradients, finite, before = self.ordinary(*args, **kwargs)
+        if finite:
+            return found, gradients
+        put_back(before)
+        report = self.explained(args, kwargs, gradients)
+        put_back(before)
+        self.tell(report)
+        error = NonFiniteGradientError(report)
+        if self.on_nan == "mask":
+            found, gradients, finite, _ = self.masked(*args, **kwargs)
+            if finite:
+                return found, gradients
+            put_back(before)
+            error.add_note(NOT_CURED)
+        raise error
+
+
+def guarded(f: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """Return the compiled value and gradient of a loss, explained if it is not finite."""
+    guard = Guard(f, *args)
+
+    @wraps(f)
+    def guarding(*args: Any, **kwargs: Any) -> Any:
+        return guard.run(*args, **kwargs)
+
+    return guarding
+
+
+def check_place() -> None:
+    """Raise RuntimeError in a graph, and among several replicas."""
+    if not tf.executing_eagerly():
+        raise RuntimeError(IN_GRAPH)
+    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        raise RuntimeError(REPLICAS)
