@@ -433,7 +433,7 @@ def _scaled(
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
-    scale = _scale(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
+    scale = scale_of_powers(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
         # A quotient also has a derivative for the scale. That derivative is out of range, and
         # forward mode of TensorFlow (2.21) multiplies it with 0.
@@ -443,7 +443,7 @@ def _scaled(
     return xp.where(infinite, x, finite), scale
 
 
-def _scale(xp: Namespace, peak: Array, order: float, *, to_one: bool) -> Array:
+def scale_of_powers(xp: Namespace, peak: Array, order: float, *, to_one: bool) -> Array:
     """
     Return the scale s for which the powers of ``peak / s`` are in range; for most peaks it is 1.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from safeops._dtypes import INTEGER, NARROW, dtype_name, limits, require
 from safeops._entry import backend_of, promote, promote_mask
 from safeops._ops.engine import enter_correction, enter_option
+from safeops._ops.norms import scale_of_powers
 from safeops._ops.powers import safe_sqrt
 from safeops._ops.slices import require_fit
 from safeops._ops.where import double_where
@@ -119,8 +120,8 @@ def extreme(s: Segments, sign: int, fill_value: Any) -> Array:
     """
     Return the largest number of each segment for sign 1, the smallest for -1.
 
-    Its slope is that of the mean of those that tie, its value the number itself: a mean rounds. All
-    entries of a segment with a NaN tie, and their slope is NaN.
+    Its slope is that of the mean of those that tie. All entries of a segment with a NaN tie, and
+    their slope is NaN.
     """
     xp = s.xp
     x = s.x if sign == 1 else -s.x
@@ -135,33 +136,37 @@ def extreme(s: Segments, sign: int, fill_value: Any) -> Array:
     tie = xp.logical_and(s.keep, xp.logical_or(tie, xp.isnan(s.spread(factor))))
     number = s.total(xp.where(tie, ones, 0.0))
     empty = number == 0
-    share = xp.where(tie, x, 0.0) / s.spread(xp.where(empty, 1.0, number))
-    shared = s.total(share)
-    infinite = xp.logical_not(xp.isfinite(shared))
-    slope = xp.where(infinite, 0.0, shared)
-    value = peak + (slope - s.backend.stop_gradient(slope))
-    value = xp.where(infinite, shared, value) * factor
+    origin = xp.where(xp.isfinite(peak), peak, 0.0)
+    # What ties is 0 from a finite peak: the mean of it neither rounds nor overflows.
+    away = xp.where(tie, x - s.spread(origin), 0.0)
+    value = (origin + s.total(away / s.spread(xp.where(empty, 1.0, number)))) * factor
     return s.finish(value if sign == 1 else -value, empty, fill_value)
 
 
 def product(s: Segments, fill_value: Any) -> Array:
-    """Return the product of each segment: those of neighbours, of pairs of these, and so on."""
+    """
+    Return the product of each segment: those of pairs of neighbours, of pairs of these, and so on.
+
+    Each product that is formed is a factor of the result: one that is not would have a cotangent of
+    0, and an inf in it would make that NaN.
+    """
     xp, gather = s.xp, s.backend.gather
     order = xp.argsort(s.ids)
     ids, places = gather(s.ids, order), s.backend.as_index(s.backend.places(s.ids, 0))
     x = gather(s.kept(s.x, 1.0), order)
+    number = s.backend.as_index(s.total(xp.ones_like(s.ids)))  # dropped ones are in the first
+    first = s.backend.as_index(s.backend.cumulative(number, 0, product=False)) - number
+    rank, many = places - gather(first, ids), gather(number, ids)
     length = s.x.shape[0]
     for doubling in range(LONGEST if length is None else max(length - 1, 0).bit_length()):
-        back = places - 2**doubling
-        before = xp.where(back < 0, xp.zeros_like(back), back)
-        same = xp.logical_and(back >= 0, gather(ids, before) == ids)
-        x = x * xp.where(_beside(xp, same, x), gather(x, before), 1.0)
+        pair = xp.logical_and(rank % 2 ** (doubling + 1) == 0, rank + 2**doubling < many)
+        other = xp.where(pair, places + 2**doubling, places)
+        x = x * xp.where(_beside(xp, pair, x), gather(x, other), 1.0)
     if length == 0:
         x = xp.concat([x, xp.ones_like(s.total(s.x))], axis=0)
-    number = s.total(xp.ones_like(s.ids))  # in the order of places, dropped ones in the first
-    last = s.backend.as_index(s.backend.cumulative(number, 0, product=False)) - 1
-    last = xp.where(last < 0, xp.zeros_like(last), last)
-    value = xp.where(_beside(xp, number > 0, x), gather(x, last), 1.0)
+    some = number > 0
+    value = gather(x, xp.where(some, first, xp.zeros_like(first)))
+    value = xp.where(_beside(xp, some, x), value, 1.0)
     return s.finish(value, s.entries() == 0, fill_value)
 
 
@@ -180,6 +185,7 @@ def softmax(s: Segments, fill_value: Any) -> Array:
     """Return the share of each entry in its segment."""
     parts, _, total = exponentials(s)
     out = parts / s.spread(s.xp.where(total == 0, 1.0, total))
+    out = s.xp.where(s.x == -math.inf, 0.0, out)  # beside a NaN too
     out = s.kept(out, enter_option(s.backend, fill_value, out))
     return s.xp.astype(out, s.dtype)
 
@@ -220,10 +226,8 @@ def variance(s: Segments, away: Array, freedom: Array) -> Array:
 
 def deviation(s: Segments, away: Array, freedom: Array) -> Array:
     """Return the root of the mean square of deviations, scaled, with slope 0 at 0."""
-    bound = limits(s.xp, away)
     size = s.peak(s.xp.abs(away))
-    # Its reciprocal is neither flushed nor infinite.
-    small, large = size < bound.smallest_normal, size > 0.5 / bound.smallest_normal
-    size = s.xp.where(small, 1.0, s.xp.where(large, 0.5 / bound.smallest_normal, size))
-    scaled = away * s.spread(1.0 / size)
-    return safe_sqrt(s.total(scaled * scaled)) / s.xp.sqrt(freedom) * size
+    size = s.xp.where(size < 0, 0.0, size)  # of nothing
+    scale = scale_of_powers(s.xp, size, 2, to_one=False)
+    scaled = away * s.spread(1.0 / scale)
+    return scale * (safe_sqrt(s.total(scaled * scaled)) / s.xp.sqrt(freedom))

@@ -241,6 +241,69 @@ def test_extremes_of_infinite_entries(autodiff_framework):
     assert to_numpy(slope).tolist() == [0.5, 0.5, 0, 0.5, 0.5, 0, 1, 1, 0]
 
 
+def test_the_largest_number_ties_with_itself(autodiff_framework):
+    """Ties of the largest number are that number: a mean of ten of them rounds to inf."""
+    most = float(np.finfo(np.float32).max)
+    ids = np.repeat(np.arange(12), np.arange(12) + 1)
+    x = asarray(autodiff_framework, np.full(len(ids), most), "float32")
+    segment = asarray(autodiff_framework, ids, "int32")
+    backend = backend_of(x)
+
+    parts = x / asarray(autodiff_framework, ids + 1.0, "float32")
+    assert np.isinf(to_numpy(backend.segment_sum(parts, segment, 12))).any()  # the naive mean
+    for f, sign in ((segments.segment_max, 1.0), (segments.segment_min, -1.0)):
+        (slope,) = backend.grad(lambda x, f=f: backend.xp.sum(f(x, segment, 12)))(sign * x)
+        assert (to_numpy(f(sign * x, segment, 12)) == sign * most).all()
+        assert_close(to_numpy(slope), 1 / (ids + 1), 1e-6)
+
+
+# The product of the middle two is too large, that of all is not.
+FACTORS = [1e-30, 1e30, 1e30, 1.0]
+
+
+def test_no_product_is_formed_beside_the_result(autodiff_framework):
+    """Running products of a segment would have an inf, and a gradient of ``0 * inf``."""
+    x = asarray(autodiff_framework, [*FACTORS, 2.0, *FACTORS[:3], 3.0], "float32")
+    ids = asarray(autodiff_framework, [0, 0, 0, 0, 1, 2, 2, 2, 1], "int32")
+    backend = backend_of(x)
+
+    value = segments.segment_prod(x, ids, 3)
+    (slope,) = backend.grad(lambda x: backend.xp.sum(segments.segment_prod(x, ids, 3)))(x)
+
+    assert_close(to_numpy(value), [1e30, 6, 1e30], 1e-6)
+    assert_close(to_numpy(slope), [inf, 1, 1, 1e30, 3, inf, 1, 1, 2], 1e-6)
+
+
+@pytest.mark.parametrize("cotangent", [1e-20, 1.0, 1e20])
+@pytest.mark.parametrize("size", [1e-30, 1.0, 1e30])
+def test_a_slope_of_a_deviation_is_that_of_any_cotangent(size, cotangent, autodiff_framework):
+    """It neither overflows nor is 0, although the cotangent times the deviation would be."""
+    x = asarray(autodiff_framework, [3 * size, size], "float32")
+    ids = asarray(autodiff_framework, [0, 0], "int32")
+    backend = backend_of(x)
+
+    def f(x):
+        return backend.xp.sum(segments.segment_std(x, ids, 1) * cotangent)
+
+    (slope,) = backend.grad(f)(x)
+
+    assert_close(to_numpy(slope), [cotangent / 2, -cotangent / 2], 1e-6)
+
+
+def test_what_is_absent_has_no_share_beside_nan(autodiff_framework):
+    """The share of -inf is 0, with slope 0, where the others of its segment are NaN."""
+    x = asarray(autodiff_framework, [nan, -inf, 1.0, 2.0, -inf])
+    ids = asarray(autodiff_framework, [0, 0, 0, 1, 1], "int32")
+    backend = backend_of(x)
+
+    value = to_numpy(segments.segment_softmax(x, ids, 2))
+    (slope,) = backend.grad(lambda x: backend.xp.sum(segments.segment_softmax(x, ids, 2) ** 2))(x)
+
+    assert_close(value, [nan, 0, nan, 1, 0], 0)
+    assert (to_numpy(slope)[[1, 4]] == 0).all()
+    assert np.isnan(to_numpy(slope)[[0, 2]]).all()
+
+
 RANGE = {"float16": 1e4, "bfloat16": 1e30, "float32": 1e30, "float64": 1e300}
 
 
