@@ -1,10 +1,11 @@
 """Attention, in which a masked key or value contributes nothing, whatever it holds."""
 
 import math
+from itertools import zip_longest
 from typing import Any
 
 from safeops._entry import fast_path, promote_mask
-from safeops._ops.slices import count, enter_number, enter_slices, length
+from safeops._ops.slices import count, enter_number, enter_slices, length, require_fit
 from safeops._ops.softmax import safe_softmax
 from safeops._typing import Array, Namespace
 
@@ -54,9 +55,11 @@ def safe_attention(
     Notes
     -----
     **Gradient.** The derivative. A key or value gets 0, at every order, from each query that masks
-    it, whatever either of them holds and whatever comes back to that query; and so does a query
-    without a key. A query that is NaN has gradient NaN, and gives NaN to what it keeps, and to
-    nothing else.
+    it, whatever either of them holds; and so does a query without a key. A key or value that every
+    query masks gets 0 whatever comes back, and a query without a key gives 0. A query that is NaN
+    has gradient NaN, and gives NaN to what it keeps, and to nothing else. Where a query is finite,
+    what comes back to it has to be finite too: a NaN there reaches all values that some query
+    keeps, as in every product of matrices.
 
     **Source.** Vaswani et al., *Attention Is All You Need* (2017). ``softmax(where=) @ v`` is NaN
     for a NaN in a masked value, as ``0 * NaN`` is: PyTorch issue 101967. So queries that keep no
@@ -80,10 +83,14 @@ def safe_attention(
     lost = xp.logical_or(query_lost, xp.matrix_transpose(xp.logical_or(key_lost, value_lost)))
     keep = promote_mask(where, query)
     if keep is not None:
+        require_fit(keep, scores)
         keep, scores = xp.broadcast_arrays(keep, scores)
         lost = xp.logical_and(keep, lost)
+        v = xp.where(_some(xp, keep), v, 0.0)
     lost = xp.any(lost, axis=-1, keepdims=True)
     out = xp.matmul(safe_softmax(scores, where=keep), v)
+    if keep is not None:
+        out = xp.where(xp.any(keep, axis=-1, keepdims=True), out, 0.0)
     undefined = _undefined(xp, (query, key, value), keep, lost)
     return xp.astype(xp.where(lost, undefined, out), dtype)
 
@@ -92,6 +99,11 @@ def _finite(xp: Namespace, x: Array) -> tuple[Array, Array]:
     """Return rows, 0 in place of those that are not finite; and which they are."""
     lost = xp.any(xp.logical_not(xp.isfinite(x)), axis=-1, keepdims=True)
     return xp.where(lost, 0.0, x), lost
+
+
+def _some(xp: Namespace, pairs: Array) -> Array:
+    """Return for each key whether a query of it is in the pairs, as a column."""
+    return xp.expand_dims(xp.any(pairs, axis=-2), axis=-1)
 
 
 def _undefined(
@@ -109,7 +121,7 @@ def _undefined(
         seen = (key, value)
     else:
         here = xp.logical_and(keep, lost)
-        used = xp.expand_dims(xp.any(here, axis=-2), axis=-1)
+        used = _some(xp, here)
         seen = tuple(xp.where(used, x, 0.0) for x in (key, value))
     held = sum(xp.sum(x, axis=-1, keepdims=True) for x in seen)
     own = xp.sum(xp.where(lost, query, 0.0), axis=-1, keepdims=True)
@@ -137,6 +149,8 @@ def _require_fit(query: Array, key: Array, value: Array) -> None:
     fits = min(map(len, (q, k, v))) >= 2 and all(  # noqa: PLR2004  (rows and columns)
         a == b or None in {a, b} for a, b in ((q[-1], k[-1]), (k[-2], v[-2]))
     )
+    heads = zip_longest(*(x[-3::-1] for x in (q, k, v)), fillvalue=1)
+    fits = fits and all(len({*axes} - {1, None}) <= 1 for axes in heads)
     if not fits:
         msg = (
             f"expected query (..., n, d), key (..., m, d) and value (..., m, e), got shapes "

@@ -170,6 +170,45 @@ def test_a_cotangent_of_nan_stays_with_what_its_query_keeps(autodiff_framework):
     assert all(np.isnan(x[2]).all() for x in slopes[1:])
 
 
+@pytest.mark.parametrize("cotangent", [nan, inf])
+def test_what_comes_back_to_nothing_reaches_nothing(cotangent, autodiff_framework):
+    """A query without a key sends nothing back, and what no query keeps gets nothing."""
+    keep = np.array([[True, True, False], [True, False, False], NONE])
+    args = [asarray(autodiff_framework, x) for x in (QUERY, KEY, VALUE)]
+    backend, mask = backend_of(*args), asarray(autodiff_framework, keep, "bool")
+    to_last, to_first = (np.where(np.arange(3) == k, cotangent, 1.0)[:, None] for k in (2, 0))
+
+    def slopes(weights):
+        weights = asarray(autodiff_framework, weights)
+        f = lambda *a: backend.xp.sum(so.safe_attention(*a, where=mask) * weights)  # noqa: E731
+        return [to_numpy(x) for x in backend.grad(f)(*args)]
+
+    plain = slopes(np.ones((3, 1)))
+    for slope, exact in zip(slopes(to_last), plain, strict=True):
+        assert_close(slope, exact, 1e-14, atol=1e-15)
+    query, key, value = slopes(to_first)
+    assert_close(query[1:], plain[0][1:], 1e-14, atol=1e-15)
+    assert (key[2] == 0).all()
+    assert (value[2] == 0).all()
+
+
+def test_a_score_out_of_range_stays_with_what_its_query_keeps(autodiff_framework):
+    """A product of two finite numbers that is inf makes its query NaN, and no value it masks."""
+    keep = np.array([[True, True, False], [False, True, True], NONE])
+    query, key = QUERY.copy(), KEY.copy()
+    query[0], key[0] = 1e200, 1e200
+    args = [asarray(autodiff_framework, x) for x in (query, key, VALUE)]
+    backend, mask = backend_of(*args), asarray(autodiff_framework, keep, "bool")
+
+    out = to_numpy(so.safe_attention(*args, where=mask))
+    slopes = backend.grad(lambda *a: backend.xp.sum(so.safe_attention(*a, where=mask)))(*args)
+
+    assert np.isnan(out[0]).all()
+    assert np.isfinite(out[1:]).all()
+    for slope, finite in zip(map(to_numpy, slopes), ([1, 2], [2], [2]), strict=True):
+        assert np.isfinite(slope[finite]).all()
+
+
 def test_softmax_before_a_product_is_nan(autodiff_framework):
     """The naive composition is NaN in value and gradient, for a NaN that no query keeps."""
     value = VALUE.copy()
@@ -250,9 +289,12 @@ def test_large_entries_of_narrow_dtypes(dtype, autodiff_framework):
 def test_shapes_that_do_not_fit_are_named(framework):
     """Lengths that do not fit, and a vector, are errors that name the shapes."""
     q, k, v = (asarray(framework, x) for x in (QUERY, KEY, VALUE))
-    for args in ((q, k[:, :1], v), (q, k, v[:2, :]), (q[0, :], k, v)):
+    heads = (asarray(framework, np.stack([x] * n)) for x, n in ((QUERY, 2), (KEY, 3), (VALUE, 3)))
+    for args in ((q, k[:, :1], v), (q, k, v[:2, :]), (q[0, :], k, v), tuple(heads)):
         with pytest.raises(ValueError, match=r"^safe_attention: expected query"):
             so.safe_attention(*args)
+    with pytest.raises(ValueError, match=r"^safe_attention: expected where of a shape"):
+        so.safe_attention(q, k, v, where=asarray(framework, [[True] * 2] * 3, "bool"))
     with pytest.raises(TypeError, match=r"^safe_attention: expected a number as scale"):
         so.safe_attention(q, k, v, scale="2")
 
