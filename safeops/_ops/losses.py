@@ -156,7 +156,8 @@ def safe_kl_divergence(
     Parameters
     ----------
     p, q : array, shape (...), real floating
-        Probabilities. NaN stays NaN. Subnormal numbers count as zero.
+        Probabilities. NaN stays NaN. Subnormal numbers count as zero; for float16 and bfloat16,
+        those of float32.
     axis : int or tuple of ints, default: -1
         Axes of a distribution; None for all.
     keepdims : bool, default: False
@@ -306,8 +307,18 @@ def _softplus(xp: Namespace, x: Array) -> Array:
     return xp.where(x > 0, x, 0.0) + _rest(xp, x)
 
 
+FAR = 800.0  # of such logits the exponential is 0 in every dtype: the loss is a line
+
+
 def _focal(xp: Namespace, x: Array, y: Array, power: float, weights: tuple[float, float]) -> Array:
-    one, zero = _softplus(xp, -x), _softplus(xp, x)
     on_one, on_zero = weights
-    positive = y * on_one * (xp.exp(-power * zero) * one)
-    return positive + (1.0 - y) * on_zero * (xp.exp(-power * one) * zero)
+
+    def line(x: Array, y: Array) -> Array:
+        return xp.where(x < 0, y * (-x * on_one), (1.0 - y) * (x * on_zero))
+
+    def near(x: Array, y: Array) -> Array:
+        one, zero = _softplus(xp, -x), _softplus(xp, x)
+        positive = y * on_one * (xp.exp(-power * zero) * one)
+        return positive + (1.0 - y) * on_zero * (xp.exp(-power * one) * zero)
+
+    return double_where(xp, xp.abs(x) > FAR, (x, y), line, near, 0.0)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from safeops._dtypes import INTEGER, REAL, dtype_name, limits, require
 from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.powers import safe_exp
-from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, scale_of
+from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
 from safeops._ops.where import double_where
 from safeops._typing import Array, Axis, Backend, DType, Namespace
 
@@ -67,7 +67,9 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
     rows, _ = _rows(x, axis, where)
     parts = _exponentials(rows)
     total, empty = _total(rows, parts, axis)
-    return rows.xp.astype(parts / rows.xp.where(empty, 1.0, total), rows.dtype)
+    out = parts / rows.xp.where(empty, 1.0, total)
+    out = rows.xp.where(rows.absent, 0.0, out)  # beside a NaN too
+    return rows.xp.astype(out, rows.dtype)
 
 
 @fast_path
@@ -263,14 +265,14 @@ def safe_cross_entropy(
     label_smoothing : float, default: 0.0
         In [0, 1]: the part of the labels that all classes present share evenly.
     weights : array, shape (n,), real, optional
-        Factors of the classes. Default: all 1.
+        Factors of the classes; of a class that is no label, none is read. Default: all 1.
 
     Returns
     -------
     array, shape (...)
         Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes it
-        inf, unless the slice is empty or its weight 0. For a mean over the slices kept: `safe_mean`
-        with `where`, `count` and ``fill_value=0``.
+        inf, unless the slice is empty or its weight 0, and -inf if its weight is negative. For a
+        mean over the slices kept: `safe_mean` with `where`, `count` and ``fill_value=0``.
 
     Raises
     ------
@@ -279,7 +281,7 @@ def safe_cross_entropy(
         not boolean, `axis` not an int, or `label_smoothing` no number.
     ValueError
         If integer labels have another number of dimensions than `logits` without its classes,
-        `weights` are no vector, or `label_smoothing` is outside [0, 1].
+        `weights` are no vector of n, or `label_smoothing` is outside [0, 1].
 
     Notes
     -----
@@ -314,7 +316,10 @@ def safe_cross_entropy(
         known = None
     labels = _smoothed(rows, labels, part, axis) if part else labels
     if weights is not None:
-        labels = labels * _along(backend, rows, weights, axis)
+        factors = _along(backend, rows, weights, axis)
+        if known is not None:  # the weights of other classes are not read
+            factors = rows.xp.where(labels == 0, 1.0, factors)
+        labels = labels * factors
     total, empty = _terms(rows, labels, axis)
     if known is not None:  # a product, of which the slope is NaN too
         total = total * rows.xp.where(known, rows.xp.ones_like(total), math.nan)
@@ -329,8 +334,13 @@ def _terms(rows: _Rows, labels: Array, axis: int) -> tuple[Array, Array]:
         xp, rows.absent, (labels, log_parts), 0.0, lambda w, q: -w * q, placeholder=0.0
     )
     total = xp.sum(terms, axis=axis, keepdims=True)
-    impossible = xp.any(xp.logical_and(rows.zero, labels > 0), axis=axis, keepdims=True)
-    return total + xp.where(impossible, math.inf, xp.zeros_like(total)), empty
+    # The labels of logits at -inf: their sign is that of an infinite loss, and NaN stays NaN.
+    impossible = xp.sum(xp.where(rows.zero, labels, 0.0), axis=axis, keepdims=True)
+    nothing = xp.zeros_like(total)
+    endless = xp.where(impossible < 0, -math.inf, nothing)
+    endless = xp.where(impossible > 0, math.inf, endless)
+    # A product, of which the slope is NaN too.
+    return total * xp.where(xp.isnan(impossible), math.nan, nothing + 1.0) + endless, empty
 
 
 def _enter_smoothing(part: Any) -> float:
@@ -355,7 +365,8 @@ def _smoothed(rows: _Rows, labels: Array, part: float, axis: int) -> Array:
 def _along(backend: Backend, rows: _Rows, weights: Any, axis: int) -> Array:
     """Return the weights of classes beside the logits."""
     require(weights.dtype, INTEGER + REAL)
-    if len(weights.shape) != 1:
+    classes = length(rows.x, axis)
+    if len(weights.shape) != 1 or len({weights.shape[0], classes} - {None}) > 1:
         msg = f"expected a vector, one number a class, as weights, got shape {tuple(weights.shape)}"
         raise ValueError(msg)
     weights = backend.cast(weights, rows.x.dtype, rows.x)

@@ -149,6 +149,65 @@ def test_gamma_0_is_binary_cross_entropy(autodiff_framework):
     assert_close(to_numpy(weighted), 0.75 * to_numpy(plain(x, one * 0.0)), 1e-14)
 
 
+def test_what_is_kept_stays_at_a_logit_of_minus_inf(autodiff_framework):
+    """A NaN in a label or a weight is NaN in value and slopes; the sign of a weight counts."""
+    x = asarray(autodiff_framework, [[0.0, 1.0, -inf], [0.0, 1.0, 2.0]])
+    soft = asarray(autodiff_framework, [[1.0, 0.0, nan], [1.0, 0.0, 0.0]])
+    classes = asarray(autodiff_framework, [2, 0], "int32")
+    weights = [asarray(autodiff_framework, [1.0, 1.0, w]) for w in (nan, -1.0)]
+
+    undefined = so.safe_cross_entropy(x, classes, weights=weights[0])
+    endless = so.safe_cross_entropy(x, classes, weights=weights[1])
+    slopes = [
+        gradient(lambda x: so.safe_cross_entropy(x, soft), x)[0],
+        gradient(lambda x: so.safe_cross_entropy(x, classes, weights=weights[0]), x)[0],
+    ]
+
+    assert np.isnan(to_numpy(so.safe_cross_entropy(x, soft))).tolist() == [True, False]
+    assert np.isnan(to_numpy(undefined)).tolist() == [True, False]
+    assert np.isneginf(to_numpy(endless)).tolist() == [True, False]
+    for slope in slopes:
+        assert np.isnan(slope[0, :2]).all()
+        assert np.isfinite(slope[1]).all()
+
+
+@pytest.mark.parametrize("odd", [nan, inf])
+def test_the_weight_of_another_class_is_not_read(odd, autodiff_framework):
+    """A class that no slice has as its label has a weight of any value, and slope 0 for it."""
+    x = asarray(autodiff_framework, [[0.0, 1.0, 2.0], [3.0, 1.0, nan]])
+    weights = asarray(autodiff_framework, [2.0, odd, odd])
+    labels = asarray(autodiff_framework, [0, -1], "int32")
+
+    def loss(x, weights):
+        return so.safe_cross_entropy(x, labels, weights=weights)
+
+    value, slopes = to_numpy(loss(x, weights)), gradient(loss, x, weights)
+
+    share = np.exp([0.0, 1.0, 2.0]) / np.exp([0.0, 1.0, 2.0]).sum()
+    assert_close(value, [-2 * np.log(share[0]), 0], 1e-14)
+    assert_close(slopes[0], [2 * (share - [1, 0, 0]), [0] * 3], 1e-14)
+    assert_close(slopes[1], [-np.log(share[0]), 0, 0], 1e-14)
+
+
+@pytest.mark.parametrize("gamma", [0, 0.001, 0.5, 2, 50])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_largest_logits_have_a_line(gamma, dtype, autodiff_framework):
+    """The slope is 1 or 0 up to the largest logit; ``gamma * logit`` is beyond the dtype there."""
+    most = float(np.finfo(dtype).max)
+    x = asarray(autodiff_framework, [most, -most, 1e30, -1e30], dtype)
+
+    for label, slope in ((0.0, [1, 0, 1, 0]), (1.0, [0, -1, 0, -1])):
+        y = asarray(autodiff_framework, [label] * 4, dtype)
+
+        def loss(x, y):
+            return so.safe_focal_loss(x, y, gamma=gamma)
+
+        assert_close(to_numpy(loss(x, y)), slope * to_numpy(x), 1e-6)
+        found = gradient(loss, x, y)
+        assert_close(found[0], slope, 1e-6)
+        assert_close(found[1], -to_numpy(x), 1e-6)
+
+
 SATURATED = {"float16": (60.0, 2e-3), "bfloat16": (900.0, 1e-2), "float32": (900.0, 1e-6)}
 
 
@@ -178,6 +237,10 @@ def test_saturated_logits_of_narrow_dtypes(dtype, autodiff_framework):
         (
             lambda x: so.safe_cross_entropy(x, x, weights=x),
             "safe_cross_entropy: expected a vector, one number a class, as weights",
+        ),
+        (
+            lambda x: so.safe_cross_entropy(x, x, weights=x[0, :1]),
+            r"safe_cross_entropy: expected a vector, .* as weights, got shape \(1,\)",
         ),
     ],
 )

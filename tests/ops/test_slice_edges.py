@@ -226,3 +226,29 @@ def test_two_zeros_of_a_product_hide_nothing(held):
     so.safe_prod(x).backward()
 
     assert_close(x.grad, [nan, nan, 0.0], 0.0)
+
+
+def test_what_is_absent_has_no_share_beside_nan(autodiff_framework):
+    """The softmax of -inf, or of what is masked, is 0 with slope 0 where the rest is NaN."""
+    x = asarray(autodiff_framework, [[nan, 1.0, -inf, 2.0], [0.0, 1.0, -inf, 2.0]])
+    keep = asarray(autodiff_framework, [[True, True, True, False]] * 2, "bool")
+    backend = load(autodiff_framework)
+
+    value = to_numpy(so.safe_softmax(x, where=keep))
+    square = lambda x: backend.xp.sum(so.safe_softmax(x, where=keep) ** 2)  # noqa: E731
+    slope = to_numpy(backend.grad(square)(x)[0])
+
+    assert (value[:, 2:] == 0).all()
+    assert (slope[:, 2:] == 0).all()
+    assert np.isnan(value[0, :2]).all()
+    assert np.isnan(slope[0, :2]).all()
+    assert np.isfinite(value[1]).all()
+    assert np.isfinite(slope[1]).all()
+
+
+def test_numpy_gives_no_share_beside_nan(framework):
+    """The values are the same without derivatives, and without a mask."""
+    x = asarray(framework, [[nan, 1.0, -inf], [0.0, 1.0, -inf]])
+
+    assert np.isnan(to_numpy(so.safe_softmax(x)[0, :2])).all()
+    assert (to_numpy(so.safe_softmax(x)[:, 2]) == 0).all()

@@ -235,7 +235,10 @@ def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
     np.exp(parts, out=parts)
     total = np.add.reduce(parts, axis=axis, keepdims=True)
     np.copyto(total, 1.0, where=empty)
-    return np.divide(parts, total, out=parts)
+    np.divide(parts, total, out=parts)
+    if np.isnan(total).any():  # 0 / NaN
+        np.copyto(parts, 0.0, where=x == -math.inf)
+    return parts
 
 
 KERNELS: dict[str, Function] = {
