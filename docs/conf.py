@@ -33,6 +33,7 @@ extensions = [
 exclude_patterns = ["_build", "jupyter_execute"]  # what is built, and what was executed
 html_theme = "furo"
 html_title = f"safeops {release}"
+pygments_dark_style = "github-dark"  # the default underlines names of modules, as if links
 html_static_path = ["static"]
 html_css_files = ["safeops.css"]
 html_extra_path = ["llms.txt"]
