@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 
+import reported_torch
 from assertions import assert_close, assert_examples_run
 from reported_torch import CLEAN, DIRTY, NAN, REPORTED, UNDEFINED, root_of_positive, torch
 
@@ -181,12 +182,44 @@ def test_nothing_masked_is_bitwise_the_same(func):
     assert torch.equal(func.grad(program)(x), torch.func.grad(program)(x))
 
 
-def test_a_compiled_caller_is_refused(func):
-    """Dynamo does not trace it, and says why."""
-    program = torch.compile(func.grad(root_of_positive), backend="aot_eager", fullgraph=True)
+def pulled_back(func, x):
+    """Return a gradient by a pullback."""
+    value, pull = func.vjp(root_of_positive, x)
+    return pull(torch.ones_like(value))[0]
 
-    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"safeops.autodiff.torch.func"):
-        program(double([0.0, 4.0]))
+
+CALLS = {
+    "grad": lambda func, x: func.grad(root_of_positive)(x),
+    "value_and_grad": lambda func, x: func.value_and_grad(root_of_positive)(x)[1],
+    "vjp": pulled_back,
+    "jacrev": lambda func, x: func.jacrev(root_of_positive)(x),
+    "hessian": lambda func, x: func.hessian(root_of_positive)(x),
+    "vmap": lambda func, x: torch.func.vmap(func.grad(root_of_positive))(x[None])[0],
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("by_us", [pytest.param(True, marks=pytest.mark.second), False])
+def test_in_a_compiled_function_the_graph_breaks(masked, func, monkeypatch, name, by_us):
+    """Dynamo does not trace them, and says why; after the break they are what they are."""
+    import torch as real  # Dynamo cannot see it being loaded
+
+    monkeypatch.setitem(globals(), "torch", real)
+    monkeypatch.setattr(reported_torch, "torch", real)
+    real._dynamo.reset()
+    compile_it = masked.compile if by_us else torch.compile
+    x = double([0.0, 4.0])
+    wanted = CALLS[name](func, x)
+
+    program = compile_it(lambda x: CALLS[name](func, x), backend="aot_eager", fullgraph=False)
+    whole = compile_it(lambda x: CALLS[name](func, x), backend="aot_eager", fullgraph=True)
+
+    assert wanted.isfinite().all()
+    assert torch.equal(program(x), wanted)
+    with pytest.raises(
+        torch._dynamo.exc.Unsupported, match=r"compile a loss with safeops.autodiff.torch.compile"
+    ):
+        whole(x)
 
 
 def test_options_are_checked(func):

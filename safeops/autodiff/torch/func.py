@@ -8,7 +8,9 @@ runs the operations of whole batches.
 - These functions mask the derivatives that they take themselves. A `torch.func.grad` inside of a
   program stays as it is; a `torch.func.grad` around takes absent entries as zeros. Use these
   functions for both.
-- `torch.compile` does not trace them: compile a loss with `safeops.autodiff.torch.compile`.
+- `torch.compile` does not trace them: the graph breaks where one is called, and with
+  ``fullgraph=True`` that is an error which says so. Compile a loss with
+  `safeops.autodiff.torch.compile` instead.
 """
 
 from collections.abc import Callable
@@ -20,6 +22,18 @@ from safeops.autodiff._options import check_options
 from safeops.autodiff.torch._functional import Functional
 
 __all__ = ["grad", "hessian", "jacrev", "value_and_grad", "vjp"]
+
+REASON = (
+    "safeops.autodiff.torch.func sees operations as they run, and is not traced: call it outside "
+    "of what is compiled, or compile a loss with safeops.autodiff.torch.compile"
+)
+
+
+@torch.compiler.disable(reason=REASON)
+def run(mode: Functional, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a transform in its mode. No function is made here, as Dynamo would have to make it."""
+    with mode:
+        return f(*args, **kwargs)
 
 
 def grad(
@@ -116,17 +130,13 @@ def value_and_grad(
     """
     check_options(on_unknown)
 
-    @torch.compiler.disable(reason=REASON)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with Functional(on_unknown) as mode:
-            made = torch.func.grad_and_value(mode.outside(func), argnums, has_aux)
-            gradient, value = made(*args, **kwargs)
+        mode = Functional(on_unknown)
+        made = torch.func.grad_and_value(mode.outside(func), argnums, has_aux)
+        gradient, value = run(mode, made, *args, **kwargs)
         return value, gradient
 
     return wrapped
-
-
-REASON = "the dispatch mode of safeops.autodiff.torch.func sees eager operations only"
 
 
 def vjp(
@@ -172,13 +182,10 @@ def vjp(
     """
     check_options(on_unknown)
     mode = Functional(on_unknown)
-    with mode:
-        output, pull, *aux = torch.func.vjp(mode.outside(func), *primals, has_aux=has_aux)
+    output, pull, *aux = run(mode, torch.func.vjp, mode.outside(func), *primals, has_aux=has_aux)
 
-    @torch.compiler.disable(reason=REASON)
     def pulled(*args: Any, **kwargs: Any) -> Any:
-        with mode:
-            return pull(*args, **kwargs)
+        return run(mode, pull, *args, **kwargs)
 
     return (output, pulled, *aux)
 
@@ -230,12 +237,12 @@ def jacrev(
     """
     check_options(on_unknown)
 
-    @torch.compiler.disable(reason=REASON)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with Functional(on_unknown, basis=True) as mode:
-            return torch.func.jacrev(
-                mode.outside(func), argnums, has_aux=has_aux, chunk_size=chunk_size
-            )(*args, **kwargs)
+        mode = Functional(on_unknown, basis=True)
+        made = torch.func.jacrev(
+            mode.outside(func), argnums, has_aux=has_aux, chunk_size=chunk_size
+        )
+        return run(mode, made, *args, **kwargs)
 
     return wrapped
 
