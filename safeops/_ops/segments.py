@@ -73,6 +73,7 @@ def enter_segments(data: Array, ids: Array, number: Any, where: Any) -> Segments
     keep = _beside(xp, keep, x)
     where = promote_mask(where, x)
     if where is not None:
+        _require_rank(where)
         where = _beside(xp, where, x)
         require_fit(where, x)
         keep = xp.logical_and(keep, where)
@@ -87,6 +88,16 @@ def _beside(xp: Namespace, mask: Array, x: Array) -> Array:
     return mask
 
 
+def _require_rank(*arrays: Array) -> None:
+    """Raise ValueError for an array of TensorFlow of which the number of axes is not known."""
+    if any(getattr(x.shape, "rank", 0) is None for x in arrays):
+        msg = (
+            "expected data, segment_ids and where with a known number of dimensions; lengths may "
+            "be unknown: tf.ensure_shape"
+        )
+        raise ValueError(msg)
+
+
 def _require_ids(ids: Any, number: Any, x: Array) -> None:
     if isinstance(number, bool) or not isinstance(number, Integral):
         msg = (
@@ -98,6 +109,7 @@ def _require_ids(ids: Any, number: Any, x: Array) -> None:
         msg = f"expected at least 0 as num_segments, got {number}"
         raise ValueError(msg)
     require(ids.dtype, tuple(name for name in INTEGER if name != "bool"))
+    _require_rank(x, ids)
     rows = x.shape[0] if len(x.shape) else None
     given = ids.shape[0] if len(ids.shape) == 1 else None
     fits = len(x.shape) and len(ids.shape) == 1
@@ -162,7 +174,7 @@ def product(s: Segments, fill_value: Any) -> Array:
         pair = xp.logical_and(rank % 2 ** (doubling + 1) == 0, rank + 2**doubling < many)
         other = xp.where(pair, places + 2**doubling, places)
         x = x * xp.where(_beside(xp, pair, x), gather(x, other), 1.0)
-    if length == 0:
+    if not length:  # none, or an unknown number
         x = xp.concat([x, xp.ones_like(s.total(s.x))], axis=0)
     some = number > 0
     value = gather(x, xp.where(some, first, xp.zeros_like(first)))

@@ -365,8 +365,9 @@ def _smoothed(rows: _Rows, labels: Array, part: float, axis: int) -> Array:
 def _along(backend: Backend, rows: _Rows, weights: Any, axis: int) -> Array:
     """Return the weights of classes beside the logits."""
     require(weights.dtype, INTEGER + REAL)
-    classes = length(rows.x, axis)
-    if len(weights.shape) != 1 or len({weights.shape[0], classes} - {None}) > 1:
+    shape = weights.shape
+    known = getattr(shape, "rank", 0) is not None
+    if known and (len(shape) != 1 or len({shape[0], length(rows.x, axis)} - {None}) > 1):
         msg = f"expected a vector, one number a class, as weights, got shape {tuple(weights.shape)}"
         raise ValueError(msg)
     weights = backend.cast(weights, rows.x.dtype, rows.x)

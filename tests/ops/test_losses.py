@@ -248,3 +248,20 @@ def test_options_out_of_range_are_named(call, words, framework):
     """What is wrong, and what is taken, is said."""
     with pytest.raises((TypeError, ValueError), match=f"^{words}"):
         call(asarray(framework, [[1.0, 2.0]]))
+
+
+@pytest.mark.only("tensorflow")
+def test_weights_of_an_unknown_rank_are_taken():
+    """A trace for arrays of any rank has the loss of the arrays that it gets."""
+    import tensorflow as tf
+
+    anything = [tf.TensorSpec(None, kind) for kind in (tf.float64, tf.int32, tf.float64)]
+    traced = tf.function(
+        lambda x, labels, w: so.safe_cross_entropy(x, labels, weights=w), input_signature=anything
+    )
+
+    loss = traced(
+        tf.zeros((2, 2), tf.float64), tf.constant([0, -1]), tf.constant([3.0, 1], "double")
+    )
+
+    assert_close(to_numpy(loss), [3 * log(2), 0], 1e-14)

@@ -396,3 +396,28 @@ def test_the_tables_agree():
         f = getattr(segments, name.replace("safe", "segment"))
         value, *_ = slices.exact(row, piece)
         assert math.isclose(f(x, np.zeros(3, int), 1, where=keep)[0], value, rel_tol=1e-14)
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("name", [*FORMULAS, "segment_softmax"])
+def test_a_trace_of_any_length_takes_none(name):
+    """One program of unknown length has the values of no entry, of one and of five."""
+    import tensorflow as tf
+
+    f = getattr(segments, name)
+    lengths = [tf.TensorSpec([None], tf.float64), tf.TensorSpec([None], tf.int32)]
+    traced = tf.function(lambda x, ids: f(x, ids, 3), input_signature=lengths)
+    for n in (0, 1, 5):
+        x, ids = tf.constant([1.0, 2, 3, 4, 5][:n], tf.float64), tf.constant([0, 2, 2, 0, 9][:n])
+        assert_close(traced(x, tf.cast(ids, "int32")), f(x, tf.cast(ids, "int32"), 3), 1e-14)
+
+
+@pytest.mark.only("tensorflow")
+def test_an_unknown_rank_is_named():
+    """Without the number of axes there is no segment; the error says so."""
+    import tensorflow as tf
+
+    unknown = tf.TensorSpec(None, tf.float64), tf.TensorSpec([None], tf.int32)
+    traced = tf.function(lambda x, i: segments.segment_sum(x, i, 2), input_signature=unknown)
+    with pytest.raises(ValueError, match="with a known number of dimensions"):
+        traced(tf.constant([1.0], tf.float64), tf.constant([0]))
