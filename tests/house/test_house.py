@@ -121,10 +121,14 @@ LAYERS = (
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
     ("autodiff.jax._guard", "autodiff.tensorflow._guard", "autodiff.torch._guard"),
+    ("autodiff.tensorflow._fit",),
     ("__init__",),
     ("integrations._outlets",),
     ("integrations",),
-    tuple(f"integrations.{name}" for name in ("jax", "lightning", "tensorflow", "transformers")),
+    tuple(
+        f"integrations.{name}"
+        for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
+    ),
     ("_recipes", "_cli", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
@@ -142,9 +146,8 @@ LAYERS = (
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
 PRINTERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
-LOGGERS = {
-    f"integrations{name}"
-    for name in ("", "._outlets", ".jax", ".lightning", ".tensorflow", ".transformers")
+LOGGERS = {"integrations", "integrations._outlets"} | {
+    f"integrations.{name}" for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
 }
 TALKERS = PRINTERS | LOGGERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself

@@ -74,6 +74,9 @@ NAMES = {
     "integrations/tensorflow": """
         value_and_grad
     """,
+    "integrations/keras": """
+        GuardCallback
+    """,
     "integrations/lightning": """
         GuardCallback
     """,

@@ -1,0 +1,169 @@
+"""Guarded `fit` of Keras: nothing changes while all is finite, and what is not is explained."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from safeops.integrations import NonFiniteGradientError
+
+pytestmark = pytest.mark.only("tensorflow")
+tf = pytest.importorskip("tensorflow")
+
+import keras  # noqa: E402  (it is TensorFlow's)
+
+if keras.config.backend() != "tensorflow":
+    pytest.skip("Keras has another backend", allow_module_level=True)
+
+from safeops.integrations.keras import GuardCallback  # noqa: E402  (it takes Keras)
+
+QUIET = logging.getLogger("quiet")
+QUIET.disabled = True
+SIZE = 4  # of a batch
+X = np.random.default_rng(0).normal(size=(3 * SIZE, 2)).astype("float32") + 3.0
+BAD = X.copy()
+BAD[SIZE + 1, 0] = 0.0  # the second row of the second batch, which the loss leaves out
+
+
+def loss_of(y, found):
+    """Return the mean of logarithms of rows that are not empty, which are told by their label."""
+    size = tf.abs(found[:, 0] * y[:, 0])
+    return tf.where(y[:, 0] > 0, tf.math.log(size), 0.0)
+
+
+class OwnStep(keras.Sequential):
+    """A model with a step of its own."""
+
+    def train_step(self, data):
+        """Train without metrics."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(loss_of(y, self(x, training=True)))
+        found = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(found, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+KINDS = [keras.Sequential, pytest.param(OwnStep, marks=pytest.mark.second)]
+
+
+def new_model(kind=keras.Sequential, **options):
+    """Return a compiled model with averages and noise, with the same weights each time."""
+    keras.utils.set_random_seed(0)
+    layers = [keras.layers.Dense(8, "tanh"), keras.layers.BatchNormalization()]
+    model = kind([keras.Input((2,)), *layers, keras.layers.Dropout(0.2), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.Adam(0.01), loss_of, jit_compile=False, **options)
+    return model
+
+
+def train(model, x, *callbacks, **options):
+    """Train for one epoch of three batches; return its loss."""
+    options = {"batch_size": SIZE, "shuffle": False, "verbose": 0} | options
+    return model.fit(x, x[:, :1], callbacks=list(callbacks), **options).history["loss"][0]
+
+
+def state_of(model):
+    """Return all numbers of a model and its optimizer."""
+    every = (*model.variables, *model.optimizer.variables)
+    return [v.numpy() for v in every]
+
+
+def assert_same(found, wanted):
+    """Two states are the same, to the bit."""
+    pairs = enumerate(zip(found, wanted, strict=True))
+    assert [i for i, (x, y) in pairs if not np.array_equal(x, y)] == []
+
+
+def test_the_comparison_can_fail():
+    """Another weight is found."""
+    with pytest.raises(AssertionError):
+        assert_same([np.zeros(1)], [np.ones(1)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_finite_training_is_the_same(kind):
+    """Weights, averages, optimizer and loss are the same bits, and the model is released."""
+    plain, watched = new_model(kind), new_model(kind)
+
+    losses = [train(plain, X), train(plain, X)]
+
+    assert [train(watched, X, GuardCallback()), train(watched, X)] == losses
+    assert_same(state_of(watched), state_of(plain))
+    assert "apply" not in vars(watched.optimizer)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_report(kind, caplog):
+    """It has kind, line, step and parameters, and nothing of the step is left."""
+    model, part = new_model(kind), new_model(kind)
+    train(part, X[:SIZE])
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        train(model, BAD, GuardCallback())
+
+    report = caught.value.report
+    assert [(f.kind, f.operation, f.selection) for f in report.findings] == [
+        ("BLOCKED", "log", "where")
+    ]
+    assert "tf.math.log(size)" in report.findings[0].where.source
+    assert report.step == 1
+    assert len(report.parameters) == len(model.trainable_variables)
+    assert "at step 1" in caplog.text
+    assert_same(state_of(model), state_of(part))
+    assert "apply" not in vars(model.optimizer)
+
+
+def test_a_skipped_step():
+    """Training is that without the batch."""
+    model, part = new_model(), new_model()
+    x = np.concatenate([X[:SIZE], X[2 * SIZE :]])
+
+    loss = train(model, BAD, GuardCallback(on_nan="skip", logger=QUIET))
+
+    assert loss == train(part, x)
+    assert_same(state_of(model), state_of(part))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_masked_step(kind):
+    """It is that of the loss with a double where."""
+    model = new_model(kind)
+    train(model, BAD, GuardCallback(on_nan="mask", logger=QUIET))
+
+    def safe(y, found):
+        kept = y[:, 0] > 0
+        size = tf.where(kept, tf.abs(found[:, 0] * y[:, 0]), 1.0)
+        return tf.where(kept, tf.math.log(size), 0.0)
+
+    right = new_model()
+    right.compile(keras.optimizers.Adam(0.01), safe, jit_compile=False)
+    train(right, BAD)
+    for x, y in zip(model.weights, right.weights, strict=True):
+        np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.second
+def test_what_masking_cannot_cure():
+    """A NaN that is used is an error, and nothing of the step is left."""
+    model, part = new_model(), new_model()
+    x = X.copy()
+    x[SIZE, 1] = np.nan
+    train(part, X[:SIZE])
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        train(model, x, GuardCallback(on_nan="mask", logger=QUIET))
+
+    assert caught.value.__notes__ == ["the masked gradient is not finite either"]
+    assert_same(state_of(model), state_of(part))
+
+
+def test_what_is_refused():
+    """Several steps in one call and a scaled loss are named, and an unknown choice."""
+    with pytest.raises(ValueError, match="steps_per_execution=1, got 2"):
+        train(new_model(steps_per_execution=2), X, GuardCallback())
+    model = new_model()
+    model.compile(keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD()), loss_of)
+    with pytest.raises(TypeError, match="LossScaleOptimizer"):
+        train(model, X, GuardCallback())
+    with pytest.raises(ValueError, match="expected on_nan out of"):
+        GuardCallback(on_nan="stop")
