@@ -33,6 +33,7 @@ SYNONYMS = {
     "safe_distance": "Euclidean distance, pairwise distance",
     "safe_div": "divide, true_divide, divide_no_nan, div_no_nan",
     "safe_exp": "overflow",
+    "safe_interp": "linear interpolation, piecewise linear function, look-up table",
     "safe_log_softmax": "log_softmax",
     "safe_mul": "multiply_no_nan",
     "safe_norm": "linalg.norm, vector_norm, length of a vector",

@@ -15,6 +15,7 @@ from safeops._ops.angles import (
 from safeops._ops.attention import safe_attention
 from safeops._ops.distances import safe_cdist, safe_pdist
 from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
+from safeops._ops.interpolation import safe_interp
 from safeops._ops.logs import (
     entr,
     rel_entr,
@@ -127,6 +128,7 @@ __all__ = [
     "safe_expm1",
     "safe_focal_loss",
     "safe_hypot",
+    "safe_interp",
     "safe_kl_divergence",
     "safe_log",
     "safe_log1p",

@@ -101,7 +101,10 @@ class Backend(Protocol):
         """Return the place of each entry along an axis, in a shape that broadcasts against `x`."""
 
     def gather(self, x: Array, ids: Array) -> Array:
-        """Return the entries of `x` with these indices along the first axis."""
+        """Return the entries of `x` with these indices, of any shape, along the first axis."""
+
+    def ranks(self, knots: Array, x: Array) -> Array:
+        """Return for each number how many knots are not above it; some number for NaN."""
 
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """Return the indices i and j of all pairs ``i < j`` along the last axis but one."""

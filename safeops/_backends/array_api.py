@@ -158,7 +158,12 @@ class ArrayAPI:
 
     def gather(self, x: Array, ids: Array) -> Array:
         """Return the entries of `x` with these indices along the first axis."""
-        return self.xp.take(x, ids, axis=0)
+        found = self.xp.take(x, self.xp.reshape(ids, (-1,)), axis=0)
+        return self.xp.reshape(found, (*ids.shape, *x.shape[1:]))
+
+    def ranks(self, knots: Array, x: Array) -> Array:
+        """Return for each number how many knots are not above it."""
+        return self.xp.searchsorted(knots, x, side="right")
 
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """Return the indices i and j of all pairs ``i < j`` along the last axis but one."""

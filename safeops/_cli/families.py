@@ -24,6 +24,7 @@ FAMILIES = {
     "smooth": Family("smooth", "Removable singularities"),
     "norms": Family("norms", "Norms and distances"),
     "distances": Family("distances", "Distances of pairs"),
+    "interpolation": Family("interpolation", "Interpolation"),
     "rescaling": Family("rescaling", "Rescaling of slices"),
     "radial": Family("radial", "Functions of a norm"),
     "rotations": Family("rotations", "Rotations"),

@@ -67,7 +67,7 @@ LAYERS = (
     ("_ops.ranges", "_ops.series"),
     ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
     ("_ops.norms", "_ops.smooth", "_ops.softmax"),  # made of elementwise operations
-    ("_ops.attention", "_ops.distances", "_ops.losses"),
+    ("_ops.attention", "_ops.distances", "_ops.interpolation", "_ops.losses"),
     ("_ops.engine", "_ops.radial", "_ops.vectors"),  # a deviation is a norm
     ("_ops.reductions", "_ops.quantiles", "_ops.rescaling"),
     ("_ops.rigid", "_ops.segments"),

@@ -162,6 +162,10 @@ class Jax(ArrayAPI):
         """Return the entries of `x` with these indices along the first axis."""
         return x[ids]
 
+    def ranks(self, knots: Array, x: Array) -> Array:
+        """Return for each number how many knots are not above it."""
+        return jnp.searchsorted(knots, x, side="right")
+
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """Return the indices i and j of all pairs ``i < j``, as constants of a program."""
         i, j = np.triu_indices(x.shape[-2], 1)

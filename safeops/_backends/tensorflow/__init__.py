@@ -114,7 +114,12 @@ class TensorFlow(ArrayAPI):
 
         With an axis before it, for which the gradient is dense; else it is IndexedSlices.
         """
-        return tf.gather_nd(x, ids[None, :, None])[0]
+        return tf.gather_nd(x, ids[None, ..., None])[0]
+
+    def ranks(self, knots: Array, x: Array) -> Array:
+        """Return for each number how many knots are not above it."""
+        found = tf.searchsorted(knots, tf.reshape(x, [-1]), side="right")
+        return tf.reshape(found, tf.shape(x))
 
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """Return the indices i and j of all pairs ``i < j``; XLA needs a length that is known."""

@@ -125,7 +125,14 @@ class Torch(ArrayAPI):
 
     def gather(self, x: Array, ids: Array) -> Array:
         """Return the entries of `x` with these indices along the first axis."""
-        return torch.index_select(x, 0, ids)
+        if ids.ndim == 1:
+            return torch.index_select(x, 0, ids)
+        return torch.index_select(x, 0, ids.reshape(-1)).reshape(*ids.shape, *x.shape[1:])
+
+    def ranks(self, knots: Array, x: Array) -> Array:
+        """Return for each number how many knots are not above it."""
+        knots, x = knots.detach().contiguous(), x.detach().contiguous()
+        return torch.searchsorted(knots, x, right=True)
 
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """Return the indices i and j of all pairs ``i < j``."""
