@@ -182,3 +182,21 @@ def test_a_part_without_edges_is_said(masked, parts):
         masked.backward(part(lambda x: x.square().sum())(torch.ones(2, requires_grad=True)))
 
     assert all(masked.gradient_mask(p).all() for p in leaves)
+
+
+def test_the_mask_of_a_compiled_function(masked):
+    """A gradient of a compiled function has the mask that it has without a compiler."""
+
+    def program(x):
+        return (x[1:].sqrt() * x[:-1]).sum() * 0.0 + 1 / x[1]
+
+    x = torch.tensor([0.0, 2.0, 1.0, 3.0], dtype=torch.float64, requires_grad=True)
+    first = lambda x: program(x[:3])  # noqa: E731  (a name for one line)
+    compiled = masked.compile(first, backend="aot_eager", edges=True)
+
+    (found,), (mask,) = masked.grad(compiled(x), x, return_mask=True)
+    (wanted,), (mask_without,) = masked.grad(first(x), x, return_mask=True)
+
+    assert mask.tolist() == mask_without.tolist() == [True, True, True, False]
+    assert_close(found.numpy(), wanted.numpy(), rtol=1e-12)
+    assert found.tolist() == [0.0, -0.25, 0.0, 0.0]

@@ -212,8 +212,9 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     edges : bool, default: False
         Whether masks pass between this graph and others: parts after a graph break, other compiled
         functions, and eager code, if its backward pass is `backward` or `masked_backward` of this
-        module. All of the graph is then masked, so it costs where nothing is selected too. Without
-        it absent entries become zeros at an edge.
+        module; with ``return_mask=True`` these also return the masks of a compiled function. All of
+        the graph is then masked, so it costs where nothing is selected too. Without it absent
+        entries become zeros at an edge.
     exact : bool, default: False
         Whether a NaN coefficient of a matrix product that meets absent and active entries of one
         sum spoils the active ones only. It takes three more products of each matrix product in
