@@ -14,6 +14,12 @@ SAMPLE = 16  # points of a row, from one end of the range to the other
 ROUNDING = 2.0**-58
 LEAST = "1e-400"  # below what any dtype has a number for
 
+
+def focal(x):
+    """Return the focal loss of a label of 1."""
+    return (1 + mpmath.exp(x)) ** -2 * mpmath.log1p(mpmath.exp(-x))
+
+
 LOGARITHMS = {"safe_log": mpmath.e, "safe_log2": 2, "safe_log10": 10}
 EXACT = {name: (lambda x, b=base: mpmath.log(x, b)) for name, base in LOGARITHMS.items()}
 EXACT |= {
@@ -32,6 +38,10 @@ EXACT |= {
     "xlog1py": lambda x, y: x * mpmath.log1p(y),
     "entr": lambda p: -p * mpmath.log(p),
     "rel_entr": lambda p, q: p * mpmath.log(p / q),
+    "safe_binary_cross_entropy": lambda x, y: (
+        y * mpmath.log1p(mpmath.exp(-x)) + (1 - y) * mpmath.log1p(mpmath.exp(x))
+    ),
+    "safe_focal_loss": lambda x, y: y * focal(x) + (1 - y) * focal(-x),
     "safe_logaddexp": lambda x, y: max(x, y) + mpmath.log1p(mpmath.exp(-abs(x - y))),
     "safe_logsubexp": lambda x, y: x + mpmath.log(-mpmath.expm1(y - x)),
     "safe_asin": mpmath.asin,

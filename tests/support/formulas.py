@@ -284,6 +284,53 @@ def log_difference(form, x, y):
     return exact.filled((x <= y) | (x - y < nonzero(form)), -np.inf)
 
 
+def cross_entropy_of_two(form, x, y):
+    """`safe_binary_cross_entropy`."""
+    far = np.exp(-np.abs(x))
+    rest, tail = np.log1p(far), far / (1 + far)
+    line, slope = np.where(x > 0, x * (1 - y), -x * y), np.where(x > 0, 1 - y, -y)
+    zero = np.zeros_like(x)
+    return two(
+        line + rest,
+        (slope + np.where(x > 0, -tail, tail), -x),
+        tail / (1 + far),
+        zero - 1,
+        zero,
+        gradient_size=(np.abs(slope) + tail, np.abs(x)),
+    )
+
+
+def focal_of_one(x):
+    """Return the focal loss of a label of 1, its derivatives, and the sizes of these."""
+    far = np.exp(-np.abs(x))
+    small, large = far / (1 + far), 1 / (1 + far)
+    s, t = np.where(x > 0, large, small), np.where(x > 0, small, large)
+    loss = np.where(x > 0, 0, -x) + np.log1p(far)
+    power = t**2
+    second = 2 * s * (2 * s * loss + t) + s * t * (2 * (1 - loss) + 1)
+    size = 2 * s * (2 * s * loss + t) + s * t * (2 * (1 + loss) + 1)
+    found = power * loss, -power * (2 * s * loss + t), power * second
+    # The power is the exponential of a rounded number.
+    blur = 1 + np.abs(np.where(x > 0, x, 0)) / 2
+    return found, (found[0] * blur, -found[1] * blur, power * size * blur)
+
+
+def focal(form, x, y):
+    """`safe_focal_loss`."""
+    ((a, a1, a2), at), ((b, b1, b2), bt) = focal_of_one(x), focal_of_one(-x)
+    one, other = np.abs(y), np.abs(1 - y)
+    return two(
+        y * a + (1 - y) * b,
+        (y * a1 - (1 - y) * b1, a - b),
+        y * a2 + (1 - y) * b2,
+        a1 + b1,
+        np.zeros_like(x),
+        size=one * at[0] + other * bt[0],
+        gradient_size=(one * at[1] + other * bt[1], at[0] + bt[0]),
+        hessian_size=one * at[2] + other * bt[2] + at[1] + bt[1],
+    )
+
+
 def where_cancelled(x, second, terms):
     """Return the sizes of second derivatives; beyond one half those of terms, which cancel."""
     return np.where(np.abs(x) < 0.5, np.abs(second), terms)
@@ -430,6 +477,13 @@ def probabilities(dtype):
     return x[usual], y[usual]
 
 
+def logits_and_labels(dtype):
+    """Return logits of every exponent, and some where no exponential is 0 or 1, with labels."""
+    x = np.concatenate([*whole_line(dtype), np.linspace(-40, 40, 81)])
+    x, y = np.meshgrid(x[:: 7 if dtype == "float64" else 1], [0, 0.25, 0.5, 1])
+    return rounded(x.ravel(), dtype), rounded(y.ravel(), dtype)
+
+
 def beside_minus_1(dtype):
     """Return two arguments, the second of which comes near to -1 too."""
     x, y = pairs(dtype)
@@ -483,6 +537,8 @@ ROWS = (
     Row("rel_entr", relative_entropy, probabilities),
     Row("safe_logaddexp", log_sum, near_and_far),
     Row("safe_logsubexp", log_difference, near_and_far),
+    Row("safe_binary_cross_entropy", cross_entropy_of_two, logits_and_labels),
+    Row("safe_focal_loss", focal, logits_and_labels),
     Row("safe_asin", arc_sine, whole_line),
     Row("safe_acos", arc_cosine, whole_line),
     Row("safe_acosh", area_cosine, whole_line, lost=4),
