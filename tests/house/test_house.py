@@ -118,6 +118,7 @@ LAYERS = (
     ("autodiff.*._explain.passes",),
     ("autodiff.torch._compiled", "autodiff.torch._functional", "autodiff.torch._modes"),
     ("autodiff.torch.func",),
+    ("autodiff.jax._redirect",),
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
     ("autodiff.jax._guard", "autodiff.tensorflow._guard", "autodiff.torch._guard"),

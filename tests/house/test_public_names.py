@@ -52,8 +52,8 @@ NAMES = {
         Finding Report explain grad
     """,
     "autodiff/jax/__init__": """
-        UnknownOperationWarning explain grad hessian jacfwd jacrev jvp value_and_grad
-        vjp
+        UnknownOperationWarning explain grad hessian jacfwd jacrev jvp masked_grad
+        value_and_grad vjp
     """,
     "autodiff/torch/__init__": """
         UnknownOperationWarning backward compile explain explain_backward func grad

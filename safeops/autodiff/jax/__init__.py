@@ -33,7 +33,8 @@ use no replicated value, whose derivative is a sum over devices. JAX itself hang
 a wrong gradient (0.10.2), and this module hangs. Where all devices take the same branch both work.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,7 @@ from safeops.autodiff.jax._passes import (
     run_linear,
     with_argument,
 )
+from safeops.autodiff.jax._redirect import replaced, with_options_of_jax
 from safeops.autodiff.jax._tables import RULES
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "jacfwd",
     "jacrev",
     "jvp",
+    "masked_grad",
     "value_and_grad",
     "vjp",
 ]
@@ -291,6 +294,49 @@ def grad(
         return (gradient, value[1]) if has_aux else gradient
 
     return wrapped
+
+
+@contextmanager
+def masked_grad(*, on_unknown: str = "warn") -> Iterator[None]:
+    """
+    Context in which `jax.grad` and `jax.value_and_grad` are masked, for code that calls them.
+
+    Parameters
+    ----------
+    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+        As for `vjp`.
+
+    Yields
+    ------
+    None
+
+    Raises
+    ------
+    NotImplementedError
+        From ``jax.grad(f, holomorphic=True)``.
+
+    Notes
+    -----
+    **Gradient.** As for `vjp`. A gradient is masked if the program calls ``jax.grad(f)`` in the
+    context, by these names of the module `jax`: ``from jax import grad`` before the context has the
+    plain one. A function of `jax.jit` keeps what it was traced with, so trace it in the context.
+    The names are those of all threads.
+
+    **Source.** `safeops.autodiff.torch.masked_backward`.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> with masked_grad():
+    ...     slope = jax.grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))(0.0)
+    >>> float(slope)
+    0.0
+    """
+    check_options(on_unknown)
+    ours = {"grad": grad, "value_and_grad": value_and_grad}
+    with replaced(**{name: with_options_of_jax(f, on_unknown) for name, f in ours.items()}):
+        yield
 
 
 def jvp(
