@@ -42,24 +42,10 @@ KERNELS = (
     ),
 )
 DIRECTION = np.array([2.0, -1.0, 2.0]) / 3
+# From all exponents; 0.1 is about where the polynomial ends.
 SIZES = {
-    "float64": (
-        0.0,
-        1e-300,
-        1e-230,
-        1e-160,
-        1e-150,
-        1e-30,
-        1e-9,
-        1e-6,
-        1e-4,
-        1e-2,
-        0.1,
-        0.3,
-        1.0,
-        4.0,
-    ),
-    "float32": (0.0, 1e-35, 1e-28, 1e-20, 1e-18, 1e-12, 1e-9, 1e-6, 1e-4, 1e-2, 0.1, 0.3, 1.0, 4.0),
+    "float64": (0.0, *np.geomspace(1e-300, 4.0, 120), 1e-160, 0.1, 0.3, 1.0),
+    "float32": (0.0, *np.geomspace(1e-35, 4.0, 80), 1e-20, 0.1, 0.3, 1.0),
 }
 V, U = np.array([1.0, -0.5, 0.25]), np.array([0.5, 1.25, 1.0])
 # The mode that has float32 too.

@@ -6,7 +6,7 @@ import pytest
 from mpmath import mp
 
 import safeops as so
-from frameworks import asarray, to_numpy
+from frameworks import asarray, in_one_program, to_numpy
 from safeops._backends import load
 
 RTOL = {"float64": 1e-12, "float32": 2e-5}
@@ -122,6 +122,54 @@ def test_second_derivatives_near_the_largest_exponential(name, autodiff_framewor
 
     for found in (reverse, forward):
         np.testing.assert_allclose(to_numpy(found), wanted, 1e-4)
+
+
+SERIES = {
+    "exprel": (exprel, lambda x: (x,), LINE[:9]),
+    "sinhc": (sinhc, lambda x: (x,), LINE[:9]),
+    "boxcox": (boxcox, lambda p: (1.75 + 0.0 * p, p), [0.0, 1e-30, -1e-9, 1e-4, 0.5, -0.5, 2.0]),
+    "inv_boxcox": (
+        inv_boxcox,
+        lambda p: (0.75 + 0.0 * p, p),
+        [0.0, 1e-30, -1e-9, 1e-4, 0.1, -0.1, 0.5],
+    ),
+    "logarithmic_mean": (
+        logarithmic_mean,
+        lambda d: (1.75 + 0.0 * d, 1.75 + d),
+        [0.0, 2e-9, -1e-4, 0.5, -0.7, 2.0],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SERIES)
+def test_third_derivatives(name, autodiff_framework):
+    """The third derivative is exact at the singular point, beside it and where the series ends."""
+    f, args_of, points = SERIES[name]
+    backend, op = load(autodiff_framework), getattr(so, name)
+    with mp.workdps(250):
+        at = [mpmath.mpf(x) for x in points]
+        wanted = [float(third(lambda t: f(*args_of(t)), t)) for t in at]
+
+    def total(x):
+        return backend.xp.sum(op(*args_of(x)))
+
+    for _ in range(2):
+        total = slope_of(backend, total)
+    x = asarray(autodiff_framework, points)
+    found = in_one_program(autodiff_framework, lambda x: backend.grad(total)(x)[0])(x)
+
+    np.testing.assert_allclose(to_numpy(found), wanted, rtol=1e-9, atol=1e-12)
+
+
+def slope_of(backend, total):
+    """Return the sum of the derivatives of a sum."""
+    return lambda x: backend.xp.sum(backend.grad(total)(x)[0])
+
+
+def third(f, x):
+    """Return the third derivative, by differences."""
+    h = mpmath.mpf("1e-40")
+    return (f(x + 2 * h) - 2 * f(x + h) + 2 * f(x - h) - f(x - 2 * h)) / (2 * h**3)
 
 
 @pytest.mark.parametrize("name", CASES)
