@@ -61,6 +61,7 @@ from safeops._ops.smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, si
 from safeops._ops.softmax import (
     safe_cross_entropy,
     safe_log_softmax,
+    safe_logcumsumexp,
     safe_logmeanexp,
     safe_logsumexp,
     safe_softmax,
@@ -136,6 +137,7 @@ __all__ = [
     "safe_log10",
     "safe_log_softmax",
     "safe_logaddexp",
+    "safe_logcumsumexp",
     "safe_logit",
     "safe_logmeanexp",
     "safe_logsubexp",

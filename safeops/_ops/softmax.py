@@ -5,10 +5,13 @@ from typing import Any, NamedTuple
 
 from safeops._dtypes import INTEGER, REAL, dtype_name, limits, require
 from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
+from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
 from safeops._ops.where import double_where
 from safeops._typing import Array, Axis, Backend, DType, Namespace
+
+LONGEST = 31  # doublings of a length that is not known
 
 
 class _Rows(NamedTuple):
@@ -184,6 +187,72 @@ def safe_logsumexp(
             placeholder=(rows.peak, 1.0),
         )
     return _finish(rows, _log_total(rows, *_total(rows, parts, axis)), axis, keepdims=keepdims)
+
+
+@fast_path
+def safe_logcumsumexp(x: Array, /, *, axis: int | None = None, where: Array | None = None) -> Array:
+    """
+    Logarithm of the running sum of exponentials; -inf, with gradient 0, before the first entry.
+
+    Same as ``log(cumsum(exp(x)))`` over the entries present, without overflow or underflow.
+
+    Parameters
+    ----------
+    x : array, shape (...), real floating
+        Any value. NaN stays NaN, from its entry on. Entries at -inf are absent.
+    axis : int, optional
+        Axis along which the sum runs. Default: all entries, flattened.
+    where : array, boolean, optional
+        True = keep. Entries left out are absent, whatever they hold: the sum stays as it was.
+
+    Returns
+    -------
+    array, shape (...)
+        Nats; framework, dtype and device of `x`.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real array of a supported framework, `where` is not boolean, or `axis` is
+        not one axis.
+
+    Notes
+    -----
+    **Gradient.** ``exp(x[j] - out[i])`` for ``j <= i``; 0 at absent entries, and from an entry
+    before which nothing is present, at every order. At an entry of inf the value is inf, from
+    there on, and the gradient is 0 where two of them meet.
+
+    **Source.** `safe_logaddexp` of neighbours, then of pairs, and so on: so a small sum beside a
+    large entry keeps its digits, which one maximum for all would take away.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> safe_logcumsumexp(np.asarray([-np.inf, -1000.0, 0.0, 0.0]))
+    array([           -inf, -1.00000000e+03,  0.00000000e+00,  6.93147181e-01])
+    """
+    if isinstance(axis, tuple):
+        msg = f"expected an int or None as axis, got {axis}: entries follow each other along one"
+        raise TypeError(msg)
+    xp, dtype, keep, (x,) = enter_slices(x, where=where)
+    x = x if keep is None else xp.where(keep, x, -math.inf)
+    last = axis == -1  # whatever the rank, which TensorFlow may not know
+    total = _running(xp, x if last else backend_of(x).flatten_axes(x, axis))
+    if axis is not None and not last:
+        rank = len(x.shape)
+        order = list(range(rank - 1))
+        order.insert(axis % rank, rank - 1)
+        total = xp.permute_dims(total, tuple(order))
+    return xp.astype(total, dtype)
+
+
+def _running(xp: Namespace, x: Array) -> Array:
+    """Return the logarithms of the running sums along the last axis, in doublings."""
+    size = length(x, -1)
+    for doubling in range(LONGEST if size is None else max(size - 1, 0).bit_length()):
+        step = 2**doubling
+        x = xp.concat([x[..., :step], safe_logaddexp(x[..., :-step], x[..., step:])], axis=-1)
+    return x
 
 
 @fast_path

@@ -18,7 +18,7 @@ NAMES = {
         nanquantile nanstd nansum nanvar radial rel_entr safe_acos safe_acosh safe_argmax
         safe_attention safe_binary_cross_entropy safe_focal_loss safe_kl_divergence safe_nll
         safe_argmin safe_asin safe_atan2 safe_atanh safe_cdist safe_clip_by_norm safe_pdist
-        safe_interp safe_standardize
+        safe_interp safe_logcumsumexp safe_standardize
         safe_cosine_similarity
         safe_cross_entropy safe_distance safe_div safe_exp safe_expm1 safe_hypot
         safe_log safe_log10 safe_log1p safe_log2 safe_log_softmax safe_logaddexp

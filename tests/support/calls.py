@@ -80,7 +80,7 @@ def gradients(name, *args):
     return [to_numpy(g) for g in in_one_program(backend.name, slopes)(*args)]
 
 
-RUNNING = {"nancumprod", "nancumsum"}
+RUNNING = {"nancumprod", "nancumsum", "safe_logcumsumexp"}
 KEEP_SHAPE = {n for n in ALONG_SLICES if n in RUNNING or slices.is_slice(OPS[n])}
 
 # How an error about a dtype begins.

@@ -14,6 +14,7 @@ import numpy as np
 
 import safeops as so
 from cases import CONSTANT
+from derivatives import SECOND
 
 WEIGHTS = (1.0, -0.5, 2.0)  # of the entries of a result, where it has a slice's shape
 
@@ -136,6 +137,15 @@ def plain_scores(xp, x, where):
     return away / xp.sqrt(xp.sum(away * away, axis=-1, keepdims=True) / number)
 
 
+def plain_running(xp, x, where):
+    """Return running sums of exponentials below one maximum, as people write them."""
+    x = xp.where(where, x, -inf)
+    peak = xp.max(x, axis=-1, keepdims=True)
+    z = xp.exp(x - peak)
+    sums = [sum(z[..., j : j + 1] for j in range(i + 1)) for i in range(3)]
+    return peak + xp.log(xp.concat(sums, axis=-1))
+
+
 def one_two_three(x):
     """Return those numbers, weights of classes, as an array of the framework of x."""
     from safeops._entry import backend_of
@@ -145,6 +155,12 @@ def one_two_three(x):
     return xp.concat([one, 2.0 * one, 3.0 * one], axis=0)
 
 
+SLOW = {
+    ("tensorflow", "unknown-shape"): (
+        SECOND,
+        "31 doublings, each differentiated twice, trace for 20 s",
+    ),
+}
 V = (3.0, 4.0, 12.0)
 PART = (True, True, False)
 NONE = (False, False, False)
@@ -376,6 +392,25 @@ ROWS = (
             Slice((ABSENT, (1.0, 1.0, 1.0)), flat=-inf),
         ),
         minus_inf_is_absent=True,
+    ),
+    Row(
+        "safe_logcumsumexp",
+        lambda x, where: so.safe_logcumsumexp(x, axis=-1, where=where),
+        plain_running,
+        lambda x: [logsumexp(x[: i + 1]) for i in range(len(x))],
+        (
+            Slice(((0.0, 1.0, -1.0),)),
+            Slice(((-inf, 1.0, 3.0),)),
+            Slice(((-inf, -inf, 3.0),)),
+            Slice(((nan, 1.0, 2.0),), (False, True, True)),
+            Slice(((inf, 1e30, 2.0),), (False, False, True)),
+            Slice(((-1000.0, 0.0, 1.0),)),
+            Slice((ABSENT,), flat=-inf),
+            Slice(((0.0, nan, 1.0),), NONE, -inf),
+        ),
+        absent=-inf,
+        minus_inf_is_absent=True,
+        unsupported=SLOW,
     ),
     Row(
         "safe_logmeanexp",
