@@ -9,6 +9,7 @@ constant.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from safeops._dtypes import (
@@ -155,12 +156,72 @@ def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
     return value / xp.astype(xp.where(empty, 1.0, number), value.dtype), empty
 
 
-def mean_by(kept: Kept, axis: Axis, count: Any, *, keepdims: bool, fill_value: Any = None) -> Array:
-    """Return the sum divided by `count`; None stands for the number of entries kept."""
-    if count is None:
-        return reduce(kept, mean, axis, keepdims=keepdims, fill_value=fill_value)
+def weigh(kept: Kept, weights: Any) -> tuple[Kept, Array]:
+    """Return the entries, and their weights, which are 0 for absent entries, in one shape."""
+    backend, xp = kept.backend, kept.xp
+    backend_of(kept.x, weights)
+    if not hasattr(weights, "dtype"):
+        msg = f"expected an array as weights, got {type(weights).__name__}"
+        raise TypeError(msg)
+    require(weights.dtype, INTEGER + REAL)
+    real = xp.real(kept.x) if is_complex(kept.x) else kept.x
+    x, weights = xp.broadcast_arrays(kept.x, backend.cast(weights, real.dtype, real))
+    keep = None if kept.keep is None else xp.broadcast_arrays(kept.keep, weights)[0]
+    kept = kept._replace(x=x, keep=keep)
+    return kept, filled(kept._replace(x=weights), 0)
+
+
+def weighted_mean(kept: Kept, axis: Axis, *, weights: Array) -> tuple[Array, Array]:
+    """Sum of entries times their shares of the weight."""
     xp = kept.xp
-    value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
+    shares, _, empty = _shares(xp, weights, axis)
+    x = filled(_without_slices(kept, empty), 0)
+    return xp.sum(xp.astype(shares, x.dtype) * x, axis=axis, keepdims=True), empty
+
+
+def weighted_variance(
+    kept: Kept, axis: Axis, *, correction: float, weights: Array
+) -> tuple[Array, Array]:
+    """Sum of squared deviations times weights, over the weight of all minus `correction`."""
+    xp, correction = kept.xp, enter_correction(correction)
+    shares, total, empty = _shares(xp, weights, axis)
+    empty = xp.logical_or(empty, total <= correction)
+    kept = _without_slices(kept, empty)
+    # The origin is an entry that has a weight: the digits of the others are not lost in it.
+    heavy = kept._replace(keep=xp.logical_and(kept.keep, weights != 0))
+    away = _from_peak(kept, heavy, axis)
+    mean = xp.sum(xp.astype(shares, away.dtype) * away, axis=axis, keepdims=True)
+    away = filled(kept._replace(x=away - mean), 0)
+    parts = [xp.real(away), xp.imag(away)] if is_complex(away) else [away]
+    value = xp.sum(sum(shares * part * part for part in parts), axis=axis, keepdims=True)
+    total = xp.where(empty, 1.0, total)
+    return value * (total / xp.where(empty, 1.0, total - correction)), empty
+
+
+def _shares(xp: Namespace, weights: Array, axis: Axis) -> tuple[Array, Array, Array]:
+    """Return weights over their sum, the sum, and where it is 0, axes kept."""
+    total = xp.sum(weights, axis=axis, keepdims=True)
+    empty = total == 0
+    return weights / xp.where(empty, 1.0, total), total, empty
+
+
+def mean_by(
+    kept: Kept,
+    axis: Axis,
+    count: Any,
+    *,
+    keepdims: bool,
+    weights: Any = None,
+    fill_value: Any = None,
+) -> Array:
+    """Return the sum divided by `count`; None stands for the number, or weight, of entries kept."""
+    kept, weights = (kept, None) if weights is None else weigh(kept, weights)
+    if count is None:
+        rule = mean if weights is None else partial(weighted_mean, weights=weights)
+        return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    xp, terms = kept.xp, filled(kept, 0)
+    terms = terms if weights is None else terms * xp.astype(weights, terms.dtype)
+    value = xp.sum(terms, axis=axis, keepdims=True)
     value = drop_axes(xp, value, axis, keepdims=keepdims)
     number = enter_option(kept.backend, count, value)
     number = kept.backend.cast(number, value.dtype, value)
@@ -192,16 +253,22 @@ def deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array,
     correction = enter_correction(correction)
     empty = number <= correction
     kept = kept if _is_free(kept, axis, correction) else _without_slices(kept, empty)
-    parts = [xp.real(kept.x), xp.imag(kept.x)] if is_complex(kept.x) else [kept.x]
-    origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
-    if imaginary:
-        origin, imaginary = (kept.xp.astype(y, kept.x.dtype) for y in (origin, imaginary[0]))
-        origin = origin + 1j * imaginary
-    origin = stop_gradient(origin)
-    away = (kept.x if kept.keep is None else xp.where(kept.keep, kept.x, origin)) - origin
+    away = _from_peak(kept, kept, axis)
     number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
     away = away - xp.sum(away, axis=axis, keepdims=True) / number_
     return filled(kept._replace(x=away), 0), xp.where(empty, 1.0, number - correction), empty
+
+
+def _from_peak(kept: Kept, heavy: Kept, axis: Axis) -> Array:
+    """Return the entries less the largest of those in `heavy`; 0 for absent entries."""
+    xp, x = kept.xp, kept.x
+    parts = [xp.real(x), xp.imag(x)] if is_complex(x) else [x]
+    origin, *imaginary = (_peak(heavy._replace(x=part), axis, 1) for part in parts)
+    if imaginary:
+        origin, imaginary = (xp.astype(y, x.dtype) for y in (origin, imaginary[0]))
+        origin = origin + 1j * imaginary
+    origin = stop_gradient(origin)
+    return (x if kept.keep is None else xp.where(kept.keep, x, origin)) - origin
 
 
 def enter_correction(correction: Any) -> float:

@@ -15,6 +15,8 @@ from safeops._ops.engine import (
     reduce,
     total,
     variance,
+    weigh,
+    weighted_variance,
 )
 from safeops._ops.twins import keeping_nan
 from safeops._typing import Array, Axis
@@ -152,6 +154,7 @@ def safe_mean(
     keepdims: bool = False,
     where: Array | None = None,
     count: Any = None,
+    weights: Array | None = None,
     fill_value: Any = math.nan,
 ) -> Array:
     """
@@ -171,9 +174,11 @@ def safe_mean(
         True = keep. Entries left out count for nothing, whatever they hold.
     count : number or array, optional
         Divisor of the sum, such as the number of entries on all devices; an array broadcasts
-        against the result. Default: the number of entries kept.
+        against the result. Default: the number of entries kept, or their weight.
+    weights : array, shape (...), real, optional
+        At least 0, and with a finite sum. 0 is no mask: a NaN with that weight stays NaN.
     fill_value : scalar or array, default: NaN
-        Value of a slice in which no entry is kept, or whose `count` is 0.
+        Value of a slice in which no entry is kept, or whose `count` or weight is 0.
 
     Returns
     -------
@@ -188,7 +193,8 @@ def safe_mean(
     Notes
     -----
     **Gradient.** ``1 / n`` to each entry kept, with n the number of entries kept or `count`; 0 to
-    absent entries and for an empty slice, at every order.
+    absent entries and for an empty slice, at every order. With weights ``w / sum(w)``, and
+    ``(x - mean) / sum(w)`` to a weight.
 
     **Source.** `numpy.mean` with `where`.
 
@@ -200,7 +206,7 @@ def safe_mean(
     array([ 2., nan])
     """
     kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
-    return mean_by(kept, axis, count, keepdims=keepdims, fill_value=fill_value)
+    return mean_by(kept, axis, count, keepdims=keepdims, weights=weights, fill_value=fill_value)
 
 
 @keeping_nan
@@ -213,6 +219,7 @@ def safe_var(
     correction: float = 0,
     keepdims: bool = False,
     where: Array | None = None,
+    weights: Array | None = None,
     fill_value: Any = math.nan,
 ) -> Array:
     """
@@ -232,8 +239,10 @@ def safe_var(
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
+    weights : array, shape (...), real, optional
+        How often an entry counts; at least 0. 0 is no mask: a NaN with that weight stays NaN.
     fill_value : scalar or array, default: NaN
-        Value of a slice that keeps no more entries than `correction`.
+        Value of a slice that keeps no more entries, or no more weight, than `correction`.
 
     Returns
     -------
@@ -249,7 +258,7 @@ def safe_var(
     Notes
     -----
     **Gradient.** ``2 * (x - mean(x)) / (n - correction)``; 0 to absent entries and for an empty
-    slice, at every order.
+    slice, at every order. With weights n is their sum, and an entry counts times its own.
 
     **Source.** `numpy.var` with `where`. The largest entry is subtracted first, so that a
     constant slice has deviations of exactly 0, and an offset costs no digits.
@@ -263,6 +272,9 @@ def safe_var(
     """
     kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
     rule = partial(variance, correction=correction)
+    if weights is not None:
+        kept, weights = weigh(kept, weights)
+        rule = partial(weighted_variance, correction=correction, weights=weights)
     return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 

@@ -186,11 +186,14 @@ def nanmean(
     keepdims: bool = False,
     where: Any = None,
     count: Any = None,
+    weights: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Sum, divided by the number of entries."""
     y = _entries(x, where)
-    if y is None or count is not None or type(fill_value) not in _NUMBERS:
+    if y is None or count is not None or weights is not None:
+        return None
+    if type(fill_value) not in _NUMBERS:
         return None
     if y.size <= _SMALL:
         there = ~np.isnan(y)
@@ -267,10 +270,11 @@ def nanvar(
     correction: float = 0,
     keepdims: bool = False,
     where: Any = None,
+    weights: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Variance, by `_squares`."""
-    if type(correction) not in _NUMBERS:
+    if weights is not None or type(correction) not in _NUMBERS:
         return None
     found = _squares_of_entries(x, axis, where, fill_value)
     if found is None:

@@ -213,10 +213,11 @@ def nanmean(
     keepdims: bool = False,
     where: Any = None,
     count: Any = None,
+    weights: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Sum, divided by the number of entries; None if a slice has none."""
-    if not _is_reduced(x, axis, where, count) or type(fill_value) is not float:
+    if not _is_reduced(x, axis, where, count, weights) or type(fill_value) is not float:
         return None
     number = _present(x).sum(axis, keepdim=True)
     if not number.all():
@@ -232,10 +233,11 @@ def _spread(
     correction: float = 0,
     keepdims: bool = False,
     where: Any = None,
+    weights: Any = None,
     fill_value: Any = math.nan,
 ) -> Array | None:
     """Reduce the distances from the mean of each slice; None if one has no degree of freedom."""
-    if not _is_reduced(x, axis, where) or type(fill_value) is not float:
+    if not _is_reduced(x, axis, where, weights) or type(fill_value) is not float:
         return None
     if type(correction) not in (int, float):
         return None
