@@ -7,6 +7,8 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402  (it is JAX)
 
+from assertions import assert_examples_run  # noqa: E402  (beside those of JAX)
+from safeops.autodiff import jax as masked  # noqa: E402  (it takes JAX)
 from safeops.autodiff.jax import masked_grad  # noqa: E402  (it takes JAX)
 
 X = jnp.asarray([0.0, 2.0])
@@ -57,3 +59,10 @@ def test_what_is_refused():
         jax.grad(jnp.sin, holomorphic=True)(1j)
     with pytest.raises(ValueError, match="expected on_unknown out of"), masked_grad(on_unknown="x"):
         pass
+
+
+@pytest.mark.usefixtures("users_defaults")
+@pytest.mark.parametrize("name", [name for name in masked.__all__ if name.islower()])
+def test_examples(name):
+    """The examples of the module run as they are printed."""
+    assert_examples_run(getattr(masked, name), vars(masked))

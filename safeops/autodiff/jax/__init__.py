@@ -205,7 +205,7 @@ def value_and_grad(
     --------
     >>> import jax.numpy as jnp
     >>> value_and_grad(lambda x: jnp.stack([x, 1 / x])[0])(0.0)
-    (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32, weak_type=True))
+    (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32))
     """
     one = isinstance(argnums, int)
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -415,7 +415,7 @@ def jacrev(
     --------
     >>> import jax.numpy as jnp
     >>> jacrev(lambda x: jnp.stack([x, jnp.where(x > 0, jnp.sqrt(x), 0.0)]))(0.0)
-    Array([1., 0.], dtype=float32, weak_type=True)
+    Array([1., 0.], dtype=float32)
     """
     options = _options(exact=exact, on_unknown=on_unknown)
 
@@ -462,7 +462,7 @@ def jacfwd(
     --------
     >>> import jax.numpy as jnp
     >>> jacfwd(lambda x: jnp.stack([x, jnp.where(x > 0, jnp.sqrt(x), 0.0)]))(0.0)
-    Array([1., 0.], dtype=float32, weak_type=True)
+    Array([1., 0.], dtype=float32)
     """
     options = _options(exact=exact, on_unknown=on_unknown)
 
@@ -510,7 +510,7 @@ def hessian(
     --------
     >>> import jax.numpy as jnp
     >>> hessian(lambda x: jnp.where(x > 0, x**1.5, 0.0))(0.0)
-    Array(0., dtype=float32, weak_type=True)
+    Array(0., dtype=float32)
     """
     first = jacrev(fun, argnums, exact=exact, on_unknown=on_unknown)
     return jacfwd(first, argnums, exact=exact, on_unknown=on_unknown)
