@@ -15,6 +15,7 @@ IN_SUMMARY = {
 }
 IN_REST = {
     "NaN in a kept entry stays NaN.": "NaN is absent.",
+    " 0 is no mask: a NaN with that weight stays NaN.": "",
     " A NaN counts as the largest entry.": "",
     " A NaN counts as the smallest entry.": "",
     "`numpy.{}` with `where`": "`numpy.nan{}` for the values",
