@@ -122,10 +122,13 @@ class _Softmax(FillingFunction):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None, None]:
         out, absent = ctx.saved_tensors
+        if absent is None:
+            return _softmax_backward(cotangent, out, ctx.axis, out.dtype), None, None
+        present = absent.logical_not().to(out.dtype)
+        # Nothing comes from an absent entry, an infinite cotangent neither, and nothing to it.
+        cotangent = _zero_where_at_most(cotangent, present, 0.5)
         slope = _softmax_backward(cotangent, out, ctx.axis, out.dtype)
-        if absent is not None:
-            slope = _zero_where_at_most(slope, absent.logical_not().to(slope.dtype), 0.5)
-        return slope, None, None
+        return _zero_where_at_most(slope, present, 0.5), None, None
 
 
 @_unseen
