@@ -143,7 +143,7 @@ def sqrtm_psd(a: Array, /) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
 
@@ -189,7 +189,7 @@ def inv_sqrtm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
@@ -238,7 +238,7 @@ def logm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
@@ -287,7 +287,7 @@ def powm_psd(a: Array, p: float, /, *, fill_value: float = 0.0) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
     p : float
@@ -362,7 +362,7 @@ def polar(a: Array, /, *, proper: bool = False) -> Array:
     repeated singular values too. A third derivative is inf or NaN. The result is not unique at a
     singular matrix, and if `proper`, where the two least singular values add up to 0, with their
     signs: one of the nearest is returned, and its gradient is inf or NaN. A sum counts as 0 if it
-    is at most ``2 * n * eps`` times the largest singular value.
+    is at most ``16 * n * eps`` times the largest singular value.
 
     **Source.** `scipy.linalg.polar` and the algorithm of Kabsch for the value; the derivative has
     ``1 / (s_i + s_j)``, and no difference of singular values.
@@ -411,8 +411,8 @@ def safe_eigvalsh(a: Array, /) -> Array:
     **Gradient.** ``v v^H`` for a simple eigenvalue with the vector ``v``. Of m eigenvalues that tie
     each has the m-th part of the projector on their vectors: chosen, as ties of `max` share theirs,
     and exact for their sum, as is its second derivative. Eigenvalues tie if they differ by at most
-    ``n * eps`` times the largest, the error of an eigenvalue by Weyl's theorem. A third derivative
-    is inf or NaN. A smooth function of all eigenvalues, such as the sum of their squares, has a
+    ``8 * n * eps`` times the largest, which rounding parts them by at most. A third derivative is
+    inf or NaN. A smooth function of all eigenvalues, such as the sum of their squares, has a
     second derivative that this choice does not know: use `spectral_function` and the trace.
 
     **Source.** Subgradient of minimum norm of the largest eigenvalue; perturbation theory to
@@ -457,7 +457,7 @@ def safe_svdvals(a: Array, /) -> Array:
     -----
     **Gradient.** ``u v^H`` for a simple singular value. Those that tie share the gradient, as in
     `safe_eigvalsh`. At a zero singular value, where the function has a cone, 0 is chosen, the
-    subgradient of minimum norm. Both are told by ``n * eps`` times the largest value. The second
+    subgradient of minimum norm. Both are told by ``8 * n * eps`` times the largest value. The second
     derivative is exact for simple values and for sums of those that tie; a third one is inf or NaN.
 
     **Source.** Subgradients of the nuclear norm; perturbation theory to second order.

@@ -52,8 +52,7 @@ def blocks_of(xp: Namespace, values: Array) -> Array:
     """
     Whether two eigenvalues, which are in order, tie.
 
-    They do if no gap between them is above ``n * eps`` times the largest, by Weyl's theorem the
-    error of an eigenvalue.
+    They do if no gap between them is above what rounding makes of a tie.
     """
     backend = backend_of(values)
     x, y = pairs(xp, values)
@@ -75,7 +74,7 @@ def generators(xp: Namespace, values: Array) -> Array:
     backend = backend_of(values)
     x, y = pairs(xp, values)
     below = backend.places(x + y, -1) < backend.places(x + y, -2)
-    scale = rounding(xp, values) / limits(xp, values).eps
+    scale = rounding(xp, values) / (8.0 * limits(xp, values).eps)
     return xp.where(below, -1.0, xp.ones_like(x + y)) / xp.where(scale > 0, scale, 1.0)[..., None]
 
 

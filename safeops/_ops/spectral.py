@@ -123,20 +123,25 @@ def spectrum(xp: Namespace, a: Array) -> Spectrum:
 
 
 def rounding(xp: Namespace, values: Array) -> Array:
-    """Return ``n * eps`` times the largest size: the error of eigenvalues, by Weyl's theorem."""
+    """
+    Return ``8 * n * eps`` times the largest size: what rounding may part a tie by, or leave of 0.
+
+    By Weyl's theorem an eigenvalue errs by the error of the matrix, which in a decomposition that
+    is backward stable is a small multiple of ``n * eps``. Measured at ties of 2 to 20 values: the
+    errors of NumPy, PyTorch, JAX and TensorFlow (2.21) reach 3.5, and the gaps 3.3 of it.
+    """
     if is_empty(values):
         return xp.sum(values, axis=-1, keepdims=True)
     number = xp.sum(xp.ones_like(values), axis=-1, keepdims=True)
-    return limits(xp, values).eps * number * xp.max(xp.abs(values), axis=-1, keepdims=True)
+    return 8.0 * limits(xp, values).eps * number * xp.max(xp.abs(values), axis=-1, keepdims=True)
 
 
 def counted(xp: Namespace, values: Array) -> Array:
     """
     Return eigenvalues of a positive semidefinite matrix: 0 for those that rounding may have made.
 
-    By Weyl the error of an eigenvalue is below that of the matrix, which in an `eigh` that is
-    backward stable is ``n * eps * norm(a)``. What is further below 0 is NaN: the matrix is not
-    positive semidefinite.
+    What is further below 0 than rounding may have moved it is NaN: the matrix is not positive
+    semidefinite.
     """
     bound = rounding(xp, values)
     values = xp.where(values < -bound, math.nan, values)

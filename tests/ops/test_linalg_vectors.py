@@ -326,3 +326,35 @@ def test_the_gradient_of_a_bad_matrix_is_nan(autodiff_framework):
     alone = slope(autodiff_framework, lambda a: xp.sum(linalg.safe_eigh(a)[1][:, 0]), GENERAL)
     np.testing.assert_allclose(found[1], alone, atol=1e-14)
     assert np.isnan(found[[0, 2]]).all()
+
+
+TURNS = [np.linalg.qr(np.random.default_rng(21 + i).normal(size=(500, 3, 3)))[0] for i in (0, 1)]
+
+
+def test_rounding_parts_no_tie(autodiff_framework):
+    """Of 500 matrices with a tie, none has a gap that counts: what moved by 1e-15 has its slope."""
+    xp, weights = load(autodiff_framework).xp, asarray(autodiff_framework, WEIGHTS[:3, :3])
+    left, right = TURNS
+    matrices = left * [2.0, 2.0, 1.0] @ right
+    symmetric = left * [1.0, 2.0, 2.0] @ left.swapaxes(-1, -2)
+    symmetric = (symmetric + symmetric.swapaxes(-1, -2)) / 2
+
+    def factor(a):
+        left, _, right = linalg.safe_svd(a)
+        return xp.sum(weights * xp.matmul(left, right))
+
+    def projector(a):
+        _, vectors = linalg.safe_eigh(a)
+        low = vectors[..., :1]
+        return xp.sum(weights * xp.matmul(low, xp.matrix_transpose(low)))
+
+    found = slope(autodiff_framework, factor, matrices)
+    polar = slope(autodiff_framework, lambda a: xp.sum(weights * linalg.polar(a)), matrices)
+    turned = slope(autodiff_framework, projector, symmetric)
+
+    low = left[..., :1] @ left[..., :1].swapaxes(-1, -2)
+    rest = np.eye(3) - low
+    even = (WEIGHTS[:3, :3] + WEIGHTS[:3, :3].T) / 2
+    exact = -(low @ even @ rest + rest @ even @ low)
+    np.testing.assert_allclose(found, polar, atol=1e-12)
+    np.testing.assert_allclose((turned + turned.swapaxes(-1, -2)) / 2, exact, atol=1e-12)
