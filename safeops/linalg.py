@@ -143,7 +143,7 @@ def sqrtm_psd(a: Array, /) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if it is within ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
 
@@ -189,7 +189,7 @@ def inv_sqrtm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if it is within ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
@@ -238,7 +238,7 @@ def logm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if it is within ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
@@ -287,7 +287,7 @@ def powm_psd(a: Array, p: float, /, *, fill_value: float = 0.0) -> Array:
     ----------
     a : array, shape (..., n, n), real or complex floating
         Symmetric or Hermitian matrices without negative eigenvalues. Of others the Hermitian part
-        is taken. An eigenvalue counts as 0 if its size is at most ``8 * n * eps`` times the largest,
+        is taken. An eigenvalue counts as 0 if it is within ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
     p : float
@@ -457,7 +457,7 @@ def safe_svdvals(a: Array, /) -> Array:
     -----
     **Gradient.** ``u v^H`` for a simple singular value. Those that tie share the gradient, as in
     `safe_eigvalsh`. At a zero singular value, where the function has a cone, 0 is chosen, the
-    subgradient of minimum norm. Both are told by ``8 * n * eps`` times the largest value. The second
+    subgradient of minimum norm. Both are told by ``8 * n * eps`` times the largest. The second
     derivative is exact for simple values and for sums of those that tie; a third one is inf or NaN.
 
     **Source.** Subgradients of the nuclear norm; perturbation theory to second order.
