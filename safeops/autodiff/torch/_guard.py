@@ -422,21 +422,25 @@ class StepWatch(Watch):
     def __init__(self, on_report: Callable[[Report], None], memory: Memory) -> None:
         super().__init__(on_report)
         self.memory = memory
-        self.put: list[Any] = []
+        # The parameters as they are between steps, of which FSDP2 shows others within, and what was
+        # put as their gradients.
+        self.put: list[tuple[Any, Any]] = []
 
     def put_gradients(self) -> None:
         """Let the step find the gradients that it found."""
         for place, _, copy in self.memory.gradients:
-            self.put.append(None if copy is None else copy.clone())
+            gradient = None if copy is None else copy.clone()
+            self.put.append((place.get(), gradient))
             if (parameter := place.get()) is not None:
-                parameter.grad = self.put[-1]
+                parameter.grad = gradient
 
     def look_at_gradients(self) -> None:
         """See which gradients are still those that were put, if none has been added to."""
         if not self.memory.added:
             pairs = zip(self.memory.gradients, self.put, strict=True)
             self.memory.added = [
-                adds_to(copy) if grad_of(place) is put else None for (place, _, copy), put in pairs
+                adds_to(copy) if grad_of(place) is put else None
+                for (place, _, copy), (_, put) in pairs
             ]
 
     def __torch_function__(
@@ -445,7 +449,7 @@ class StepWatch(Watch):
         """Run one function of PyTorch."""
         is_backward = func in (torch.Tensor.backward, torch.autograd.backward)
         if is_backward and not self.memory.added:
-            self.memory.added = [adds_to(grad_of(place)) for place, *_ in self.memory.gradients]
+            self.memory.added = [None if p is None else adds_to(p.grad) for p, _ in self.put]
         return super().__torch_function__(func, types, args, kwargs)
 
 
