@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import safeops as so
+import whole
 from assertions import assert_close
-from derivatives import MODES, tools
+from derivatives import tools
 from frameworks import asarray, to_numpy
 from safeops._entry import backend_of
 
@@ -72,14 +73,8 @@ def finite(x):
 
 def pytest_generate_tests(metafunc):
     """Run a test in each mode of each selected framework, of those that differ in their kernels."""
-    if "way" in metafunc.fixturenames:
-        ways = [
-            (name, mode)
-            for name in metafunc.config.frameworks
-            for mode in MODES.get(name, ())
-            if mode not in {"vmap", "grad-of-jit", "unknown-shape", "compiled-then-autograd"}
-        ]
-        metafunc.parametrize("way", ways, ids="-".join)
+    same = ("vmap", "grad-of-jit", "unknown-shape", "compiled-then-autograd")
+    whole.pytest_generate_tests(metafunc, without=same)
 
 
 def pulled_back(way, op, x, keep, cotangents):

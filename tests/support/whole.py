@@ -5,14 +5,14 @@ from frameworks import asarray, to_numpy
 from safeops._backends import load
 
 
-def pytest_generate_tests(metafunc):
+def pytest_generate_tests(metafunc, without=("vmap",)):
     """Run a test in each mode of each selected framework that takes whole arrays."""
     if "way" in metafunc.fixturenames:
         ways = [
             (name, mode)
             for name in metafunc.config.frameworks
             for mode in MODES.get(name, ())
-            if mode != "vmap"
+            if mode not in without
         ]
         metafunc.parametrize("way", ways, ids="-".join)
 
