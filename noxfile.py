@@ -104,7 +104,8 @@ def programs(session: nox.Session) -> None:
 def tests_devices(session: nox.Session) -> None:
     """Test what several devices and processes do together, on this machine."""
     for framework in ("array-api-strict", "jax", "torch", "tensorflow"):
-        install(session, "test", PREFIX + framework)
+        others = ("devices",) if framework == "array-api-strict" else ()
+        install(session, "test", PREFIX + framework, *others)
         session.run("pytest", "--installed", f"--framework={framework}", "tests/devices")
 
 

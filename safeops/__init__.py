@@ -15,6 +15,8 @@ from safeops._ops.angles import (
 from safeops._ops.attention import safe_attention
 from safeops._ops.distances import safe_cdist, safe_pdist
 from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
+from safeops._ops.gamma import safe_digamma, safe_lgamma
+from safeops._ops.incomplete import safe_gammainc, safe_gammaincc
 from safeops._ops.interpolation import safe_interp
 from safeops._ops.logs import (
     entr,
@@ -35,6 +37,7 @@ from safeops._ops.losses import (
     safe_kl_divergence,
     safe_nll,
 )
+from safeops._ops.normal import log_ndtr, safe_erfinv, safe_ndtri
 from safeops._ops.norms import (
     safe_cosine_similarity,
     safe_distance,
@@ -92,6 +95,7 @@ __all__ = [
     "entr",
     "exprel",
     "inv_boxcox",
+    "log_ndtr",
     "logarithmic_mean",
     "make_safe",
     "nanargmax",
@@ -123,14 +127,19 @@ __all__ = [
     "safe_clip_by_norm",
     "safe_cosine_similarity",
     "safe_cross_entropy",
+    "safe_digamma",
     "safe_distance",
     "safe_div",
+    "safe_erfinv",
     "safe_exp",
     "safe_expm1",
     "safe_focal_loss",
+    "safe_gammainc",
+    "safe_gammaincc",
     "safe_hypot",
     "safe_interp",
     "safe_kl_divergence",
+    "safe_lgamma",
     "safe_log",
     "safe_log1p",
     "safe_log2",
@@ -146,6 +155,7 @@ __all__ = [
     "safe_mean",
     "safe_min",
     "safe_mul",
+    "safe_ndtri",
     "safe_nll",
     "safe_norm",
     "safe_normalize",

@@ -42,8 +42,8 @@ def safe_eigh(a: Array, /) -> tuple[Array, Array]:
     it does change, the gradient is NaN. In forward mode the tangent has to be a multiple of the
     identity in each block, else the result is NaN; and so it is for second derivatives.
 
-    Eigenvalues tie if the gaps between them are at most ``n * eps`` times the largest, the error of
-    an eigenvalue by Weyl's theorem. What comes from a block counts as 0 up to ``8 * n * eps`` of
+    Eigenvalues tie if the gaps between them are at most ``8 * n * eps`` times the largest, which
+    rounding parts them by at most. What comes from a block counts as 0 up to ``8 * n * eps`` of
     the largest cotangent, which is the rounding of two products of matrices. Vectors of complex
     matrices have a phase each: a loss that depends on it has gradient NaN too.
 

@@ -81,6 +81,15 @@ class Backend(Protocol):
     def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
 
+    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+        """Return `rough_max` of one array and the smallest of another, if that costs little."""
+
+    def sums(self, arrays: Sequence[Array], axis: Axis) -> Sequence[Array]:
+        """Return the sums of the slices of arrays of one shape, axes kept."""
+
+    def lengths(self, x: Array, axis: Axis) -> Array:
+        """Return how many entries a slice has, in the dtype of `x`, axes kept."""
+
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return `rough_max` of numbers without NaN, for a caller that also needs `extreme`."""
 
@@ -120,6 +129,9 @@ class Backend(Protocol):
 
     def is_constant(self, x: Array) -> bool:
         """Whether it is known that nothing differentiates by x."""
+
+    def special(self, name: str) -> Function | None:
+        """Return the framework's function of this name in `scipy.special`, if it has one."""
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

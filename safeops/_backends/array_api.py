@@ -12,6 +12,12 @@ from numpy.linalg import LinAlgError
 from safeops._dtypes import COMPLEX, INTEGER, REAL, SCALARS, require
 from safeops._typing import Array, Axis, DType, Function, Namespace
 
+# Functions of matrices, the last two axes: others may be in chunks, or in parts on ranks.
+MATRICES = """
+    expm_symmetric inv_sqrtm_psd logm_psd polar powm_psd safe_cholesky safe_det safe_eigh
+    safe_eigvalsh safe_slogdet safe_svd safe_svdvals spectral_function sqrtm_psd
+"""
+
 
 class ArrayAPI:
     """A framework known by its namespace alone."""
@@ -41,6 +47,7 @@ class ArrayAPI:
 
     def refuse(self, x: Array) -> None:
         """Accept every type of array."""
+        del x  # AutoGraph of TensorFlow cannot transform a docstring alone, and says so (2.21)
 
     def takes(self, x: Any) -> bool:
         """Take np.float64, which is a Python float too."""
@@ -53,6 +60,7 @@ class ArrayAPI:
 
     def check(self, x: Array) -> None:
         """Accept every array."""
+        del x
 
     def result_type(self, args: Sequence[Any]) -> DType:
         """Return the standard's promotion; integers stay, as the standard does not divide them."""
@@ -134,6 +142,18 @@ class ArrayAPI:
         """Return the largest entry of each slice, axes kept."""
         return self.xp.max(x, axis=axis, keepdims=True)
 
+    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+        """Return both by the same reduction: XLA merges two equal collectives."""
+        return self.rough_max(low, axis), -self.rough_max(-high, axis)
+
+    def sums(self, arrays: Sequence[Array], axis: Axis) -> Sequence[Array]:
+        """Return the sums of slices, one by one."""
+        return [self.xp.sum(x, axis=axis, keepdims=True) for x in arrays]
+
+    def lengths(self, x: Array, axis: Axis) -> Array:
+        """Return how many entries a slice has, without asking for the shape."""
+        return self.xp.sum(self.xp.ones_like(x), axis=axis, keepdims=True)
+
     def level(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice, axes kept; `sign` is not needed here."""
         del sign
@@ -198,6 +218,11 @@ class ArrayAPI:
         """Whether nothing can differentiate by x, as far as is known."""
         del x
         return not self.differentiates
+
+    def special(self, name: str) -> Function | None:
+        """Return None: the standard has no special functions."""
+        del name
+        return None
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

@@ -14,7 +14,7 @@ import array_api_compat.dask.array as xp
 import dask.array as da
 import numpy as np
 
-from safeops._backends.array_api import ArrayAPI
+from safeops._backends.array_api import MATRICES, ArrayAPI
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, Function
 
@@ -99,6 +99,38 @@ class Quantile(OfBlocks):
         return super().__call__(x, self.q, *blocks)
 
 
+class OfMatrices:
+    """A function of matrices, the last two axes of blocks, or one of the arrays it returns."""
+
+    def __init__(self, name: str, part: int | None, args: Any, options: dict[str, Any]) -> None:
+        self.name, self.part, self.args, self.options = name, part, args, options
+        self.__name__ = name
+
+    def __call__(self, a: Any) -> Any:
+        """Return the value of a block."""
+        value = getattr(import_module("safeops.linalg"), self.name)(a, *self.args, **self.options)
+        return np.asarray(value if self.part is None else value[self.part])
+
+
+def matrices(name: str, a: Array, /, *args: Any, **options: Any) -> Any:
+    """Return a function of matrices, each of which becomes one chunk."""
+    batch = a.ndim - 2
+    if batch < 0 or not all(n > 0 for n in a.shape[batch:]):  # not known, or none
+        return None  # the generic function says what is wrong with it
+    a = a.rechunk({batch: -1, batch + 1: -1})
+    one = np.eye(*a.shape[batch:], dtype=a.dtype).reshape((1,) * batch + a.shape[batch:])
+    whole = getattr(import_module("safeops.linalg"), name)(one, *args, **options)
+    many = isinstance(whole, tuple)
+    found = []
+    for part, value in enumerate(whole if many else (whole,)):
+        function = OfMatrices(name, part if many else None, args, options)
+        rest = np.shape(value)[batch:]
+        shape: dict[str, Any] = {"drop_axis": list(range(batch + len(rest), a.ndim))}
+        chunks = (*a.chunks[:batch], *((n,) for n in rest))
+        found.append(da.map_blocks(function, a, dtype=value.dtype, chunks=chunks, **shape))
+    return tuple(found) if many else found[0]
+
+
 class Dask(ArrayAPI):
     """Arrays of dask, and NumPy's beside them."""
 
@@ -107,6 +139,11 @@ class Dask(ArrayAPI):
     kernels: Mapping[str, Function] = {
         name: partial(blockwise, name) for name in ELEMENTWISE.split()
     } | {"_quantile": quantile}
+
+    def kernel(self, name: str, generic: Function) -> Function | None:
+        """Return a function of matrices block by block."""
+        of_matrices = name in MATRICES.split()
+        return partial(matrices, name) if of_matrices else super().kernel(name, generic)
 
     def takes(self, x: Any) -> bool:
         """Take all of NumPy's, as dask does."""

@@ -22,6 +22,9 @@ FAMILIES = {
     "logs": Family("logarithms", "Logarithms and entropies"),
     "angles": Family("angles", "Angles"),
     "smooth": Family("smooth", "Removable singularities"),
+    "normal": Family("normal", "The normal distribution"),
+    "gamma": Family("gamma", "The gamma function"),
+    "incomplete": Family("incomplete-gamma", "Incomplete gamma functions"),
     "norms": Family("norms", "Norms and distances"),
     "distances": Family("distances", "Distances of pairs"),
     "interpolation": Family("interpolation", "Interpolation"),
@@ -41,13 +44,16 @@ FAMILIES = {
 FUNCTIONS = {name: getattr(safeops, name) for name in safeops.__all__}
 FUNCTIONS |= {name: getattr(rotations, name) for name in rotations.__all__}
 # The first has no singular point but the quaternion 0, the second is the first half of the recipe
-# of matrix_to_rotvec, and the others are made of two or three recipes.
+# of matrix_to_rotvec, the next are made of two or three recipes, and the last two are the functions
+# of the framework, with an expansion and derivatives that are too long to copy.
 WITHOUT_RECIPE = {
     "quaternion_to_matrix",
     "matrix_to_quaternion",
     "quaternion_slerp",
     "twist_to_matrix",
     "matrix_to_twist",
+    "safe_gammainc",
+    "safe_gammaincc",
 }
 
 

@@ -1,5 +1,7 @@
 """Distances of all pairs of points, with gradient 0 where two points coincide."""
 
+from typing import Any
+
 from safeops._entry import backend_of, fast_path, promote, promote_mask
 from safeops._ops.norms import safe_distance
 from safeops._typing import Array, Namespace
@@ -65,8 +67,10 @@ def safe_cdist(
     _require_points("x", x)
     _require_points("y", y)
     _require_dimension(x, y)
+    keep = promote_mask(where, x)
+    _require_pairs(keep, x.shape[-2:-1], y.shape[-2:-1])
     x, y = xp.expand_dims(x, axis=-2), xp.expand_dims(y, axis=-3)
-    return safe_distance(x, y, ord=ord, where=_beside(xp, promote_mask(where, x)))
+    return safe_distance(x, y, ord=ord, where=_beside(xp, keep))
 
 
 @fast_path
@@ -125,12 +129,28 @@ def safe_pdist(
     here = xp.permute_dims(x, (rank - 2, *range(rank - 2), rank - 1))  # gathers take the first axis
     ends = (backend.gather(here, ids) for ids in backend.pairs(x))
     one, other = (xp.permute_dims(y, (*range(1, rank - 1), 0, rank - 1)) for y in ends)
-    return safe_distance(one, other, ord=ord, where=_beside(xp, promote_mask(where, x)))
+    keep = promote_mask(where, x)
+    _require_pairs(keep, one.shape[-2:-1])
+    return safe_distance(one, other, ord=ord, where=_beside(xp, keep))
 
 
 def _beside(xp: Namespace, keep: Array | None) -> Array | None:
     """Return a mask of pairs with an axis for the coordinates."""
     return None if keep is None else xp.expand_dims(keep, axis=-1)
+
+
+def _require_pairs(keep: Array | None, *shapes: Any) -> None:
+    """Raise ValueError for a mask that is known to have another shape than the pairs."""
+    if keep is None or any(getattr(s, "rank", 0) is None for s in (keep.shape, *shapes)):
+        return
+    wanted, given = tuple(n for s in shapes for n in s), tuple(keep.shape)
+    ends = zip(reversed(given), reversed(wanted), strict=False)
+    if not all(None in {a, b} or a in {1, b} for a, b in ends):
+        msg = (
+            f"expected where of a shape that broadcasts against that of the pairs, "
+            f"(..., {', '.join(map(str, wanted))}), got {given}"
+        )
+        raise ValueError(msg)
 
 
 def _require_points(name: str, x: Array) -> None:

@@ -24,9 +24,9 @@ from safeops._dtypes import (
     require,
 )
 from safeops._entry import backend_of, promote_mask
+from safeops._ops.division import safe_div
 from safeops._ops.norms import _root_mean_square, squared_norm
 from safeops._ops.slices import (
-    count,
     drop_axes,
     enter_number,
     is_empty,
@@ -69,7 +69,8 @@ def enter_entries(
     if keep is not None and not same_shape(keep, x):
         keep, x = xp.broadcast_arrays(keep, x)
     if skip_nan and dtype_name(dtype) not in INTEGER:
-        there = xp.logical_not(xp.isnan(x))
+        # Not NaN. Inductor of PyTorch 2.13 has no vector loop for isnan.
+        there = x == x  # noqa: PLR0124  (False at NaN)
         keep = there if keep is None else xp.logical_and(keep, there)
     wide = xp.astype(x, xp.float32) if dtype_name(dtype) in NARROW else x
     return Kept(backend, xp, wide, keep, dtype)
@@ -150,9 +151,8 @@ def product(kept: Kept, axis: Axis, *, initial: Any = None) -> tuple[Array, Arra
 def mean(kept: Kept, axis: Axis) -> tuple[Array, Array]:
     """Sum, divided by the number of entries kept."""
     xp = kept.xp
-    number = _number(kept, axis)
+    value, number = _sum_and_number(kept, filled(kept, 0), axis)
     empty = number == 0
-    value = xp.sum(filled(kept, 0), axis=axis, keepdims=True)
     return value / xp.astype(xp.where(empty, 1.0, number), value.dtype), empty
 
 
@@ -194,15 +194,22 @@ def weighted_variance(
     away = filled(kept._replace(x=away - mean), 0)
     parts = [xp.real(away), xp.imag(away)] if is_complex(away) else [away]
     value = xp.sum(sum(shares * part * part for part in parts), axis=axis, keepdims=True)
-    total = xp.where(empty, 1.0, total)
-    return value * (total / xp.where(empty, 1.0, total - correction)), empty
+    ratio = xp.logical_not(xp.logical_or(empty, xp.isinf(total)))  # of others it is 1
+    total = xp.where(ratio, total, 1.0)
+    return value * safe_div(total, xp.where(ratio, total - correction, 1.0)), empty
 
 
 def _shares(xp: Namespace, weights: Array, axis: Axis) -> tuple[Array, Array, Array]:
     """Return weights over their sum, the sum, and where it is 0, axes kept."""
-    total = xp.sum(weights, axis=axis, keepdims=True)
-    empty = total == 0
-    return weights / xp.where(empty, 1.0, total), total, empty
+    with backend_of(weights).quiet():  # the sum may be out of range, of weights that are not
+        total = xp.sum(weights, axis=axis, keepdims=True)
+    # Less of a large sum: it may be infinite, and JAX and TensorFlow flush its reciprocal to 0.
+    part = stop_gradient(xp.where(total > 2.0**64, 2.0**-64, xp.ones_like(total)))
+    weights = weights * part
+    scaled = xp.sum(weights, axis=axis, keepdims=True)
+    empty = xp.abs(scaled) < limits(xp, scaled).smallest_normal
+    # XLA squares the denominator in the slope of a plain quotient: out of range from 1e19 on.
+    return safe_div(weights, xp.where(empty, 1.0, scaled)), total, empty
 
 
 def mean_by(
@@ -231,44 +238,83 @@ def mean_by(
 
 def variance(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Sum of squared deviations, divided by the number of entries kept minus `correction`."""
-    away, freedom, empty = deviations(kept, axis, correction)
+    away, freedom, empty, _ = deviations(kept, axis, correction, measured=False)
     return squared_norm(away, axis=axis, keepdims=True) / freedom, empty
 
 
 def deviation(kept: Kept, axis: Axis, *, correction: float) -> tuple[Array, Array]:
     """Root of the variance, with slope 0 at 0; no square on the way overflows."""
-    away, freedom, empty = deviations(kept, axis, correction)
-    return _root_mean_square(away, freedom, axis=axis), empty
+    away, freedom, empty, width = deviations(kept, axis, correction)
+    given = (away, freedom) if width is None else (away, freedom, width)
+    return _root_mean_square(*given, axis=axis), empty
 
 
-def deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array, Array]:
+class Deviations(NamedTuple):
+    """What a slice has besides its mean."""
+
+    away: Array  # deviations from the mean; 0 for absent entries, and in a slice without freedom
+    freedom: Array  # 1 where there is none
+    empty: Array  # where there is none
+    width: Array | None  # one to two times the largest deviation, if it costs no collective
+
+
+def deviations(kept: Kept, axis: Axis, correction: float, *, measured: bool = True) -> Deviations:
     """
-    Return the deviations from the mean, the degrees of freedom, and which slices have none.
+    Return the deviations from the mean, the degrees of freedom, and if `measured` the width.
 
     The largest entry is subtracted first. Then the deviations in a constant slice are exactly 0,
     and deviations far from the origin keep their digits. A slice without degrees of freedom gets
     the fill, and so keeps no entry: an inf in it would have a deviation of NaN.
+
+    The largest entry, the sums, the squares: each of them is one collective, if slices are in
+    parts, and none of them waits for the number of entries, which is summed beside the sums.
     """
-    xp, number = kept.xp, _number(kept, axis)
-    correction = enter_correction(correction)
+    xp, correction = kept.xp, enter_correction(correction)
+    free = _is_free(kept, axis, correction)
+    origin, width = _origin(kept, axis) if measured else (_peak_of_parts(kept, axis), None)
+    origin = origin if free else xp.where(xp.isfinite(origin), origin, 0.0)
+    away = _less(kept, origin)
+    total, number = _sum_and_number(kept, away, axis)
     empty = number <= correction
-    kept = kept if _is_free(kept, axis, correction) else _without_slices(kept, empty)
-    away = _from_peak(kept, kept, axis)
-    number_ = xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
-    away = away - xp.sum(away, axis=axis, keepdims=True) / number_
-    return filled(kept._replace(x=away), 0), xp.where(empty, 1.0, number - correction), empty
+    if not free:
+        kept, total = _without_slices(kept, empty), xp.where(empty, 0.0, total)
+        away = filled(kept._replace(x=away), 0)
+    away = away - total / xp.astype(xp.where(number == 0, 1.0, number), away.dtype)
+    freedom = xp.where(empty, 1.0, number - correction)
+    if width is not None:
+        width = xp.where(empty, 0.0, width)
+    return Deviations(filled(kept._replace(x=away), 0), freedom, empty, width)
+
+
+def _origin(kept: Kept, axis: Axis) -> tuple[Array, Array | None]:
+    """Return the largest entry of each slice as a constant, and how far the smallest one is."""
+    if is_complex(kept.x) or is_empty(kept.x):
+        return _peak_of_parts(kept, axis), None
+    kept = kept._replace(x=stop_gradient(kept.x))
+    highs, lows = (filled(kept, _least(kept, sign)) for sign in (1, -1))
+    most, least = kept.backend.ends(highs, lows, axis)
+    return most, None if least is None else most - kept.xp.where(least > most, most, least)
 
 
 def _from_peak(kept: Kept, heavy: Kept, axis: Axis) -> Array:
     """Return the entries less the largest of those in `heavy`; 0 for absent entries."""
-    xp, x = kept.xp, kept.x
+    return _less(kept, _peak_of_parts(heavy, axis))
+
+
+def _less(kept: Kept, origin: Array) -> Array:
+    """Return the entries less a constant of their slice; 0 for absent entries."""
+    return (kept.x if kept.keep is None else kept.xp.where(kept.keep, kept.x, origin)) - origin
+
+
+def _peak_of_parts(kept: Kept, axis: Axis) -> Array:
+    """Return the largest entry of each slice as a constant; of complex ones part by part."""
+    xp, x = kept.xp, stop_gradient(kept.x)
     parts = [xp.real(x), xp.imag(x)] if is_complex(x) else [x]
-    origin, *imaginary = (_peak(heavy._replace(x=part), axis, 1) for part in parts)
+    origin, *imaginary = (_peak(kept._replace(x=part), axis, 1) for part in parts)
     if imaginary:
         origin, imaginary = (xp.astype(y, x.dtype) for y in (origin, imaginary[0]))
         origin = origin + 1j * imaginary
-    origin = stop_gradient(origin)
-    return (x if kept.keep is None else xp.where(kept.keep, x, origin)) - origin
+    return origin
 
 
 def enter_correction(correction: Any) -> float:
@@ -386,10 +432,15 @@ def place_of_extreme(kept: Kept, axis: int | None, sign: int, *, keepdims: bool)
     return drop_axes(xp, place, axis, keepdims=keepdims)
 
 
-def _number(kept: Kept, axis: Axis) -> Array:
-    """Return how many entries of each slice are kept, as real numbers, axes kept."""
-    x = kept.xp.real(kept.x) if is_complex(kept.x) else kept.x
-    return count(kept.xp, x, kept.keep, axis)
+def _sum_and_number(kept: Kept, x: Array, axis: Axis) -> tuple[Array, Array]:
+    """Return the sum of each slice of `x`, and how many entries are kept, real, axes kept."""
+    real = kept.xp.real(kept.x) if is_complex(kept.x) else kept.x
+    if kept.keep is None:
+        total = kept.xp.sum(x, axis=axis, keepdims=True)
+        return total, kept.backend.lengths(real, axis)
+    ones = kept.xp.where(kept.keep, kept.xp.ones_like(real), 0.0)
+    total, number = kept.backend.sums((x, ones), axis)
+    return total, number
 
 
 def cumulative(kept: Kept, axis: int | None, *, product: bool) -> Array:

@@ -1,5 +1,6 @@
 """Linear interpolation between knots, in which empty intervals are dropped."""
 
+from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path
 from safeops._ops.division import safe_div
 from safeops._ops.slices import enter_slices
@@ -18,10 +19,11 @@ def safe_interp(x: Array, xp: Array, fp: Array, /) -> Array:
     x : array, shape (...), real floating
         Where to interpolate. NaN stays NaN, in its own entry.
     xp : array, shape (k,), real floating
-        Knots in ascending order, at least one; some may be equal. Differences of neighbours must be
-        numbers of the dtype.
+        Knots in ascending order, at least one; some may be equal. Differences of neighbours, and
+        of `x` and the knots beside it, must be normal numbers of the dtype, or 0.
     fp : array, shape (k,), real floating
-        Values at the knots. A NaN reaches what lies in the intervals beside it.
+        Values at the knots. A NaN reaches what lies in the intervals beside it, and what lies at
+        the knot before it; so does an inf, as inf or NaN.
 
     Returns
     -------
@@ -66,8 +68,12 @@ def safe_interp(x: Array, xp: Array, fp: Array, /) -> Array:
     start, end = backend.gather(xp, low), backend.gather(xp, high)
     start = space.where(undefined, x, start)  # for a slope of NaN
     part = safe_div(space.where(outside, start, x) - start, end - start)
-    rise = space.where(outside, 0.0, second) - space.where(outside, 0.0, first)
-    return space.astype(space.where(outside, first, first + part * rise), dtype)
+    first_, second = space.where(outside, 0.0, first), space.where(outside, 0.0, second)
+    small = space.abs(second * 0.5 - first_ * 0.5) <= limits(space, first).max / 2
+    half = space.where(small, space.ones_like(first), 0.5)  # a rise out of range, in two steps
+    step = part * (second * half - first_ * half)
+    value = first_ + step + space.where(small, 0.0, step)
+    return space.astype(space.where(outside, first, value), dtype)
 
 
 def _require_knots(xp: Array, fp: Array) -> None:

@@ -392,8 +392,16 @@ def enter_least(min_norm: Any) -> float:
     return least
 
 
-def _direction(xp: Namespace, x: Array, axis: Axis, ord: float, fill_value: Any) -> Array:  # noqa: A002  (as above)
-    scaled, _ = _scaled(xp, x, axis, ord, to_one=True)
+def _direction(
+    xp: Namespace,
+    x: Array,
+    axis: Axis,
+    ord: float,  # noqa: A002  (as above)
+    fill_value: Any,
+    *,
+    peak: Array | None = None,
+) -> Array:
+    scaled, _ = _scaled(xp, x, axis, ord, to_one=True, peak=peak)
     length = xp.astype(_length_of_scaled(xp, scaled, axis, ord), scaled.dtype)  # complex ones too
     return safe_div(scaled, length, fill_value=fill_value)
 
@@ -409,10 +417,12 @@ def _length(x: Array, /, *, axis: Axis, ord: float) -> Array:  # noqa: A002  (as
 
 
 @fast_path
-def _root_mean_square(x: Array, number: Array, /, *, axis: Axis) -> Array:
-    """Return the root of the sum of squares over a positive number, axes kept."""
+def _root_mean_square(
+    x: Array, number: Array, peak: Array | None = None, /, *, axis: Axis
+) -> Array:
+    """Return the root of the sum of squares over a positive number, axes kept; see `_scaled`."""
     xp = backend_of(x).xp
-    scaled, scale = _scaled(xp, x, axis, 2)
+    scaled, scale = _scaled(xp, x, axis, 2, peak=peak)
     total = xp.sum(_squares(xp, scaled), axis=axis, keepdims=True)
     return scale * (safe_sqrt(total) / xp.sqrt(number))
 
@@ -424,15 +434,19 @@ def _scaled(
     ord: float,  # noqa: A002  (as above)
     *,
     to_one: bool = False,
+    peak: Array | None = None,
 ) -> tuple[Array, Array]:
     """
     Return ``x / scale`` and the scale; no power of an entry of ``x / scale`` is out of range.
+
+    A caller may know the size of the largest entry, up to a factor of 2: the peak.
 
     ``scale * norm(x / scale)`` is the norm for each constant scale, so that no derivative of the
     scale is needed, at any order.
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
-    peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
+    if peak is None:
+        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
     scale = scale_of_powers(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
         # A quotient also has a derivative for the scale. That derivative is out of range, and
@@ -451,14 +465,15 @@ def scale_of_powers(xp: Namespace, peak: Array, order: float, *, to_one: bool) -
     by s last. For squares ``peak / s`` is ``peak ** (2 / 3)``, so that neither factor is far from
     1. Roots of other orders lose a unit in the last place for each factor of 8 between ``peak / s``
     and 1. A direction is not multiplied with s, and its second derivative forms the fourth power
-    of the length: there ``peak / s`` is 1, or 4 where ``1 / s`` would be subnormal.
+    of the length: there ``peak / s`` is 1, or 4 where ``1 / s`` would be subnormal. Its first one
+    divides a cotangent by the square of the length, so that fewer lengths are near enough to 1.
     """
     bound, square = limits(xp, peak), order == 2  # noqa: PLR2004  (the order)
     # Powers of these ends have all digits, and 1 / eps of such powers sum to a finite number.
     least, most = (
         end ** (1 / order) for end in (bound.smallest_normal / bound.eps, bound.max * bound.eps)
     )
-    near = min(bound.max ** (1 / 6) if square else 256.0, most, 1 / least)
+    near = min(bound.max ** (1 / 12 if to_one else 1 / 6) if square else 256.0, most, 1 / least)
     least, most = (least, most) if square else (1 / near, near)
     if square and to_one:
         inside = xp.where(peak > 1, 4.0, xp.ones_like(peak))

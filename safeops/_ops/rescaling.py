@@ -5,7 +5,7 @@ from typing import Any
 from safeops._dtypes import SCALARS
 from safeops._entry import fast_path
 from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
-from safeops._ops.norms import safe_norm, safe_normalize
+from safeops._ops.norms import _direction, safe_norm, safe_normalize
 from safeops._ops.slices import enter_slices
 from safeops._ops.where import stop_gradient
 from safeops._typing import Array, Axis
@@ -24,7 +24,7 @@ def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Arr
         Any value. NaN stays NaN, in its own slice.
     max_norm : float or array
         The largest length, at least 0, or inf for none. An array has length 1 in the axes of a
-        slice; its negative entries count as 0.
+        slice; its negative entries count as 0, and NaN makes its slice NaN.
     axis : int or tuple of ints, optional
         Axes of a slice. Default: all.
 
@@ -65,8 +65,10 @@ def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Arr
     _require_fit(radius, norm)
     inside = xp.logical_and(norm <= radius, radius > 0)
     radius = xp.where(radius < 0, 0.0, radius)
-    direction = safe_normalize(xp.where(inside, 1.0, x), axis=axis)
-    return xp.astype(xp.where(inside, x, direction * xp.where(inside, 1.0, radius)), dtype)
+    undefined = xp.isnan(radius)  # of which the slopes are NaN too, at a zero slice as well
+    direction = safe_normalize(xp.where(xp.logical_or(inside, undefined), 1.0, x), axis=axis)
+    clipped = xp.where(undefined, x * xp.where(undefined, radius, 1.0), direction)
+    return xp.astype(xp.where(inside, x, clipped * xp.where(inside, 1.0, radius)), dtype)
 
 
 @fast_path
@@ -124,9 +126,13 @@ def safe_standardize(
            [ 0.,  0.]])
     """
     kept = enter_entries(x, where, skip_nan=False, divides=True)
-    away, freedom, _ = deviations(kept, axis, correction)
+    away, freedom, _, width = deviations(kept, axis, correction)
     root = kept.xp.astype(kept.xp.sqrt(freedom), away.dtype)
-    value = filled(kept._replace(x=safe_normalize(away, axis=axis) * root), 0)
+    if width is None:
+        direction = safe_normalize(away, axis=axis)
+    else:
+        direction = _direction(kept.xp, away, axis, 2, 0.0, peak=width)
+    value = filled(kept._replace(x=direction * root), 0)
     return fill_empty(kept, value, None, None)
 
 

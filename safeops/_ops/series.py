@@ -9,7 +9,8 @@ from safeops._typing import Array
 # first two derivatives.
 _TERMS = 12
 _OF_ARC = 22
-_BERNOULLI = (
+# Without their signs.
+BERNOULLI = (
     *(1 / 6, 1 / 30, 1 / 42, 1 / 30, 5 / 66, 691 / 2730, 7 / 6, 3617 / 510, 43867 / 798),
     *(174611 / 330, 854513 / 138, 236364091 / 2730),
 )
@@ -21,7 +22,7 @@ CUBIC = tuple((-1) ** n / math.factorial(2 * n + 3) for n in range(_TERMS))
 # Of x**2 < 1 / 8: atan(x) / x.
 ARC_TANGENT = tuple((-1) ** n / (2 * n + 1) for n in range(_OF_ARC))
 # Of x**2 < 1: (1 - x / 2 * cot(x / 2)) / x**2.
-COTANGENT = tuple(b / math.factorial(2 * n) for n, b in enumerate(_BERNOULLI, 1))
+COTANGENT = tuple(b / math.factorial(2 * n) for n, b in enumerate(BERNOULLI, 1))
 # Of x**2 < 1 / 2: (2 * asin(x / 2) / x) ** 2.
 ARC_SINE = tuple(2 / (n * n * math.comb(2 * n, n)) for n in range(1, _OF_ARC))
 # Of x, for abs(x) < 1: (exp(x) - 1) / x; of x**2 < 1: sinh(x) / x.

@@ -105,5 +105,6 @@ def drop_axes(xp: Namespace, x: Array, axis: Axis, *, keepdims: bool) -> Array:
 
 def count(xp: Namespace, x: Array, keep: Array | None, axis: Axis) -> Array:
     """Return how many entries of each slice are kept, in the dtype of `x`, axes kept."""
-    ones = xp.ones_like(x) if keep is None else xp.where(keep, xp.ones_like(x), 0.0)
-    return xp.sum(ones, axis=axis, keepdims=True)
+    if keep is None:
+        return backend_of(x).lengths(x, axis)
+    return xp.sum(xp.where(keep, xp.ones_like(x), 0.0), axis=axis, keepdims=True)

@@ -235,7 +235,8 @@ def safe_logcumsumexp(x: Array, /, *, axis: int | None = None, where: Array | No
         msg = f"expected an int or None as axis, got {axis}: entries follow each other along one"
         raise TypeError(msg)
     xp, dtype, keep, (x,) = enter_slices(x, where=where)
-    x = x if keep is None else xp.where(keep, x, -math.inf)
+    there = x != -math.inf if keep is None else xp.logical_and(keep, x != -math.inf)
+    x = xp.where(there, x, -math.inf)  # the first entry is the first sum itself, with slope 1
     last = axis == -1  # whatever the rank, which TensorFlow may not know
     total = _running(xp, x if last else backend_of(x).flatten_axes(x, axis))
     if axis is not None and not last:

@@ -52,6 +52,8 @@ class Formula(NamedTuple):
     second: Function
     # Whether 0 is a point apart, of which the difference knows, and which no other one is near to.
     apart: bool = False
+    # The term of second order, of eigenvalues, first differences and linear term, if it is simple.
+    bent: Callable[[Namespace, Array, Array, Array], Array] | None = None
 
 
 def adjoint(xp: Namespace, x: Array) -> Array:
@@ -158,14 +160,26 @@ def function_of(xp: Namespace, of: Spectrum, formula: Formula) -> Array:
         return xp.matmul(scaled, adjoint(xp, vectors)) + of.fault
     with backend_of(values).quiet():
         first, value = formula.difference(x, y), formula.value(x)
+    linear = times(first, residual)
+    if formula.bent is None:
+        bent = second_term(xp, residual, linear, tables_of(xp, formula, values, first))
+    else:
+        bent = formula.bent(xp, values, first, linear)
+    whole = linear + bent + as_entries(xp.where(of.diagonal, value, 0.0), residual)
+    result = xp.matmul(vectors, xp.matmul(whole, adjoint(xp, vectors)))
+    return result + of.fault
+
+
+def tables_of(
+    xp: Namespace, formula: Formula, values: Array, first: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Return what `second_term` needs of each pair of eigenvalues."""
+    x, y = xp.expand_dims(values, axis=-1), xp.expand_dims(values, axis=-2)
+    with backend_of(values).quiet():
         near = near_pairs(xp, formula, x, y)
         middle = xp.where(near, formula.second((x + y) / 2.0), 0.0)
         across = xp.where(near, 0.0, 1.0 / xp.where(near, 1.0, x - y))
-    linear = times(first, residual)
-    whole = linear + second_term(xp, residual, linear, (first, near, middle, across))
-    whole = whole + as_entries(xp.where(of.diagonal, value, 0.0), residual)
-    result = xp.matmul(vectors, xp.matmul(whole, adjoint(xp, vectors)))
-    return result + of.fault
+    return first, near, middle, across
 
 
 def as_entries(numbers: Array, like: Array) -> Array:
@@ -276,7 +290,8 @@ def on_range(
         found = xp.where(xp.logical_or(at_x, at_y), edge, inside)
         return xp.where(xp.logical_and(at_x, at_y), slope, found)
 
-    return Formula(value, difference, with_zero(formula.second, curvature), apart=apart)
+    second = with_zero(formula.second, curvature)
+    return Formula(value, difference, second, apart=apart, bent=formula.bent)
 
 
 def exponential(xp: Namespace) -> Formula:
@@ -311,7 +326,20 @@ def root(xp: Namespace) -> Formula:
     def difference(x: Array, y: Array) -> Array:
         return 1.0 / (xp.sqrt(x) + xp.sqrt(y))
 
-    return Formula(xp.sqrt, difference, lambda x: -0.25 / (x * xp.sqrt(x)))
+    return Formula(xp.sqrt, difference, lambda x: -0.25 / (x * xp.sqrt(x)), bent=bent_root)
+
+
+def bent_root(xp: Namespace, values: Array, first: Array, linear: Array) -> Array:
+    """
+    Return the term Y of second order of a root S, by ``S Y + Y S = -X X`` with the linear term X.
+
+    Between two zero eigenvalues that says nothing; there ``f[0, x, 0]`` is ``x ** -1.5``.
+    """
+    none = values == 0
+    inverse = xp.where(none, 0.0, 1.0 / xp.sqrt(xp.where(none, 1.0, values)))
+    both = xp.logical_and(xp.expand_dims(none, axis=-1), xp.expand_dims(none, axis=-2))
+    between = xp.matmul(times(xp.expand_dims(inverse, axis=-2), linear), linear)
+    return xp.where(both, between, times(-first, xp.matmul(linear, linear)))
 
 
 def reciprocal_root(xp: Namespace) -> Formula:

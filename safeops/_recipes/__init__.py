@@ -25,11 +25,18 @@ SECTIONS = (
 )
 TITLES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "numpy": "NumPy"}
 
+# Of `scipy.special`.
+SPECIAL = ("digamma", "erfc", "erfinv", "gammaln", "ndtri")
 PREFIX = {"numpy": "np", "torch": "torch", "jax": "jnp", "tensorflow": "tf"}
 # Names that a framework spells in its own way; any other is the prefix and the name.
 SPELLINGS: dict[str, dict[str, str]] = {
-    "numpy": {"stop_gradient": "np.asarray", "astype": "np.astype"},
+    "numpy": {
+        "stop_gradient": "np.asarray",
+        "astype": "np.astype",
+        **{name: f"scipy.special.{name}" for name in SPECIAL},
+    },
     "torch": {
+        **{name: f"torch.special.{name}" for name in SPECIAL},
         "cumulative_sum": "torch.cumsum",
         "expand_dims": "torch.unsqueeze",
         "max": "torch.amax",
@@ -38,7 +45,10 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "stop_gradient": "torch.Tensor.detach",
         "sum": "torch.sum",
     },
-    "jax": {"stop_gradient": "jax.lax.stop_gradient"},
+    "jax": {
+        "stop_gradient": "jax.lax.stop_gradient",
+        **{name: f"jax.scipy.special.{name}" for name in SPECIAL},
+    },
     "tensorflow": {
         "allclose": "np.allclose",
         "asarray": "tf.constant",
@@ -57,12 +67,14 @@ SPELLINGS: dict[str, dict[str, str]] = {
         "sum": "tf.reduce_sum",
         **{
             name: f"tf.math.{name}"
-            for name in ("acosh", "atanh", "atan2", "expm1", "log", "log1p", "rsqrt")
+            for name in ("acosh", "atanh", "atan2", "expm1", "log", "log1p", "rsqrt", *SPECIAL)
         },
+        "gammaln": "tf.math.lgamma",
     },
 }
 IMPORTS = {
     "math": "import math",
+    "scipy": "import scipy.special",
     "jax": "import jax",
     "jnp": "import jax.numpy as jnp",
     "np": "import numpy as np",

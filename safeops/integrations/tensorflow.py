@@ -52,6 +52,8 @@ def value_and_grad(
     ------
     ValueError
         If `on_nan` is none of the two.
+    TypeError
+        If `variables` are no variables; from the result, if the loss is no real scalar.
     NonFiniteGradientError
         From the result, with the report as its attribute `report`.
     RuntimeError
@@ -79,5 +81,5 @@ def value_and_grad(
     check(on_nan, ("raise", "mask"))
     tell = partial(publish, logger=logger, file=file)
     engine = import_module("safeops.autodiff.tensorflow._guard")
-    guarded: Callable[..., Any] = engine.guarded(f, list(variables), has_aux, on_nan, tell)
+    guarded: Callable[..., Any] = engine.guarded(f, variables, has_aux, on_nan, tell)
     return guarded

@@ -11,6 +11,9 @@ in which it makes NaN of a finite number. Every second program has ``edges=True`
 import sys
 import warnings
 from collections import Counter
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "support"))  # run as a script
 
 import numpy as np
 import torch

@@ -349,3 +349,11 @@ def test_the_framework_of_the_arguments_is_picked():
     np.testing.assert_array_equal(masks[1], [False, True])
     with pytest.raises(TypeError, match="got numpy"):
         autodiff.grad(lambda x: x.sum())(np.ones(2))
+
+
+def test_the_gradient_of_an_unused_argument_is_an_array():
+    """It is an array of JAX as all others are, and no literal of a program."""
+    slopes = masked.grad(lambda _, x: 2.0 * x, (0, 1))(1.0, 3.0)
+
+    assert all(isinstance(slope, jax.Array) for slope in slopes)
+    assert [float(slope) for slope in slopes] == [0.0, 2.0]

@@ -209,7 +209,9 @@ def joint_graphs(compile_it, program, x):
 
 def healthy(x):
     """Return a program in which nothing is selected."""
-    return ((x @ x.mT).softmax(-1).tanh() * x.exp()).square().mean()
+    images, weight = x[None, None], torch.ones_like(x)[:3, :3][None, None]
+    images = torch.nn.functional.conv2d(images, weight, stride=2, padding=1)
+    return ((x @ x.mT).softmax(-1).tanh() * x.exp()).square().mean() + images.sin().mean()
 
 
 def test_nothing_selected_is_ordinary(monkeypatch):
@@ -223,8 +225,8 @@ def test_nothing_selected_is_ordinary(monkeypatch):
 
     ours, found = joint_graphs(masked, healthy, leaf(point))
     theirs, wanted = joint_graphs(ordinary, healthy, leaf(point))
-    with_masks, _ = joint_graphs(masked, lambda x: healthy(x[:2, :2]), leaf(point))
-    without, _ = joint_graphs(ordinary, lambda x: healthy(x[:2, :2]), leaf(point))
+    with_masks, _ = joint_graphs(masked, lambda x: healthy(x[:3, :3]), leaf(point))
+    without, _ = joint_graphs(ordinary, lambda x: healthy(x[:3, :3]), leaf(point))
 
     assert ours == theirs
     assert torch.equal(found, wanted)
@@ -417,7 +419,9 @@ def test_the_name_of_the_backend():
     groups = tomllib.loads(text)["project"]["entry-points"]
     entry = EntryPoint("safeops", groups["torch_dynamo_backends"]["safeops"], "torch")
 
-    found = torch.compile(root_of_positive, backend=replace(entry.load(), inner="aot_eager"))
+    backend = replace(entry.load(), inner="aot_eager")
+    torch._dynamo.register_backend(backend, name="safeops of a test")  # as for an entry point
+    found = torch.compile(root_of_positive, backend="safeops of a test")
 
     assert entry.load().inner == "inductor"
     assert gradient(found, leaf([0.0, 4.0])).tolist() == [0.0, 0.25]

@@ -202,3 +202,34 @@ def test_rows_that_are_not_read_change_nothing(masked, name):
     rtol = 1e-5 if "grouped" in name else 1e-9  # which has no float64
     assert_close(found, gradient(torch.autograd.grad, rows(), 1.0), rtol=rtol)
     assert math.isnan(gradient(torch.autograd.grad, rows(), bad))
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_a_compiled_weight_norm(masked, monkeypatch, absent):
+    """A row of length 0 that is not used changes nothing; without one no bit is another."""
+    import torch as real  # Dynamo cannot see it being loaded
+
+    monkeypatch.setitem(globals(), "torch", real)
+    torch.manual_seed(0)
+    layer = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 4).double())
+    parameters = [layer.bias, *layer.parametrizations.weight.parameters()]
+    x = torch.randn(5, 3, dtype=torch.float64)
+    program = lambda x: layer(x)[:, absent:].exp().sum()  # noqa: E731  (a name for one line)
+
+    def gradients(compile_it):
+        torch._dynamo.reset()
+        layer.zero_grad()
+        compile_it(program)(x).backward()
+        return [p.grad.clone() for p in parameters]
+
+    ordinary = lambda f: torch.compile(f, backend="aot_eager")  # noqa: E731  (as above)
+    wanted = gradients(ordinary)
+    with torch.no_grad():
+        layer.parametrizations.weight.original1[:absent] = 0.0
+    found = gradients(lambda f: masked.compile(f, backend="aot_eager", on_unknown="error"))
+
+    for one, two in zip(found, wanted, strict=True):
+        assert torch.allclose(one[absent:], two[absent:], rtol=1e-12, atol=1e-12)
+        assert absent or torch.equal(one, two)
+        assert not one[:absent].any()
+    assert absent == sum(bool(g.isnan().any()) for g in gradients(ordinary)[2:])

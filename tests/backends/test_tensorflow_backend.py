@@ -1,6 +1,7 @@
 """TensorFlow as a backend: gradients, variables, what is refused, and the state of the process."""
 
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -209,6 +210,45 @@ def test_import_changes_no_flag():
 def test_a_changed_flag_is_seen():
     """NumPy behaviour switched on makes the comparison fail."""
     assert run_state("tf.experimental.numpy.experimental_enable_numpy_behavior()") == 1
+
+
+TRACED = """
+import logging
+import tensorflow as tf
+import safeops
+
+said = []
+listener = logging.Handler()
+listener.emit = lambda record: said.append(record.getMessage())
+tf.get_logger().addHandler(listener)
+
+
+@tf.function
+def f(x):
+    labels = safeops.safe_softmax(safeops.nanmean(x, axis=-1, keepdims=True) * x)
+    safe = safeops.safe_where(x > 0, (x,), lambda x: tf.math.log(x), fill_value=0.0)
+    return safeops.safe_cross_entropy(x, labels), safeops.segments.segment_max(safe, tf.range(2), 2)
+
+
+f(tf.ones((2, 3)))
+assert not any("AutoGraph" in line for line in said), said
+"""
+
+
+@pytest.mark.second
+def test_autograph_transforms_ours_without_a_word(tmp_path):
+    """A user's ``tf.function`` says nothing of our code, which AutoGraph transforms as well."""
+    script = tmp_path / "traced.py"  # AutoGraph transforms what it finds in a file
+    script.write_text(TRACED)
+    done = subprocess.run(
+        [sys.executable, script],
+        env=os.environ | {"PYTHONPATH": str(Path(safeops.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("options", [{}, {"ord": 1}, {"ord": 3}, {"ord": np.inf}, {"b": [1, 0, 2]}])

@@ -1,8 +1,12 @@
 """TensorFlow under standard names: each function means what it means in NumPy, in every mode."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import safeops
 from frameworks import asarray
 from namespace import ALL, EVERY_MODE, OF_DTYPES, RTOL, TABLE, assert_same, expected, nan, run
 from safeops._backends import load
@@ -40,6 +44,16 @@ def test_a_function_means_what_it_means_in_numpy(name, mode):
         for one, other in zip(got, wanted, strict=True) if several else [(got, wanted)]:
             rtol = 0.0 if row.exact else RTOL.get(call.dtype, 0.0)
             assert_same(one, other, call.dtype, rtol, f"{call.args} {call.options}")
+
+
+def test_the_operations_use_no_name_that_is_missing():
+    """What an operation asks of its namespace is there, whichever of its lines runs."""
+    folder = Path(safeops.__file__).parent
+    sources = [f.read_text("utf-8") for f in (*folder.glob("*.py"), *folder.glob("_ops/*.py"))]
+    asked = {name for text in sources for name in re.findall(r"\bxp\.(\w+)\(", text)}
+
+    assert {"where", "logical_not"} <= asked  # the pattern finds what it looks for
+    assert {name for name in asked if not hasattr(load("tensorflow").xp, name)} == set()
 
 
 # No functions of the standard, or such that their operation guards: `hypot` at the origin. What

@@ -10,6 +10,7 @@ import math
 from functools import partial
 
 import torch
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.debug import CommDebugMode
 
 import safeops as so
@@ -185,12 +186,39 @@ def cumsum_along_a_negative_axis():
     assert whole(torch.cumsum(x, 1))[0].tolist() == [1.0, 2.0, 3.0, 4.0]
 
 
+def second_derivative_of_a_pending_sum():
+    """Check that `from_local` has no sum over ranks in it: 48, and not twice that."""
+
+    def twice(total):
+        x = in_parts(torch.ones(2), MESH, [0]).requires_grad_()
+        (slope,) = torch.autograd.grad(
+            (total(x).redistribute(placements=[Replicate()]) ** 4).sum(), x, create_graph=True
+        )
+        return whole(torch.autograd.grad(slope.sum(), x)[0]).tolist()
+
+    pending = lambda x: DTensor.from_local(x.to_local().sum(0), MESH, [Partial()])  # noqa: E731
+    assert twice(lambda x: x.sum(0)) == [96.0, 96.0]
+    assert twice(pending) == [48.0, 48.0]
+
+
+def second_derivative_of_moved_parts():
+    """Check that it has none, without a word, if it moves a cotangent into the parts."""
+    x = in_parts(torch.ones(2), MESH, [0]).requires_grad_()
+    y = DTensor.from_local(x.to_local(), MESH, [Shard(0)])
+    (slope,) = torch.autograd.grad(y.sum(0) ** 3, x, create_graph=True)
+    assert not slope.requires_grad
+
+
 CHECKS = (
     {name: partial(along, name, f, AXES) for name, f in REDUCTIONS.items()}
     | {name: partial(along, name, f, ONE_AXIS) for name, f in ALONG.items()}
     | {name: partial(elementwise, f) for name, f in ELEMENTWISE.items()}
     | {f.__name__: f for f in (cross_entropy, bfloat16, beside_plain_tensors)}
     | {f.__name__: f for f in (amax_of_no_axes, cumsum_along_a_negative_axis)}
+    | {
+        f.__name__: f
+        for f in (second_derivative_of_a_pending_sum, second_derivative_of_moved_parts)
+    }
 )
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import safeops
 
-SECONDS = 240  # for a script; a collective that waits for another rank gives up before
+SECONDS = 480  # for a script, quietly 120; a collective that waits for another rank gives up before
 HERE = Path(__file__).parent
 
 

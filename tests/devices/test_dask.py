@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import operations
 import safeops as so
 
 pytestmark = pytest.mark.only("array-api-strict")
@@ -114,6 +115,33 @@ def test_quantiles_of_all_are_refused(blocks):
         so.nanmedian(blocks(X))
     with pytest.raises(NotImplementedError, match=r"one number as q.*map_blocks"):
         so.nanquantile(blocks(X), [0.1, 0.2], axis=0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of the naive parts of plain dask
+@pytest.mark.parametrize("name", operations.ROWS)
+def test_operations_in_blocks(name, blocks):
+    """Each operation is as of NumPy, in whatever axis the blocks are, and computes nothing."""
+    op = operations.ROWS[name]
+    args = op.args(6)
+    wanted = op.ours(*args)
+
+    for axes in op.parts.values():
+        pairs = zip(args, axes, strict=True)
+        cut = [blocks(x, tuple(2 if k == a else -1 for k in range(x.ndim))) for x, a in pairs]
+        got = op.ours(*cut)
+        assert (got.shape, got.dtype) == (np.shape(wanted), np.asarray(wanted).dtype)
+        value = got.compute(scheduler="sync")
+        np.testing.assert_allclose(value, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_results_of_matrices(blocks):
+    """Each of several results is an array; a matrix in blocks becomes one."""
+    a = operations.spd(4)
+    values, vectors = so.linalg.safe_eigh(blocks(a, (2, 1, 2)))
+
+    assert_lazy_equal(values, so.linalg.safe_eigvalsh(a))
+    assert_lazy_equal(vectors, so.linalg.safe_eigh(a)[1])
+    assert values.chunks == ((2, 2), (3,))
 
 
 def test_other_processes(blocks):

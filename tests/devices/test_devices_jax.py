@@ -3,6 +3,7 @@
 import pytest
 
 import launched
+import operations
 
 pytestmark = pytest.mark.only("jax")
 
@@ -19,3 +20,12 @@ def answers():
 def test_on_eight_devices(check, answers):
     """What the check of that name says is right."""
     assert answers[check] == "right"
+
+
+def test_operations_in_parts():
+    """Each operation is as on one device, moves what the table says, and stays where it says."""
+    answers = launched.run("operations_jax.py")
+
+    moving = {name for name, op in operations.ROWS.items() if op.parts.keys() - {operations.BATCH}}
+    assert answers.keys() >= moving | {"types", "from safe_reciprocal"}
+    assert {name: said for name, said in answers.items() if said != "right"} == {}

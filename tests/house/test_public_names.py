@@ -19,7 +19,8 @@ NAMES = {
         safe_attention safe_binary_cross_entropy safe_focal_loss safe_kl_divergence safe_nll
         safe_argmin safe_asin safe_atan2 safe_atanh safe_cdist safe_clip_by_norm safe_pdist
         safe_interp safe_logcumsumexp safe_standardize
-        safe_cosine_similarity
+        safe_cosine_similarity log_ndtr safe_ndtri safe_erfinv
+        safe_digamma safe_lgamma safe_gammainc safe_gammaincc
         safe_cross_entropy safe_distance safe_div safe_exp safe_expm1 safe_hypot
         safe_log safe_log10 safe_log1p safe_log2 safe_log_softmax safe_logaddexp
         safe_logit safe_logmeanexp safe_logsubexp safe_logsumexp safe_max safe_mean

@@ -143,3 +143,20 @@ def test_where_it_is_refused():
         tf.function(gradient)(tf.constant(1.0))
     with pytest.raises(ValueError, match="expected on_nan out of"):
         value_and_grad(lambda x: x, [], on_nan="skip")
+
+
+@pytest.mark.parametrize("given", ["one variable", "a tensor"])
+def test_what_is_no_list_of_variables(given):
+    """A variable by itself, or a tensor, of which the gradient would be None, is an error."""
+    wrong = tf.Variable(1.0) if given == "one variable" else [tf.constant(1.0)]
+
+    with pytest.raises(TypeError, match="expected a sequence of variables of TensorFlow"):
+        value_and_grad(tf.reduce_sum, wrong)
+
+
+def test_a_loss_of_several_numbers():
+    """A loss that is no scalar is an error, where `tf.GradientTape` takes its sum."""
+    w = tf.Variable([1.0, 2.0])
+
+    with pytest.raises(TypeError, match="expected a function with a scalar value"):
+        value_and_grad(lambda x: w * x, [w])(GOOD[0])

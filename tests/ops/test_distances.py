@@ -191,10 +191,17 @@ def test_plain_distances_have_a_gradient_of_nan(autodiff_framework):
 
 
 def test_shapes_that_do_not_fit_are_named(framework):
-    """A vector, and points of another dimension, are errors."""
+    """A vector, points of another dimension, and a mask of other pairs are errors."""
     x = asarray(framework, X)
     with pytest.raises(ValueError, match=r"^safe_cdist: expected points of one dimension, got 3 "):
         so.safe_cdist(x, x[:, :1])
     for f in (lambda x: so.safe_cdist(x, x), so.safe_pdist):
         with pytest.raises(ValueError, match=r"expected points of shape \(..., n, d\) as x"):
             f(x[0, :])
+    few = asarray(framework, [True, True], "bool")
+    for f, pairs in (
+        (lambda x, where: so.safe_cdist(x, x, where=where), "3, 3"),
+        (so.safe_pdist, 3),
+    ):
+        with pytest.raises(ValueError, match=rf"that of the pairs, \(..., {pairs}\), got \(2,\)"):
+            f(x, where=few)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import formulas
 import safeops as so
+import special_formulas
 from derivatives import MODES, ORDERS, tools
 from exponents import EXHAUSTIVE, EXTENDED, FORMATS, assert_ulps, flushed, positive, rounded
 from frameworks import asarray, to_numpy
@@ -12,7 +12,7 @@ from safeops._backends import load
 from sweep import faults, is_filled, points_of, pulled, slopes_of
 
 inf, nan = np.inf, np.nan
-ROWS = pytest.mark.parametrize("row", formulas.EVERY, ids=lambda row: row.name)
+ROWS = pytest.mark.parametrize("row", special_formulas.EVERY, ids=lambda row: row.name)
 FIRST = ("value", "reverse", "forward")
 TAPES = ("value", "reverse", "rev-rev")
 # What the default run takes of each mode: the dtypes, and the derivatives. `nox -s exhaustive`

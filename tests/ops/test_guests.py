@@ -54,6 +54,30 @@ def test_arrays_of_numpy_are_constants(name, framework):
     assert_close(to_numpy(grad(lambda y: xp.sum(call(name, a, y)))(y)[0]), to_y, RTOL)
 
 
+@pytest.mark.only("jax")
+@pytest.mark.parametrize("number", [np.iinfo(np.int64).min, 2**32])
+@pytest.mark.parametrize(
+    "call",
+    [
+        safeops.safe_cross_entropy,
+        safeops.safe_nll,
+        lambda x, ids: safeops.segments.segment_sum(x[0], ids, 1),
+        safeops.safe_div,
+    ],
+)
+@pytest.mark.usefixtures("users_defaults")
+def test_a_whole_number_that_jax_does_not_have_is_refused(call, number):
+    """JAX wraps it around to 0: the class of a label, the id of a segment."""
+    import jax.numpy as jnp
+
+    x, numbers = jnp.ones((1, 1)), np.array([number])
+
+    assert jnp.asarray(numbers)[0] == 0
+    with pytest.raises(ValueError, match=rf"^\w+: expected whole numbers .* got {number} to"):
+        call(x, numbers)
+    np.testing.assert_array_equal(call(x, np.array([0])), call(x, jnp.array([0])))
+
+
 OPTIONS = {"where": [[True, False, True]] * 2, "fill_value": 7.0, "initial": 2.0, "b": [2.0] * 3}
 
 

@@ -159,3 +159,16 @@ def test_shapes_that_do_not_fit_are_named(framework):
     for n, m in (((2,), (3,)), ((2, 2), (2, 2)), ((0,), (0,))):
         with pytest.raises(ValueError, match=r"^safe_interp: expected xp and fp of one shape"):
             so.safe_interp(x, *(asarray(framework, np.ones(s)) for s in (n, m)))
+
+
+def test_a_rise_out_of_range(framework):
+    """Values between the largest numbers of either sign are right; so is a number without axes."""
+    knots, values = ([0.0, 1.0], [-3e38, 3e38])
+    args = [asarray(framework, y, "float32") for y in (knots, values)]
+
+    found = so.safe_interp(asarray(framework, [0.5, 0.25, 0.95], "float32"), *args)
+    alone = so.safe_interp(asarray(framework, 0.25, "float32"), *args)
+
+    assert_close(to_numpy(found) / 3e38, [0.0, -0.5, 0.9], 1e-5, atol=1e-6)
+    assert to_numpy(alone).shape == ()
+    assert_close(to_numpy(alone) / 3e38, -0.5, 1e-6)

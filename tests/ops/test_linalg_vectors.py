@@ -358,3 +358,27 @@ def test_rounding_parts_no_tie(autodiff_framework):
     exact = -(low @ even @ rest + rest @ even @ low)
     np.testing.assert_allclose(found, polar, atol=1e-12)
     np.testing.assert_allclose((turned + turned.swapaxes(-1, -2)) / 2, exact, atol=1e-12)
+
+
+@pytest.mark.second
+@pytest.mark.only("torch")
+def test_compiled_as_one_graph():
+    """A compiled loss has the gradient of the eager one, or NaN; no tangent is dropped."""
+    import torch
+    from torch.autograd import forward_ad
+
+    def whole(f):
+        return torch.compile(f, fullgraph=True, backend="aot_eager")
+
+    def vector(a):
+        return linalg.safe_eigh(a)[1][0, 0]
+
+    for loss in (projector("torch"), vector):
+        a = torch.tensor(TRIPLE, requires_grad=True)
+        whole(loss)(a).backward()
+        np.testing.assert_allclose(a.grad, slope("torch", loss, TRIPLE), rtol=1e-12, atol=1e-14)
+    assert torch.isnan(a.grad).all()
+    compiled, point = whole(vector), torch.tensor(TRIPLE)
+    compiled(point)
+    with forward_ad.dual_level(), pytest.raises(torch._dynamo.exc.TorchDynamoException):
+        compiled(forward_ad.make_dual(point, torch.tensor(WAY)))

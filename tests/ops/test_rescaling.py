@@ -51,6 +51,21 @@ def test_radii_are_one_for_each_slice(framework):
         so.safe_clip_by_norm(x, -1.0)
 
 
+def test_a_radius_of_nan_has_no_slope(way):
+    """NaN as radius makes its slice and its slopes NaN, at a zero slice too, and no other."""
+    xp, x = load(way[0]).xp, [[0.0, 0.0], [3.0, 4.0]]
+
+    def clipped(x, radius):
+        return xp.sum(so.safe_clip_by_norm(x, radius, axis=-1), axis=-1)
+
+    fixed = [asarray(way[0], y) for y in (x, [[nan], [1.0]])]
+    of_x = gradient_in(way, lambda x: clipped(x, fixed[1]), x)
+    of_radius = gradient_in(way, lambda radius: clipped(fixed[0], radius), [[nan], [1.0]])
+
+    assert_close(of_x, [[nan, nan], [0.032, -0.024]], 1e-14)
+    assert_close(of_radius, [[nan], [1.4]], 1e-14)
+
+
 def test_the_slope_for_the_radius(way):
     """The radius has slope 0 inside, and the sum of the direction outside."""
     xp, x = load(way[0]).xp, asarray(way[0], [[3.0, 4.0], [0.0, 0.0], [0.3, 0.4]])

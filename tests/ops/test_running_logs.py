@@ -33,6 +33,29 @@ def test_a_leading_run_of_minus_inf_has_no_slope(way):
     assert_close(slope, [0, 0, 2.5, 0, 0.5], 1e-15)
 
 
+def test_the_first_entry_has_no_slope_at_minus_inf(way):
+    """The first sum is the first entry itself; at -inf its gradient is 0, as that of the others."""
+    slope = gradient_in(way, so.safe_logcumsumexp, [-inf, -inf, 0.0])
+
+    assert_close(slope, [0, 0, 1], 0.0)
+
+
+def test_sums_of_entries_of_all_sizes(way):
+    """Values and slopes are right from the smallest to the largest numbers of float32."""
+    sizes = 2.0 ** np.arange(-120, 124, 4.0)
+    x = np.array([[0.5, -1.0, 1.0, 0.25], [-1.0, -1.0, 0.5, 1.0]])[:, None] * sizes[:, None]
+    sums = np.logaddexp.accumulate(x, axis=-1)
+    within = np.where(np.tril(np.ones((4, 4))), x[..., None, :], -inf)  # entries j of sum i
+    shares = np.exp(within - within.max(-1, keepdims=True))
+    shares /= shares.sum(-1, keepdims=True)
+
+    value = so.safe_logcumsumexp(asarray(way[0], x, "float32"), axis=-1)
+    slope = gradient_in(way, lambda x: so.safe_logcumsumexp(x, axis=-1), x, "float32")
+
+    assert_close(to_numpy(value), sums, 1e-6, atol=1e-37)
+    assert_close(slope, shares.sum(-2), 1e-5, atol=1e-37)
+
+
 def test_what_is_left_out_leaves_the_sum_as_it_was(way):
     """An entry left out has gradient 0 and the value of the one before it, whatever it holds."""
     keep = asarray(way[0], [True, False, True, False], "bool")

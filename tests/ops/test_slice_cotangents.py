@@ -126,3 +126,30 @@ def test_a_cotangent_keeps_to_its_slice(name, way):
     for got in found:
         assert not got[~np.array(KEPT)].any()
         np.testing.assert_array_equal(got[3], plain[3])
+
+
+DIRECTIONS = {
+    "safe_normalize": so.safe_normalize,
+    "safe_clip_by_norm": lambda x: so.safe_clip_by_norm(x, constant(x[:, :1], 1.0), axis=-1),
+    "safe_standardize": lambda x: so.safe_standardize(x, axis=-1),
+    "safe_cosine_similarity": lambda x: so.safe_cosine_similarity(x, constant(x, RAMP)),
+}
+
+
+@pytest.mark.in_turn("name")
+@pytest.mark.parametrize("name", DIRECTIONS)
+def test_a_cotangent_far_from_one_loses_no_term(name, way):
+    """In float32 a slope times 1e30 or 1e-30 is right for slices of 2**-20 to 2**20."""
+    x = np.asarray([WHOLE]) * 2.0 ** np.arange(-20, 21)[:, None]
+
+    def pull(cotangent, dtype):
+        def weighted(x):
+            out = DIRECTIONS[name](x)
+            return out * constant(out, cotangent * np.asarray(RAMP) if out.ndim > 1 else cotangent)
+
+        return whole.gradient_in(way, weighted, x, dtype)
+
+    exact = pull(1.0, "float64")
+    for cotangent in (1e30, 1e-30):
+        found = pull(cotangent, "float32") / cotangent / np.abs(exact).max(-1, keepdims=True)
+        assert_close(found, exact / np.abs(exact).max(-1, keepdims=True), 0.0, atol=1e-5)

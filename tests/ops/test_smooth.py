@@ -1,11 +1,15 @@
 """Functions with a removable singularity, held to mpmath from small to large numbers."""
 
+from dataclasses import replace
+
 import mpmath
 import numpy as np
 import pytest
 from mpmath import mp
 
+import removable
 import safeops as so
+import turned
 from frameworks import asarray, in_one_program, to_numpy
 from safeops._backends import load
 
@@ -170,6 +174,28 @@ def third(f, x):
     """Return the third derivative, by differences."""
     h = mpmath.mpf("1e-40")
     return (f(x + 2 * h) - 2 * f(x + h) + 2 * f(x - h) - f(x - 2 * h)) / (2 * h**3)
+
+
+MODE = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
+LEFT_OUT = (("forward", "rev-rev", "rev-fwd", "fwd-fwd"), "cases.py and test_radial.py have them")
+
+
+@pytest.mark.in_turn("row")
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("row", removable.ROWS, ids=lambda row: row.name)
+def test_gradient_and_hessian_are_exact_and_naively_not(row, dtype, autodiff_framework):
+    """At the singular point and beside it; what people write is wrong there."""
+    mode = MODE[autodiff_framework]
+    way, skipped = (autodiff_framework, mode, dtype), {(autodiff_framework, mode): LEFT_OUT}
+
+    ours, theirs = (
+        turned.errors(row, turned.found(one, *way, skipped), dtype)
+        for one in (row, replace(row, op=row.naive))
+    )
+
+    rtol = {"float64": 1e-9, "float32": 1e-5}[dtype]
+    assert {order: error.max() for order, error in ours.items() if error.max() > rtol} == {}
+    assert max(error.max() for error in theirs.values()) > rtol
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -148,3 +148,19 @@ def test_weights_that_are_none_are_refused(framework):
         so.nanmean(x, weights=2.0)
     with pytest.raises(TypeError, match="expected a dtype out of"):
         so.safe_var(x, weights=asarray(framework, [1.0, 2.0], "complex128"))
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize("exponent", [64, 100, 124, 126])
+def test_large_weights_have_their_slopes(exponent, autodiff_framework):
+    """No reciprocal of a large sum is formed: above 8.5e37 JAX and TensorFlow flush it to 0."""
+    size = 2.0**exponent
+    x, weights = np.array([1.0, 2.0, 3.5]) * size, np.array([1.0, 2.0, 1.0]) * size
+    arrays = [asarray(autodiff_framework, a, "float32") for a in (x, weights)]
+    total = float(np.sum(weights))
+    away = x - np.sum(x * (weights / total))
+
+    slopes = backend_of(*arrays).grad(lambda x, w: so.safe_mean(x, weights=w))(*arrays)
+
+    assert_close(to_numpy(slopes[0]), weights / total, 1e-6)
+    assert_close(to_numpy(slopes[1]), away / total, 1e-6)

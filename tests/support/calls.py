@@ -26,6 +26,7 @@ def named(row):
 
 # What is given a function, or has no formula of its own; or arguments of several kinds.
 COMBINATORS = {"make_safe", "radial", "safe_where", "stop_gradient", "vectorized_cond"}
+COMBINATORS |= {"safe_gammainc", "safe_gammaincc"}  # of which the standard has no values
 COMBINATORS |= {"safe_attention", "safe_cdist", "safe_interp", "safe_nll", "safe_pdist"}
 # The first row of each operation.
 REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(reductions.ROWS)}

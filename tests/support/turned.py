@@ -32,7 +32,7 @@ def found(row, framework, mode, dtype, skipped):
     )
     for i, (bad, end) in enumerate(BESIDE):
         x[i, :end] = bad
-    shape = turning.shape_of(row.name)
+    shape = turning.shape_of(row)
     weights = asarray(framework, turning.ramp(shape, 5)[None], dtype)
     xp = load(framework).xp
 
@@ -79,7 +79,7 @@ def errors(row, got, dtype, exact=None):
     """Return by order the error of each point, divided by the largest entry of an argument."""
     shapes = [x.shape for x in row.points_in(dtype)[0]]
     measure = Measure(shapes, directions(shapes, 0), directions(shapes, 9), RANGE[dtype])
-    exact = turning.exact(row.name, dtype) if exact is None else exact
+    exact = turning.exact(row, dtype) if exact is None else exact
     return {
         order: np.array([measure.error(order, x[i], e) for i, e in enumerate(exact)])
         for order, x in got.items()

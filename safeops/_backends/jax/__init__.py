@@ -11,7 +11,7 @@ import numpy as np
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
-from safeops._backends.jax.programs import Jitted
+from safeops._backends.jax.programs import Jitted, require_range
 from safeops._backends.jax.rules import FORMULAS, Asker
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function, Namespace
@@ -112,6 +112,7 @@ class Jax(ArrayAPI):
     def constant(self, x: Any, like: Array) -> Array:
         """Return an array of the same dtype, which takes part in promotion, as in JAX."""
         del like
+        require_range(x)
         return jnp.asarray(x)
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
@@ -151,6 +152,12 @@ class Jax(ArrayAPI):
         """Return the place of each entry along an axis; a running sum would gather sharded axes."""
         shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
         return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(shape)
+
+    def special(self, name: str) -> Function | None:
+        """Return a function of `jax.scipy.special`."""
+        from jax.scipy import special  # noqa: PLC0415  (a tenth of a second)
+
+        return getattr(special, name)
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

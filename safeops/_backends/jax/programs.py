@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 
 from safeops._backends.jax.rules import KERNELS, Asker
 from safeops._dtypes import GUESTS, SCALARS
@@ -35,6 +36,9 @@ class Jitted:
         if any(isinstance(x, _TRACED) for name, x in options.items() if name not in _ARRAYS):
             return None  # the function asks such an option for its value
         values = (*args, *options.values())
+        for x in values:
+            if isinstance(x, GUESTS):
+                require_range(x)
         holes = [isinstance(x, _TRACED) for x in values]
         constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]
         if not all(hole or _is_constant(x) for hole, x in zip(holes, values, strict=True)):
@@ -68,6 +72,25 @@ class Jitted:
         if kernel is None or any(isinstance(x, (str, type(None))) for x in args):
             return None  # the generic function says what is wrong with it
         return kernel(self.asker, *args, **options)
+
+
+def require_range(x: Any) -> None:
+    """
+    Raise ValueError for whole numbers of NumPy that JAX has not.
+
+    JAX has 32 bits of them unless it has been told otherwise, and wraps longer ones around: to
+    another class, another id.
+    """
+    if x.dtype.kind not in "iu" or not x.size:
+        return
+    bounds = jnp.iinfo(jax.dtypes.canonicalize_dtype(x.dtype))
+    least, largest = x.min(), x.max()
+    if least < bounds.min or largest > bounds.max:
+        msg = (
+            f"expected whole numbers from {bounds.min} to {bounds.max}, as JAX has no others, got "
+            f"{least} to {largest}; clip them, pass floats, or set jax_enable_x64"
+        )
+        raise ValueError(msg)
 
 
 def _is_constant(x: Any) -> bool:

@@ -53,6 +53,14 @@ class Numpy(ArrayAPI):
         np.maximum.at(table, ids, x)
         return table
 
+    def special(self, name: str) -> Function | None:
+        """Return a function of SciPy, which is an extra."""
+        try:
+            from scipy import special  # noqa: PLC0415  (an extra)
+        except ModuleNotFoundError:
+            return None
+        return getattr(special, name)
+
     def quiet(self) -> AbstractContextManager[Any]:
         """Silence the warnings of entries not taken."""
         return np.errstate(all="ignore")

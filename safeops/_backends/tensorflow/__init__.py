@@ -38,6 +38,9 @@ from safeops._backends.tensorflow.dtypes import (
 from safeops._backends.tensorflow.reductions import loses
 from safeops._typing import Array, Axis, DType, Function
 
+# Names in `scipy.special`, and here.
+SPECIAL = {"gammaln": "lgamma", "gammainc": "igamma", "gammaincc": "igammac"}
+
 
 class TensorFlow(ArrayAPI):
     """TensorFlow tensors and variables."""
@@ -101,6 +104,10 @@ class TensorFlow(ArrayAPI):
     def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; XLA passes over NaN."""
         return tf.reduce_max(x, axis, keepdims=True)
+
+    def special(self, name: str) -> Function | None:
+        """Return a function of `tf.math`."""
+        return getattr(tf.math, SPECIAL.get(name, name))
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

@@ -95,6 +95,11 @@ class Torch(ArrayAPI):
         phase = torch.where(size == 0, 0, diagonal / torch.where(size == 0, 1, size))
         return (turn * phase).prod(-1), torch.log(size).sum(-1)
 
+    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+        """Return the largest entry alone: the root of a mean square has a kernel of its own."""
+        del high
+        return self.rough_max(low, axis), None
+
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
         return super().extreme(x if axis == () else loses(x, axis, sign), axis, sign)
@@ -113,9 +118,18 @@ class Torch(ArrayAPI):
             return torch.cumprod(x, axis)
         return cumulative_product(x.movedim(axis, -1)).movedim(-1, axis)
 
+    def places(self, x: Array, axis: int) -> Array:
+        """Return the place of each entry along an axis; other axes have length 1."""
+        shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
+        return torch.arange(x.shape[axis], device=x.device).reshape(shape)
+
     def is_constant(self, x: Array) -> bool:
         """Whether no tape, transform or compiler sees x."""
         return filling.is_unseen(x)
+
+    def special(self, name: str) -> Function | None:
+        """Return a function of `torch.special`."""
+        return getattr(torch.special, name)
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
@@ -127,7 +141,7 @@ class Torch(ArrayAPI):
         """Return the entries of `x` with these indices along the first axis."""
         if ids.ndim == 1:
             return torch.index_select(x, 0, ids)
-        return torch.index_select(x, 0, ids.reshape(-1)).reshape(*ids.shape, *x.shape[1:])
+        return torch.index_select(x, 0, ids.reshape(-1)).reshape((*ids.shape, *x.shape[1:]))
 
     def ranks(self, knots: Array, x: Array) -> Array:
         """Return for each number how many knots are not above it."""

@@ -8,14 +8,22 @@ its result, so that each use would reduce again.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import array_api_compat.torch as xp
 import torch
 from torch.distributed.tensor import DTensor, Replicate
 
-from safeops._backends.torch import Torch, private
+from safeops._backends.array_api import MATRICES
+from safeops._backends.torch import private
+from safeops._backends.torch.ranks import (
+    OfRanks,
+    gathered,
+    joined,
+    of_matrices,
+    reduced,
+)
 from safeops._backends.torch.reductions import cumulative_product, loses
 from safeops._typing import Array, Axis, Function
 
@@ -29,20 +37,6 @@ def from_front(x: Array, axis: Axis) -> tuple[int, ...]:
             msg = f"expected axes of {rank} dimensions, got {axis}"
             raise IndexError(msg)
     return tuple(a % rank for a in given)
-
-
-def reduced(x: Array) -> Array:
-    """Return `x` after the reductions over ranks that are still pending."""
-    if not any(p.is_partial() for p in x.placements):
-        return x
-    places = [Replicate() if p.is_partial() else p for p in x.placements]
-    return x.redistribute(placements=places)
-
-
-def gathered(x: Array, axes: tuple[int, ...]) -> Array:
-    """Return `x` whole along some axes on each rank."""
-    places = [Replicate() if p.is_shard() and p.dim in axes else p for p in x.placements]
-    return x if places == list(x.placements) else x.redistribute(placements=places)
 
 
 def without_empty_parts(x: Array) -> Array:
@@ -107,21 +101,55 @@ class Parts:
         return xp.take_along_axis(gathered(x, axes), gathered(places, axes), axis=axes[0])
 
 
+def stacked(arrays: Sequence[Array], axis: Axis) -> tuple[Array, tuple[int, ...]]:
+    """Return arrays as one, and its axes for those of each."""
+    axes = from_front(arrays[0], axis)
+    return torch.stack(list(arrays)), tuple(a + 1 for a in axes)
+
+
 def _extreme(choose: Function, x: Array, axis: Axis, *, keepdims: bool) -> Array:
     x, axes = without_empty_parts(x), from_front(x, axis)
     return reduced(choose(x, axes, keepdim=keepdims)) if axes else x
 
 
-class Sharded(Torch):
+class Sharded(OfRanks):
     """Tensors of PyTorch of which each rank holds a part."""
 
     precedence = 1
     kernels: Mapping[str, Function] = {}
 
+    def kernel(self, name: str, generic: Function) -> Function | None:
+        """Return a function of matrices as each rank takes it."""
+        return of_matrices(generic) if name in MATRICES.split() else None
+
     def cast(self, x: Any, dtype: Any, like: Array) -> Array:
         """Return an array of `dtype`; a sum over ranks that is still pending is taken here."""
         x = super().cast(x, dtype, like)
         return reduced(x) if isinstance(x, DTensor) else x
+
+    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+        """Return both by one collective."""
+        both = self.rough_max(*stacked((low, -high), axis))
+        return both[0], -both[1]
+
+    def sums(self, arrays: Sequence[Array], axis: Axis) -> Sequence[Array]:
+        """Return the sums of slices by one collective, if there is one."""
+        axes, (first, *rest) = from_front(arrays[0], axis), arrays
+        moves = any(p.is_shard() and p.dim in axes for p in first.placements)
+        if not moves or any(x.dtype != first.dtype for x in rest):
+            return super().sums(arrays, axis)
+        both, axes = stacked(arrays, axis)
+        total = Parts.sum(both, axis=axes, keepdims=True)
+        return [total[k] for k in range(len(arrays))]
+
+    def lengths(self, x: Array, axis: Axis) -> Array:
+        """Return how many entries a slice has, which each rank knows."""
+        axes = from_front(x, axis)
+        number = math.prod(x.shape[a] for a in axes)
+        shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
+        places = [Replicate() if p.is_shard() and p.dim in axes else p for p in x.placements]
+        here, _ = private.part_of(shape, x.device_mesh, places)
+        return joined(torch.full(here, number, dtype=x.dtype, device=x.device), x, places, shape)
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
@@ -161,12 +189,7 @@ class Sharded(Torch):
         local, offset = private.part_of(shape, mesh, places)
         kept[axis] = local[axis]
         here = torch.arange(local[axis], device=x.device).reshape(kept) + offset[axis]
-        whole = {"shape": torch.Size(shape), "stride": _strides(shape)}
-        return DTensor.from_local(here, mesh, places, run_check=False, **whole)
-
-
-def _strides(shape: list[int]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[a + 1 :]) for a in range(len(shape)))
+        return joined(here, x, places, shape)
 
 
 backend = Sharded(Parts())

@@ -256,9 +256,11 @@ def _deviation(away: Array, axis: Axis, freedom: Array) -> Array | None:
     return _root_mean_square(away, freedom, axis=axis)
 
 
-def _root_mean_square(x: Array, number: Array, *, axis: Axis) -> Array | None:
+def _root_mean_square(
+    x: Array, number: Array, peak: Array | None = None, *, axis: Axis
+) -> Array | None:
     """Norm, divided by the root of a number; None if a square may be lost."""
-    norm = _norm(x, axis=axis, keepdims=True)
+    norm = None if peak is not None else _norm(x, axis=axis, keepdims=True)
     return None if norm is None else norm / number.sqrt()
 
 

@@ -51,6 +51,14 @@ def transform(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     return _mixed(eqn, ins, _any_of(ins[0], range(-len(eqn.params["fft_lengths"]), 0)))
 
 
+def nothing_or_nan(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Let through NaN, where a loss depends on a choice of vectors, or nothing: no number."""
+    values = plain(eqn, [value_of(x) for x in ins])
+    if all(active_of(x) is True for x in ins[: len(values)]):
+        return made(values, mask=True)
+    return [cleared(x, jnp.isnan(x)) for x in values]
+
+
 def _any_of(x: Any, axes: Any) -> Mask:
     """Return where any entry along axes is active; the axes are kept."""
     mask = active_of(x)

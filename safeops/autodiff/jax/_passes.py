@@ -19,6 +19,11 @@ def as_array(x: Any) -> Any:
     return jnp.asarray(x) if isinstance(x, (bool, int, float, complex, np.generic)) else x
 
 
+def in_array(x: Any) -> Any:
+    """Return an array of JAX; the zero of an argument that is not used is a literal (0.10.2)."""
+    return x if isinstance(x, jax.Array) else jnp.asarray(x)
+
+
 def run_linear(
     f: Any, args: Any, how: Options, masks: Any = None, *, forward: bool = False
 ) -> tuple[Any, Any]:
@@ -40,7 +45,7 @@ def run_linear(
     found = [
         fixed[i] if i in fixed else next(outs) for i in range(len(closed.out_avals) + len(fixed))
     ]
-    values = [x if i in fixed else pairs.value_of(x) for i, x in enumerate(found)]
+    values = [x if i in fixed else in_array(pairs.value_of(x)) for i, x in enumerate(found)]
     active = [
         np.zeros(np.shape(v), bool) if i in fixed else jnp.asarray(_full(x))
         for i, (x, v) in enumerate(zip(found, values, strict=True))

@@ -47,6 +47,7 @@ CLASSES = {
     linalg.tridiagonal_solve: "tridiagonal_solve",
     linalg.transform: "fft",
     linalg.linear_solve: "custom_linear_solve",
+    linalg.nothing_or_nan: "safeops_barrier",
     linalg.solve_all: "linear_solve",  # of lineax
     linalg.mapped: "vprim",  # of equinox
     functions.predicate: """

@@ -11,11 +11,13 @@ from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape, explain
+from safeops.autodiff.tensorflow._passes import check_output
 
 NOT_CURED = "the masked gradient is not finite either"
 IN_GRAPH = (
     "expected a call outside of tf.function, which has no values to look at; the loss may be one"
 )
+ONE_LIST = "expected a sequence of variables of TensorFlow, got {}; write [variable] for one"
 REPLICAS = "expected one replica, got a strategy of several, each with a gradient of its own"
 
 
@@ -29,6 +31,17 @@ def inner(variable: Any) -> Any:
     """Return the variable of TensorFlow that a variable of Keras holds."""
     held = getattr(variable, "value", None)
     return held if isinstance(held, tf.Variable) else variable
+
+
+def listed(variables: Any) -> list[Any]:
+    """Return variables as a list; TypeError for a tensor, of which the gradient would be None."""
+    several = isinstance(variables, Iterable) and not isinstance(variables, tf.Variable)
+    found = list(variables) if several else []
+    wrong = [x for x in found if not isinstance(inner(x), tf.Variable)]
+    if wrong or not several:
+        msg = ONE_LIST.format(type(wrong[0] if wrong else variables).__name__)
+        raise TypeError(msg)
+    return found
 
 
 def name_of(variable: Any) -> str:
@@ -69,6 +82,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         """Make the compiled functions."""
+        self.variables = listed(self.variables)
         self.sources = [inner(v) for v in self.variables]
         self.ordinary = tf.function(partial(self.both, tf.GradientTape), autograph=False)
         self.masked = tf.function(partial(self.both, GradientTape), autograph=False)
@@ -78,6 +92,7 @@ class Guard:
         before = [(v.handle, v.read_value()) for v in self.others(args, kwargs)]
         with make_tape() as tape:
             found = self.f(*args, **kwargs)
+        check_output(self.loss_in(found))
         gradients = tape.gradient(self.loss_in(found), self.sources)
         return found, gradients, all_finite(gradients), before
 

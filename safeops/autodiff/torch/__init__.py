@@ -72,7 +72,7 @@ from safeops.autodiff.torch._graph import (
     listed,
     nodes_of,
 )
-from safeops.autodiff.torch._modes import Redirect, Watch
+from safeops.autodiff.torch._modes import Redirect, watch_backward
 from safeops.autodiff.torch._passes import (
     FORMER,
     accumulates_finite,
@@ -373,41 +373,6 @@ OURS = {
     torch.autograd.backward: backward,
     torch.autograd.grad: grad,
 }
-
-
-@contextmanager
-def watch_backward(on_report: Callable[[Report], None], /) -> Iterator[list[Any]]:
-    """
-    Context in which each backward pass is checked, and explained if it is not finite.
-
-    Parameters
-    ----------
-    on_report : callable
-        Called with the report on each backward pass that makes a gradient NaN or inf.
-
-    Yields
-    ------
-    list
-        For each backward pass, whether it made a gradient NaN or inf.
-
-    Notes
-    -----
-    **Gradient.** None is changed. Graphs are kept until nothing refers to them, so a second
-    backward pass through a graph is no error. Compiled functions run eagerly.
-
-    **Source.** `torch.overrides.TorchFunctionMode`; lines as by `record_lines`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> x = torch.zeros(1, requires_grad=True)
-    >>> with watch_backward(lambda report: print(report.findings[0].kind)):
-    ...     (x.sqrt() ** 2).sum().backward()
-    GENUINE
-    """
-    # A compiled function has no lines, and one fused backward pass.
-    with torch.compiler.set_stance("force_eager"), Watch(on_report) as mode:
-        yield mode.passes
 
 
 def value_and_grad(

@@ -153,7 +153,7 @@ def is_of_joint() -> bool:
     return frame is not None and bool(frame.f_code.co_filename == joint)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)  # and not frozen: PyTorch notes tags on what it finds by its name
 class Backend:
     """A backend of `torch.compile` that masks backward passes, and has another compile them."""
 
@@ -216,9 +216,9 @@ def compile(  # noqa: A001  (the name that PyTorch has)
         the graph is then masked, so it costs where nothing is selected too. Without it absent
         entries become zeros at an edge.
     exact : bool, default: False
-        Whether a NaN coefficient of a matrix product that meets absent and active entries of one
-        sum spoils the active ones only. It takes three more products of each matrix product in
-        which entries may be absent.
+        Whether a NaN coefficient of a matrix product or a convolution that meets absent and active
+        entries of one sum spoils the active ones only. It takes three more products, or six more
+        convolutions, of each one in which entries may be absent.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do, while it compiles, about an operation without a rule that meets absent entries.
         The operation runs as it is, and hides nothing.
@@ -236,8 +236,9 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     Notes
     -----
     **Gradient.** As for `backward`, with one difference, if not `exact`: if a NaN coefficient of a
-    matrix product meets absent and active entries, both become NaN. If nothing selects, the graph
-    is that of `torch.compile`. Second derivatives raise, as they do there.
+    matrix product or a convolution meets absent and active entries, both become NaN. So a
+    NaN pixel that one used output reads may spoil each gradient of the weights. If nothing selects,
+    the graph is that of `torch.compile`. Second derivatives raise, as they do there.
 
     **Source.** The joint graph of AOTAutograd, which is traced by PyTorch's own engine. Where
     safeops is installed, ``torch.compile(f, backend="safeops")`` is the same with inductor.

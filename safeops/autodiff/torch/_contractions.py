@@ -1,12 +1,12 @@
 """Sums of products (matrices, windows, attention), in which absent entries meet no coefficient."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from safeops._typing import Array
-from safeops.autodiff.torch._evaluator import Call, Masking, unknown
+from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._masks import (
     any_over,
     cleaned,
@@ -34,19 +34,19 @@ def product(
     multiply: Callable[[Array, Array], Array],
     one: tuple[Array, Any],
     two: tuple[Array, Any],
-    reach: Callable[[Array, Array], Array] | None = None,
+    reached: Mask | None = None,
 ) -> tuple[Array, Mask]:
     """
     Return a bilinear function of two pairs; a mask of None means a coefficient, active everywhere.
 
-    `reach` is a cheaper form of `multiply` for a second argument of ones.
+    `reached` is what is active in the result, if that is known.
     """
     (x, mx), (y, my) = one, two
     if not is_partial(mx) and not is_partial(my):
         return multiply(x, y), True
     ones_x, ones_y = (_ones(v, m) for v, m in (one, two))
-    count = multiply if is_partial(my) or reach is None else reach
-    reached = folded(met_by(count, ones_x, ones_y))
+    if reached is None:
+        reached = folded(met_by(multiply, ones_x, ones_y))
     if _meets_no_hole(x, my) and _meets_no_hole(y, mx):
         return multiply(x, y), reached
     finite = multiply(*(torch.where(v.isfinite(), v, 0) for v in (x, y)))
@@ -99,64 +99,6 @@ def matrix(call: Call) -> Any:
     value = cleaned(value, active) if is_traced() else value
     call.mode.state(value, active)
     return value
-
-
-def convolve_backward(call: Call) -> Any:
-    """Differentiate a convolution for its input, its weights and its bias."""
-    cotangent, _, _, _, stride, *_, wanted = call.args
-    masks = dict(call.masks)
-    if masks.get(0) is True and any(step > 1 for step in stride):  # it may skip entries
-        masks[0] = spread(masks[0], cotangent)
-    if not any(is_partial(m) for m in masks.values()):
-        return unknown(call)
-    results = list(_convolved(call, masks))
-    if wanted[2]:
-        dims = [0, *range(2, cotangent.dim())]
-        if results[2] is None:
-            results[2] = cotangent.sum(dims)
-        call.mode.state(results[2], any_over(spread(call.active(0), cotangent), tuple(dims)))
-    return tuple(results)
-
-
-def _convolved(call: Call, masks: dict[int, Any]) -> Iterator[Any]:
-    """Yield the gradients of a convolution; None for a bias that is still to be summed."""
-    cotangent, x, weight, _, *rest, wanted = call.args
-    transposed, groups = rest[3], rest[5]
-    no_hole = set(masks) == {0} and all(_meets_no_hole(v, masks[0]) for v in (x, weight))
-    whole = call.run() if no_hole else (None, None, None)  # bitwise what PyTorch returns
-    for i, (other, j) in enumerate(((weight, 2), (x, 1))):
-        if not wanted[i]:
-            yield None
-            continue
-        multiply, pair = _part_of_convolution(call, i), (cotangent, masks.get(0))
-        thin = None if transposed or groups != 1 else _thin(multiply, x, weight, i)
-        if no_hole:
-            reached = folded(met_by(thin or multiply, _ones(*pair), torch.ones_like(other)))
-            value = whole[i]
-        else:
-            value, reached = product(multiply, pair, (other, masks.get(j)), thin)
-        call.mode.state(value, reached)
-        yield value
-    yield whole[2]
-
-
-def _part_of_convolution(call: Call, i: int) -> Callable[..., Array]:
-    """Return a function (cotangent, other factor) to the gradient for input (0) or weights (1)."""
-    _, x, weight, bias, *rest, _ = call.args
-    only = [i == j for j in range(3)]
-
-    def multiply(a: Array, b: Array, x: Array = x, weight: Array = weight) -> Array:
-        pair = (x, b) if i == 0 else (b, weight)
-        return call.func(a, *pair, bias, *rest, only)[i]
-
-    return multiply
-
-
-def _thin(multiply: Callable[..., Array], x: Array, weight: Array, i: int) -> Callable[..., Array]:
-    """Return the same function for ones as the other factor, from one channel: all are alike."""
-    x1, weight1 = x[:, :1], weight[:, :1]
-    full = x.shape if i == 0 else weight.shape
-    return lambda a, b: multiply(a, b[:, :1], x1, weight1).expand(full)
 
 
 def attention_backward(

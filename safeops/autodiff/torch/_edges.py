@@ -90,7 +90,7 @@ def is_at_edge(name: str) -> bool:
 def run_at_edge(call: Any) -> Any:
     """Run an operation of a compiled graph as it is; the operators above know the masks."""
     tags: Tags = call.mode.tags
-    x = call.args[0] if call.args else None
+    x = call.args[COPIES.get(call.name, 0)] if call.args else None
     if call.name == "active_of":
         return whole(False if is_unused(*call.args[1:]) else tags.read(x), x)
     value = call.run()
@@ -101,7 +101,8 @@ def run_at_edge(call: Any) -> Any:
     return value
 
 
-COPIES = ("clone", "_to_copy")  # of a cotangent that has not the strides that were compiled
+# Copies of a cotangent that has not the strides that were compiled: which argument it is.
+COPIES = {"clone": 0, "_to_copy": 0, "copy_": 1}
 
 
 def is_compiled(node: Any) -> bool:

@@ -122,8 +122,8 @@ class Masking(TorchDispatchMode):
         super().__init__()
         self.tags = Tags(former)
         self.on_unknown = on_unknown
-        # Whether a matrix product that is traced keeps a NaN coefficient from absent entries of a
-        # sum that has active ones too: that takes three more products.
+        # Whether a matrix product or convolution that is traced keeps a NaN coefficient from absent
+        # entries of a sum that has active ones too: that takes further products.
         self.exact = True
         self.reported: set[str] = set()
         # Notes about the running node: where a selection has no tie, what a clamp compares, and

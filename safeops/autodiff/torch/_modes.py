@@ -1,13 +1,17 @@
 """Modes that intercept calls of `torch.autograd`, to explain them or to mask them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
+from os import PathLike
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
+from safeops.autodiff.torch._diary import Diary
 from safeops.autodiff.torch._explain.lines import RecordLines, in_a_transform, not_finite
 from safeops.autodiff.torch._explain.passes import explained_if_possible
 from safeops.autodiff.torch._graph import leaves_of, listed, nodes_of
@@ -25,9 +29,12 @@ IGNORED = ("grad_variables", "only_inputs")  # PyTorch ignores them too
 class Watch(RecordLines):
     """Explain each call of autograd whose gradients are not finite."""
 
-    def __init__(self, on_report: Callable[[Report], None]) -> None:
+    def __init__(
+        self, on_report: Callable[[Report], None], diary: Callable[..., None] | None = None
+    ) -> None:
         super().__init__()
         self.on_report = on_report
+        self.diary = diary
         self.passes: list[bool] = []
         self.batch = 0  # rows of the batch, where they are known
 
@@ -48,6 +55,8 @@ class Watch(RecordLines):
         inputs = given.get("inputs")
         leaves = leaves_of(nodes_of(outputs)) if inputs is None else listed(inputs)
         found = [x.grad for x in leaves] if result is None else result
+        if self.diary is not None:
+            self.diary(leaves, found)
         nonfinite = any(g is not None and not_finite(g) is not None for g in found)
         if nonfinite:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
@@ -85,3 +94,52 @@ class Redirect(TorchFunctionMode):
             raise NotImplementedError(msg)
         options = {renamed.get(key, key): x for key, x in given.items() if key not in IGNORED}
         return self.ours[func](**options, on_unknown=self.on_unknown)
+
+
+@contextmanager
+def watch_backward(
+    on_report: Callable[[Report], None],
+    /,
+    *,
+    record: str | PathLike[str] | None = None,
+    parameters: Iterable[tuple[str, Array]] = (),
+) -> Iterator[list[Any]]:
+    """
+    Context in which each backward pass is checked, and explained if it is not finite.
+
+    Parameters
+    ----------
+    on_report : callable
+        Called with the report on each backward pass that makes a gradient NaN or inf.
+    record : path, optional
+        A diary to which each backward pass adds a line for each gradient: the number of the pass,
+        the name, the norm and whether all is finite. CSV if it ends so, else JSON lines.
+    parameters : iterable of pairs, optional
+        Names and tensors for the diary, as of ``model.named_parameters()``. Default: all leaves,
+        by their place in the pass.
+
+    Yields
+    ------
+    list
+        For each backward pass, whether it made a gradient NaN or inf.
+
+    Notes
+    -----
+    **Gradient.** None is changed. Graphs are kept until nothing refers to them, so a second
+    backward pass through a graph is no error. Compiled functions run eagerly. After ``backward()``
+    the diary has the gradients that tensors then hold, after `torch.autograd.grad` its results.
+
+    **Source.** `torch.overrides.TorchFunctionMode`; lines as by `record_lines`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.zeros(1, requires_grad=True)
+    >>> with watch_backward(lambda report: print(report.findings[0].kind)):
+    ...     (x.sqrt() ** 2).sum().backward()
+    GENUINE
+    """
+    diary = None if record is None else Diary(record, parameters)
+    # A compiled function has no lines, and one fused backward pass.
+    with torch.compiler.set_stance("force_eager"), Watch(on_report, diary) as mode:
+        yield mode.passes

@@ -104,13 +104,15 @@ def in_its_method() -> bool:
     """Whether the backward method of a custom function calls the operation, and not a hook."""
     frame: Any = sys._getframe()  # noqa: SLF001  (as above)
     while frame is not None and frame.f_code.co_name != private.ENGINE:
-        if frame.f_code is APPLY:
+        if frame.f_code in APPLY:
             return True
         frame = frame.f_back
     return False
 
 
-APPLY = torch.autograd.function.BackwardCFunction.apply.__code__  # it calls the method
+# They call the method; the second one calls that of a compiled graph.
+OF_CUSTOM = torch.autograd.function.BackwardCFunction
+APPLY = {OF_CUSTOM.apply.__code__, OF_CUSTOM.apply_boxed.__code__}
 # These files, and no other, run between the engine and an operation of a formula.
 HERE = Path(__file__).parent
 OURS_HERE = frozenset(map(str, {*HERE.rglob("*.py")} - {HERE / "__init__.py"}))

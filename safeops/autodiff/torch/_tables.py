@@ -7,9 +7,9 @@ from safeops.autodiff.torch import _rules as rules
 from safeops.autodiff.torch._contractions import (
     attention_backward,
     contract,
-    convolve_backward,
     matrix,
 )
+from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import BY_NODE, OWN_PARTS, RULES, SPARSE, Call, decompose
 from safeops.autodiff.torch._functions import elementwise, reduced
 from safeops.autodiff.torch._fused import (

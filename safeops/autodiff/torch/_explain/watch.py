@@ -12,7 +12,8 @@ import torch
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
 from safeops._typing import Array
-from safeops.autodiff.torch._contractions import HALF, contract, convolve_backward, matrix
+from safeops.autodiff.torch._contractions import HALF, contract, matrix
+from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
 from safeops.autodiff.torch._masks import is_partial, spread

@@ -1,0 +1,71 @@
+"""Masked autodiff through functions of matrices: each matrix of a batch is by itself."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+from frameworks import asarray, to_numpy
+from safeops import linalg
+from safeops._backends import load
+
+READ = np.array([[2.0, 0.5], [0.5, 1.0]])
+# What is not read: its root has no derivative at the zeros, or it is NaN, or has a tie.
+UNREAD = {
+    "zeros": np.zeros((2, 2)),
+    "a tie": np.array([[1.0, 0.0], [0.0, 1.0]]),
+    "NaN": np.full((2, 2), np.nan),
+}
+FUNCTIONS = {
+    "spectral_function": lambda xp, a: linalg.spectral_function(
+        a, xp.exp, derivatives=(xp.exp, xp.exp)
+    ),
+    "powm_psd": lambda _, a: linalg.powm_psd(a, 1.5),
+    "polar, proper": lambda _, a: linalg.polar(a, proper=True),
+}
+FUNCTIONS |= {
+    name: lambda _, a, name=name: getattr(linalg, name)(a)
+    for name in linalg.__all__
+    if name not in FUNCTIONS
+}
+
+
+def total(xp, results):
+    """Return a number that depends on all entries of the first matrix, or on its numbers."""
+    parts = [x[0, ...] for x in (results if isinstance(results, tuple) else [results])]
+    ramps = [xp.cumulative_sum(xp.ones_like(xp.reshape(x, (-1,)))) for x in parts]
+    return sum(
+        xp.sum(ramp * xp.reshape(x, (-1,)) ** 2) for ramp, x in zip(ramps, parts, strict=True)
+    )
+
+
+@pytest.mark.in_turn("name")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_matrix_that_is_not_read_is_absent(name, autodiff_framework):
+    """Its gradient is 0 and masked, behind a root without a derivative too; plain, it is NaN."""
+    backend = load(autodiff_framework)
+    xp, masked = backend.xp, import_module(f"safeops.autodiff.{autodiff_framework}")
+
+    def loss(a):
+        return total(xp, FUNCTIONS[name](xp, xp.sqrt(a)))
+
+    def gradient(*matrices):
+        a = asarray(autodiff_framework, np.stack(matrices))
+        if autodiff_framework == "torch":
+            a.requires_grad_()
+            (slope,), (mask,) = masked.grad(loss(a), [a], return_mask=True, on_unknown="error")
+        else:
+            slope, mask = masked.grad(loss, return_mask=True, on_unknown="error")(a)
+        return to_numpy(slope), to_numpy(mask)
+
+    wanted, _ = gradient(READ**2)
+    slope, mask = gradient(READ**2, *UNREAD.values())
+    ordinary = backend.grad(loss)(asarray(autodiff_framework, np.stack([READ**2, UNREAD["zeros"]])))
+
+    assert np.isfinite(wanted).all()
+    np.testing.assert_allclose(slope[0], wanted[0], rtol=1e-12)
+    np.testing.assert_array_equal(slope[1:], 0)
+    assert mask[0].all()
+    assert not mask[1:].any()
+    if autodiff_framework != "tensorflow":  # whose own root has the slope 0 there
+        assert np.isnan(to_numpy(ordinary[0])[1]).all()
