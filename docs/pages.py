@@ -5,10 +5,11 @@ from pathlib import Path
 from types import ModuleType
 
 import accuracy_page
+import collectives_table
+import error_tables
 import lint_pages
 import masked_classes
 import real_table
-import rotations_table
 
 import cases
 import derivatives
@@ -76,6 +77,21 @@ Each row also runs in float64, float32, float16 and bfloat16, and under the dete
 WITHOUT = """## Without a row
 
 These have no formula of their own, or no derivative, and other tests: {names}."""
+# The pages that show errors of derivatives, the functions there, and what stands beside them.
+MEASURED = {
+    "rotations": (rotations.__all__, ""),
+    "smooth": (
+        ("exprel", "sinhc", "boxcox", "inv_boxcox", "logarithmic_mean"),
+        "`where` over the formula, with the limit at the singular point",
+    ),
+    "radial": (("radial",), "the function over the root of the sum of squares"),
+}
+IN_MODES = """
+`rotvec_to_matrix` and `quaternion_to_rotvec` are tested with every change in every mode: eager,
+compiled, mapped, as a graph and under XLA.
+The others are tested so in PyTorch's eager modes and `vmap`, in `jax.jit` and in eager TensorFlow;
+in the other modes only `nox -s exhaustive` tests them."""
+SPECTRAL = ("the function of eigenvalues by `eigh`", error_tables.SPECTRAL, "spectral")
 TABLES = (*cases.ROWS, *slices.ROWS, *reductions.ROWS)
 
 
@@ -85,15 +101,20 @@ def write(docs: Path) -> None:
     made["recipes/index.md"] = recipe_index()
     for module, (page, title) in FAMILIES.items():
         made[f"reference/{page}.md"] = family_page(module, title)
-    tables = "\n\n".join(rotations_table.sections())
-    made["reference/rotations.md"] = f"{module_page(rotations, 'Rotations')}\n{tables}\n"
-    made["reference/linalg.md"] = module_page(linalg, "Linear algebra")
+    made["reference/rotations.md"] = module_page(rotations, "Rotations")
+    for name, (functions, naive) in MEASURED.items():
+        tables = "\n\n".join(error_tables.sections(functions, naive))
+        made[f"reference/{name}.md"] += f"\n{tables}\n"
+    made["reference/rotations.md"] += f"{IN_MODES}\n"
+    tables = "\n\n".join(error_tables.sections(linalg.__all__, *SPECTRAL))
+    made["reference/linalg.md"] = f"{module_page(linalg, 'Linear algebra')}\n{tables}\n"
     made["reference/segments.md"] = module_page(segments, "Segments")
     made["reference/support.md"] = support_page()
     made |= lint_pages.pages()
     made["reference/masked-classes.md"] = masked_classes.page()
     made["reference/private-names.md"] = private_names.page()
     made["reference/real-models.md"] = real_table.page()
+    made["reference/collectives.md"] = collectives_table.page()
     titles = {name: FAMILIES[family_of(name)][1] for name in safeops.__all__}
     made["reference/accuracy.md"] = accuracy_page.write(docs / "reference", titles)
     for name, text in made.items():

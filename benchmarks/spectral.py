@@ -1,0 +1,136 @@
+"""
+How exact functions of matrices are: ``python benchmarks/spectral.py --out FILE``.
+
+For each function, framework and matrix of `tests/support/spectra.py`: the error of the value, of
+the gradient along a direction, and of the second derivative along it (forward over reverse mode),
+as a part of the largest entry, or of 1 if that is more; beside each the same function by the
+framework's own `eigh`. The exact numbers are differences in mpmath, with 60 digits. All is in
+float64; JAX is compiled, PyTorch and TensorFlow run eagerly. SciPy's functions are there with
+central differences, as they have no derivatives.
+
+`--framework` and `--function` select; a file that exists keeps the rest.
+"""
+
+import argparse
+import json
+import os
+import sys
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent / "tests/support")]
+
+import numpy as np  # noqa: E402  (after the path)
+import scipy.linalg  # noqa: E402  (after the path)
+from mpmath import mp  # noqa: E402  (after the path)
+
+import spectra  # noqa: E402  (after the path)
+from derivatives import derivatives_in  # noqa: E402  (after the path)
+from frameworks import asarray, stacked  # noqa: E402  (after the path)
+from safeops import linalg  # noqa: E402  (after the path)
+from safeops._backends import load  # noqa: E402  (after the path)
+
+MODES = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
+LEFT_OUT = ("forward", "rev-rev", "rev-fwd", "fwd-fwd")
+# A function, what it makes of eigenvalues in a framework and in mpmath, and SciPy's.
+ROWS = {
+    "sqrtm_psd": (lambda xp, x: xp.sqrt(x), mp.sqrt, scipy.linalg.sqrtm),
+    "inv_sqrtm_psd": (lambda xp, x: 1.0 / xp.sqrt(x), lambda x: 1 / mp.sqrt(x), None),
+    "logm_psd": (lambda xp, x: xp.log(x), mp.log, scipy.linalg.logm),
+    "expm_symmetric": (lambda xp, x: xp.exp(x), mp.exp, scipy.linalg.expm),
+}
+STEP = {1: np.finfo(float).eps ** (1 / 3), 2: np.finfo(float).eps ** 0.25}
+
+
+def by_eigh(framework, f, a):
+    """Return the function of a matrix as people write it."""
+    xp = load(framework).xp
+    values, vectors = xp.linalg.eigh(a)
+    return xp.matmul(vectors * f(xp, values)[..., None, :], xp.matrix_transpose(vectors))
+
+
+def derivatives_of(framework, op):
+    """Return value, first and second derivative of the weighted sum of a function."""
+    a = np.stack(list(spectra.matrices().values()))
+    along = np.broadcast_to(spectra.direction(0), a.shape)
+    xp, mode = load(framework).xp, MODES[framework]
+    weights = asarray(framework, spectra.direction(5)[None])
+    found = derivatives_in(
+        mode,
+        framework,
+        op,
+        lambda out: xp.sum(out * weights, axis=(-2, -1)),
+        *([asarray(framework, x)] for x in (a, along, along)),
+        {(framework, mode): (LEFT_OUT, "not in the table")},
+    )
+    slopes = (np.sum(stacked(found[k])[0] * along, axis=(-2, -1)) for k in ("reverse", "fwd-rev"))
+    return stacked(found["value"]), *slopes
+
+
+def by_differences(f):
+    """Return the same of a function of NumPy, by central differences of the best step."""
+    way, weights, rows = spectra.direction(0), spectra.direction(5), []
+    for matrix in spectra.matrices().values():
+
+        def along(t, matrix=matrix):
+            return np.sum(weights * np.real(f(matrix + t * way)))
+
+        h, k = STEP[1], STEP[2]
+        first = (along(h) - along(-h)) / (2 * h)
+        rows.append((np.real(f(matrix)), first, (along(k) - 2 * along(0) + along(-k)) / k**2))
+    return tuple(map(np.stack, zip(*rows, strict=True)))
+
+
+def errors(found, f):
+    """Return the errors at each matrix: of the value, and of both derivatives."""
+    exact, weights = spectra.exact(f), spectra.direction(5)
+    columns = []
+    for got, right in zip(found, (exact.value, exact.first, exact.second), strict=True):
+        size = np.maximum(np.max(np.abs(right), axis=(-2, -1)), 1.0)
+        if got.ndim == 1:
+            error = np.abs(got - np.sum(weights * right, axis=(-2, -1)))
+        else:
+            error = np.max(np.abs(got - right), axis=(-2, -1))
+        columns.append(np.where(np.isfinite(error), error / size, np.inf))
+    return dict(zip(spectra.matrices(), np.stack(columns, 1).tolist(), strict=True))
+
+
+def main():
+    """Measure what is asked for."""
+    parser = argparse.ArgumentParser()
+    known = [*MODES, "scipy"]
+    parser.add_argument("--framework", nargs="*", default=known, choices=known)
+    parser.add_argument("--function", nargs="*", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    data = {"versions": {}, "table": {}, "naive": {}}
+    if given.out and given.out.exists():
+        data = json.loads(given.out.read_text())
+    if "jax" in given.framework:
+        import jax
+
+        jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (its name and its value)
+    for framework in given.framework:
+        data["versions"][framework] = import_module(framework).__version__.split("+")[0]
+        ours, theirs = {}, {}
+        for name in given.function:
+            f, exact, peer = ROWS[name]
+            if framework == "scipy":
+                theirs |= {name: errors(by_differences(peer), exact)} if peer else {}
+                continue
+            ours[name] = errors(derivatives_of(framework, getattr(linalg, name)), exact)
+            plain = derivatives_of(framework, partial(by_eigh, framework, f))
+            theirs[name] = errors(plain, exact)
+            print(framework, name, *(np.max(list(x[name].values()), 0) for x in (ours, theirs)))
+        for kind, found in {"table": ours, "naive": theirs}.items():
+            if found:
+                data[kind].setdefault(framework, {"float64": {}})["float64"] |= found
+    if given.out:
+        given.out.write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
