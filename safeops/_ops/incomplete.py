@@ -124,7 +124,8 @@ def safe_gammaincc(a: Array, x: Array, /) -> Array:
     -----
     **Gradient.** Minus the gradient of `safe_gammainc`.
 
-    **Source.** As for `safe_gammainc`.
+    **Source.** As for `safe_gammainc`. For an `a` near 0 JAX and TensorFlow take a small share above
+    from 1: at (0.01, 0.61) in float32 JAX errs by 3,000 units in the last place (jax 0.10.2).
 
     Examples
     --------
