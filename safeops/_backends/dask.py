@@ -14,6 +14,7 @@ import array_api_compat.dask.array as xp
 import dask.array as da
 import numpy as np
 
+from safeops._backends import load
 from safeops._backends.array_api import MATRICES, ArrayAPI
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, Function
@@ -22,6 +23,7 @@ ELEMENTWISE = """
     safe_div safe_reciprocal safe_mul safe_sqrt safe_rsqrt safe_log safe_log2 safe_log10 safe_log1p
     safe_exp safe_expm1 safe_pow safe_asin safe_acos safe_acosh safe_atanh safe_atan2 safe_hypot
     xlogy xlog1py xdivy entr rel_entr safe_logaddexp safe_logsubexp sinc safe_logit
+    log_ndtr safe_ndtri safe_erfinv safe_lgamma safe_digamma safe_gammainc safe_gammaincc
 """
 
 
@@ -144,6 +146,10 @@ class Dask(ArrayAPI):
         """Return a function of matrices block by block."""
         of_matrices = name in MATRICES.split()
         return partial(matrices, name) if of_matrices else super().kernel(name, generic)
+
+    def special(self, name: str) -> Function | None:
+        """Return a function of SciPy, which dask takes block by block."""
+        return load("numpy").special(name)
 
     def takes(self, x: Any) -> bool:
         """Take all of NumPy's, as dask does."""

@@ -188,7 +188,8 @@ def digamma(xp: Namespace, x: Array) -> Array:
     inverse = 1.0 / y
     square = inverse * inverse
     series = xp.log(y) - 0.5 * inverse - square * polynomial(square, SLOPE)
-    return xp.where(shift, series - total - 1.0 / start, series)
+    # Times 4, so that the slope's square of a small x is not flushed to 0.
+    return xp.where(shift, series - total - 4.0 / (4.0 * start), series)
 
 
 def _stirling(xp: Namespace, x: Array) -> Array:

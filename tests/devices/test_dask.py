@@ -13,11 +13,12 @@ KEEP = np.cos(7 * X) > 0
 Y = 1.5 + np.cos(7 * X)
 OF_TWO = """
     safe_div safe_mul safe_pow safe_atan2 safe_hypot xlogy xlog1py xdivy rel_entr safe_logaddexp
-    safe_logsubexp
+    safe_logsubexp safe_gammainc safe_gammaincc
 """
 OF_ONE = """
     safe_reciprocal safe_sqrt safe_rsqrt safe_log safe_log2 safe_log10 safe_log1p safe_exp
-    safe_expm1 safe_asin safe_acos safe_acosh safe_atanh entr sinc safe_logit
+    safe_expm1 safe_asin safe_acos safe_acosh safe_atanh entr sinc safe_logit log_ndtr
+    safe_ndtri safe_erfinv safe_lgamma safe_digamma
 """
 
 
