@@ -1,4 +1,4 @@
-"""What torch.compile itself has no way for: loops of the graph, and data in the Python code."""
+"""What torch.compile has no way for, and the masks that it is given: as small as they can be."""
 
 import re
 
@@ -75,3 +75,63 @@ def test_a_norm_that_counts_its_batches(masked):
     for compile_it in (torch.compile, masked.compile):
         with pytest.raises(torch._dynamo.exc.UserError, match="data-dependent"):
             compile_it(program, backend="aot_eager", fullgraph=True)(x)
+
+
+def of_padded_rows(x, kept):
+    """Take a layer and a norm, and a loss of some of the rows."""
+    h = x @ torch.linspace(-1, 1, 32 * 32, dtype=x.dtype).reshape(32, 32)
+    y = torch.nn.functional.layer_norm(h * h.cos() + h.sigmoid(), (32,)).tanh()
+    return torch.where(kept[..., None], y, 0).square().sum()
+
+
+def of_rotated_rows(x, kept):
+    """Do the same with rotated halves, as in Llama."""
+    x = x + x.sigmoid()
+    return of_padded_rows(x.sin() + torch.cat([-x[..., 16:], x[..., :16]], -1), kept)
+
+
+def rows(dtype):
+    """Return a batch of which half of the rows are NaN and padding."""
+    kept = torch.arange(8 * 16).reshape(8, 16) % 2 == 0
+    x = torch.linspace(-1, 1, 8 * 16 * 32, dtype=dtype).reshape(8, 16, 32)
+    x = torch.where(kept[..., None], x, float("nan"))
+    return x.requires_grad_(), kept
+
+
+def test_a_mask_of_rows_stays_one(monkeypatch):
+    """No disjunction and no reduction of masks is as wide as the rows: they repeat one entry."""
+    from torch._dynamo.backends.common import aot_autograd
+
+    from safeops.autodiff.torch import _compiled
+
+    wide = []
+
+    def keep(graph, _):
+        for node in graph.graph.nodes:
+            made = str(node.target).startswith(("aten.any", "aten.bitwise_or", "aten.logical_or"))
+            if made and node.args[0].meta["val"].shape[-1:] == (32,):
+                wide.append(str(node))
+        return torch._functorch.compilers.nop(graph, _)
+
+    monkeypatch.setattr(_compiled.private, "lookup_backend", lambda inner: inner)
+    inner = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    x, kept = rows(torch.float64)
+    torch.compile(of_padded_rows, backend=_compiled.Backend(inner, "error"))(x, kept).backward()
+
+    assert wide == []
+    good = x.detach()[kept].requires_grad_()
+    of_padded_rows(good, torch.ones(len(good), dtype=torch.bool)).backward()
+    assert_close(x.grad[kept].numpy(), good.grad.numpy(), rtol=1e-9, atol=1e-12)
+    assert not x.grad[~kept].any()
+
+
+def test_rotated_halves_of_padded_rows_compile(masked):
+    """Inductor's C++ compiles the masks of slices that are put back, also of disjunctions."""
+    x, kept = rows(torch.float64)
+    y, _ = rows(torch.float64)
+
+    masked.compile(of_rotated_rows, on_unknown="error")(x, kept).backward()
+    masked.backward(of_rotated_rows(y, kept))
+
+    assert x.grad.isfinite().all()
+    assert_close(x.grad.numpy(), y.grad.numpy(), rtol=1e-9, atol=1e-12)

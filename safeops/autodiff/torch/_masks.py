@@ -33,10 +33,32 @@ SMALL = 4096  # entries: below, the overhead of a call costs more than its work
 
 def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> Array:
     """Return where any entry along some axes is active."""
-    if is_traced() or not active.numel():
+    if is_traced():
+        rows = thin(active)
+        shape = list(active.shape)
+        for axis in dims:
+            shape[axis] = 1
+        if any(rows.shape[axis] != 1 for axis in dims):
+            rows = rows.any(dim=dims, keepdim=True)
+        return rows.expand(shape) if keepdim else rows.expand(shape).squeeze(dims)
+    if not active.numel():
         return active.any(dim=dims, keepdim=keepdim)
     # The same as `any`, which takes 20 to 50 times as long on a CPU (PyTorch 2.13).
     return active.view(torch.uint8).amax(dims, keepdim=keepdim).view(torch.bool)
+
+
+def thin(active: Array, *, but: int | None = None) -> Array:
+    """
+    Return a mask with length 1 along the axes, but one, along which it repeats an entry.
+
+    A compiler does not know that it does, and would make the whole array, and reduce it.
+    """
+    for axis, (size, stride) in enumerate(zip(active.shape, active.stride(), strict=True)):
+        # A length or a stride that is not known while a compiler traces is no int.
+        repeats = isinstance(stride, int) and stride == 0
+        if repeats and axis != but and not (isinstance(size, int) and size <= 1):
+            active = active.narrow(axis, 0, 1)
+    return active
 
 
 def spread(active: Mask, x: Array) -> Array:
@@ -50,7 +72,11 @@ def both(a: Mask, b: Mask) -> Mask:
     """Return where two masks are active."""
     if a is True or b is True:
         return b if a is True else a
-    return a & b if not isinstance(a, bool) and not isinstance(b, bool) else False
+    if isinstance(a, bool) or isinstance(b, bool):
+        return False
+    if is_traced():
+        return (thin(a) & thin(b)).expand(torch.broadcast_shapes(a.shape, b.shape))
+    return a & b
 
 
 def either(a: Mask, b: Mask) -> Mask:
@@ -58,6 +84,8 @@ def either(a: Mask, b: Mask) -> Mask:
     if isinstance(a, bool) or isinstance(b, bool):
         first, second = (a, b) if isinstance(a, bool) else (b, a)
         return True if first is True else second
+    if is_traced():
+        return (thin(a) | thin(b)).expand(torch.broadcast_shapes(a.shape, b.shape))
     return a | b
 
 

@@ -21,6 +21,7 @@ from safeops.autodiff.torch._masks import (
     is_partial,
     is_traced,
     spread,
+    thin,
 )
 from safeops.autodiff.torch._nodes import BY_PRODUCT, CLAMPS, is_foreign, words
 from safeops.autodiff.torch._tags import Mask, is_number
@@ -110,11 +111,15 @@ def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
     shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
     cond = cond.expand(shape)
     first, second = masks
+    if is_traced():
+        cond = thin(cond)
+        first, second = (thin(m) if isinstance(m, torch.Tensor) else m for m in masks)
     if first is True and second is False:
-        return cond.clone()  # a copy, as above
+        return cond.clone().expand(shape)  # a copy, as above
     if first is False and second is True:
-        return ~cond
-    return torch.where(cond, spread(first, cond), spread(second, cond))
+        return (~cond).expand(shape)
+    first, second = (spread(m, cond) if isinstance(m, bool) else m for m in (first, second))
+    return torch.where(cond, first, second).expand(shape)
 
 
 def is_zero(call: Call, x: Any) -> bool:
@@ -183,8 +188,8 @@ def transport(call: Call) -> Any:
     if name in FILLS_NOTHING and all(call.masks.get(i) is True for i in places):
         return call.finish(active=True)
     args = list(call.args)
-    if name in ("slice_backward", "select_backward"):  # these run on bool
-        return call.finish(call.func(spread(call.active(0), args[0]), *args[1:]))
+    if name in ("slice_backward", "select_backward"):
+        return call.finish(put_back(call, spread(call.active(0), args[0])))
     for i in places:
         if isinstance(args[i], torch.Tensor):
             args[i] = spread(call.active(i), args[i]).to(args[i].dtype)
@@ -200,6 +205,21 @@ def transport(call: Call) -> Any:
     if name not in FILLS_NOTHING and is_foreign(call.node):
         active = active | filled(call, args, places)
     return call.finish(active)
+
+
+def put_back(call: Call, active: Array) -> Array:
+    """Return the mask of entries that are put at their places in an array of absent ones."""
+    _, sizes, axis, *place = call.args
+    if not is_traced():  # these run on bool
+        return call.func(active, *call.args[1:])
+    axis %= len(sizes)
+    is_slice = active.dim() == len(sizes)
+    lean = thin(active, but=axis if is_slice else None)
+    shape = list(lean.shape)
+    shape[axis : axis + is_slice] = [sizes[axis]]
+    # As numbers: Inductor's C++ does not compile a padded disjunction of masks (PyTorch 2.13).
+    found = call.func(lean.to(torch.float32), shape, axis, *place) != 0
+    return found.expand(sizes)
 
 
 def filled(call: Call, masks: list[Any], places: tuple[int, ...]) -> Array:
