@@ -19,6 +19,15 @@ MATRICES = """
 """
 
 
+def of_scipy(name: str) -> Function | None:
+    """Return a function of SciPy for arrays of NumPy, or of dask; None where SciPy is missing."""
+    try:
+        from scipy import special  # noqa: PLC0415  (an extra)
+    except ModuleNotFoundError:
+        return None
+    return getattr(special, name)
+
+
 class ArrayAPI:
     """A framework known by its namespace alone."""
 

@@ -14,8 +14,7 @@ import array_api_compat.dask.array as xp
 import dask.array as da
 import numpy as np
 
-from safeops._backends import load
-from safeops._backends.array_api import MATRICES, ArrayAPI
+from safeops._backends.array_api import MATRICES, ArrayAPI, of_scipy
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, Function
 
@@ -149,7 +148,7 @@ class Dask(ArrayAPI):
 
     def special(self, name: str) -> Function | None:
         """Return a function of SciPy, which dask takes block by block."""
-        return load("numpy").special(name)
+        return of_scipy(name)
 
     def takes(self, x: Any) -> bool:
         """Take all of NumPy's, as dask does."""

@@ -7,7 +7,7 @@ from typing import Any
 import array_api_compat.numpy as xp
 import numpy as np
 
-from safeops._backends.array_api import ArrayAPI
+from safeops._backends.array_api import ArrayAPI, of_scipy
 from safeops._backends.numpy import elementwise, reductions
 from safeops._typing import Array, DType, Function
 
@@ -54,12 +54,8 @@ class Numpy(ArrayAPI):
         return table
 
     def special(self, name: str) -> Function | None:
-        """Return a function of SciPy, which is an extra."""
-        try:
-            from scipy import special  # noqa: PLC0415  (an extra)
-        except ModuleNotFoundError:
-            return None
-        return getattr(special, name)
+        """Return a function of SciPy."""
+        return of_scipy(name)
 
     def quiet(self) -> AbstractContextManager[Any]:
         """Silence the warnings of entries not taken."""
