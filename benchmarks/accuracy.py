@@ -35,6 +35,7 @@ from plain import is_own, plain  # noqa: E402  (after the path)
 
 import formulas  # noqa: E402  (after the path)
 import safeops as so  # noqa: E402  (after the path)
+import special_formulas  # noqa: E402  (after the path)
 from exponents import FORMATS, ulps, wide  # noqa: E402  (after the path)
 from frameworks import asarray, to_numpy  # noqa: E402  (after the path)
 
@@ -49,7 +50,8 @@ LEAST = (
     16  # times the smallest normal number, below which JAX and TensorFlow flush steps to a result
 )
 PICTURED = "float32"
-ELEMENTWISE = {row.name: row for row in formulas.ROWS}
+SPECIAL = {row.name: row for row in special_formulas.ROWS}  # with points of their own
+ELEMENTWISE = {row.name: row for row in formulas.ROWS} | SPECIAL
 NAMES = (*ELEMENTWISE, *SLICES)
 
 
@@ -76,7 +78,7 @@ def elementwise(name, dtype):
     """Return what is exact at points inside the domain."""
     form, formula = FORMATS[dtype], ELEMENTWISE[name].exact
     points = getattr(accuracy_points, "pairs" if name in TWO else "whole_line")
-    args = points(dtype)
+    args = (SPECIAL[name].points if name in SPECIAL else points)(dtype)
     derivatives = formula(form, *map(wide, args))
     inside = np.any([np.nan_to_num(slope) != 0 for slope in derivatives.gradient], axis=0)
     for x in args:
@@ -86,7 +88,13 @@ def elementwise(name, dtype):
     slopes = tuple(np.broadcast_to(g, inside.shape)[inside] for g in derivatives.gradient)
     ones = np.ones_like(args[0])
     axis = accuracy_points.axis_of(name)
-    return Exact(args, value, slopes, np.abs(value), tuple(map(np.abs, slopes)), ones, axis(*args))
+    sizes = np.abs(value), tuple(map(np.abs, slopes))
+    if name in SUMS:
+        sizes = (
+            np.broadcast_to(derivatives.size, inside.shape)[inside],
+            tuple(np.broadcast_to(g, inside.shape)[inside] for g in derivatives.gradient_size),
+        )
+    return Exact(args, value, slopes, *sizes, ones, axis(*args))
 
 
 def of_slices(name, dtype):
@@ -109,6 +117,10 @@ TWO = (
     *("safe_div", "safe_mul", "xdivy", "safe_pow", "xlogy", "xlog1py", "rel_entr"),
     *("safe_logaddexp", "safe_logsubexp", "safe_atan2", "safe_hypot"),
 )
+
+
+# Their zeros below 0 are those of a sum, of which the largest term has the units.
+SUMS = ("safe_lgamma", "safe_digamma")
 
 
 def in_numpy(f, args, _):

@@ -70,7 +70,8 @@ def difference(x, y):
 AXES = {
     **dict.fromkeys(("safe_asin", "safe_acos", "safe_atanh", "safe_acosh"), far_from_one),
     **dict.fromkeys(("safe_log1p", "xlog1py"), above_minus_one),
-    "safe_logit": lambda x: np.minimum(np.abs(x), np.abs(1 - x)),
+    "safe_erfinv": far_from_one,
+    **dict.fromkeys(("safe_logit", "safe_ndtri"), lambda x: np.minimum(np.abs(x), np.abs(1 - x))),
     **dict.fromkeys(("safe_logaddexp", "safe_logsubexp"), difference),
     **dict.fromkeys(("safe_hypot", "safe_atan2"), np.hypot),
     "rel_entr": np.minimum,

@@ -23,6 +23,7 @@ WRITTEN = {
     "safe_rms": lambda m, x: m.sqrt(m.mean(x * x)),
     "safe_logmeanexp": lambda m, x: m.logsumexp(x) - m.log_of_count(x),
     "safe_cross_entropy": lambda m, x, y: -m.sum(y * m.log_softmax(x)),
+    "log_ndtr": lambda m, x: m.log(0.5 * m.erfc(-x / np.sqrt(2))),
 }
 SHARED = {
     "safe_div": "divide",
@@ -49,6 +50,9 @@ SHARED = {
 }
 SHARED |= {f"safe_{name}": name for name in ("log2", "log10", "sum", "prod", "mean", "var", "std")}
 SHARED |= {"safe_max": "max", "safe_min": "min"}
+SHARED |= {f"safe_{name}": name for name in ("ndtri", "erfinv", "digamma")}
+SHARED |= {"safe_lgamma": "gammaln"}
+OF_SCIPY = ("log_ndtr", "ndtri", "erfinv", "digamma", "gammaln")  # names, in other frameworks too
 REDUCED = ("nansum", "nanprod", "nanmean", "nanvar", "nanstd", "nanmax", "nanmin", "nanmedian")
 ACCUMULATED = ("nancumsum", "nancumprod")
 
@@ -86,6 +90,7 @@ def of_numpy():
     found |= {
         name: along_last(getattr(sp, name)) for name in ("softmax", "log_softmax", "logsumexp")
     }
+    found |= {name: getattr(sp, name) for name in OF_SCIPY}
     return SimpleNamespace(
         **found,
         safe_logit=sp.logit,
@@ -110,6 +115,7 @@ def of_torch():
     }
     found |= {"max": along_last(torch.amax, "dim"), "min": along_last(torch.amin, "dim")}
     found |= {name: along_last(getattr(torch, name), "dim") for name in ("softmax", "log_softmax")}
+    found |= {name: getattr(torch.special, name) for name in OF_SCIPY}
     return SimpleNamespace(
         **found,
         safe_rsqrt=torch.rsqrt,
@@ -139,7 +145,8 @@ def of_jax():
     names = "sum prod mean var std max min"
     found |= {name: along_last(getattr(jnp, name)) for name in names.split()}
     found |= {name: along_last(getattr(jnp, name)) for name in (*REDUCED, *ACCUMULATED)}
-    found |= {name: getattr(sp, name) for name in ("xlogy", "xlog1py", "entr", "rel_entr")}
+    names = ("xlogy", "xlog1py", "entr", "rel_entr", *OF_SCIPY)
+    found |= {name: getattr(sp, name) for name in names}
     return SimpleNamespace(
         **found,
         safe_rsqrt=jax.lax.rsqrt,
@@ -153,11 +160,23 @@ def of_jax():
     )
 
 
+def without(f, *dtypes):
+    """Return a function that TensorFlow has no kernel of some dtypes for (2.21)."""
+
+    def checked(x):
+        if x.dtype.name in dtypes:
+            msg = "no kernel for this dtype"
+            raise TypeError(msg)
+        return f(x)
+
+    return checked
+
+
 def of_tensorflow():
     """Return TensorFlow's functions."""
     tf = import_module("tensorflow")
     names = "divide multiply reciprocal sqrt pow exp expm1 log log1p asin acos acosh atanh atan2"
-    names += " sin"
+    names += " sin erfc"
     found = {name: getattr(tf.math, name) for name in names.split()}
     reduced = {"sum": "sum", "prod": "prod", "mean": "mean", "var": "variance", "std": "std"}
     reduced |= {"max": "max", "min": "min"}
@@ -168,6 +187,10 @@ def of_tensorflow():
         **found,
         log2=lambda x: tf.math.log(x) / tf.math.log(tf.cast(2, x.dtype)),
         log10=lambda x: tf.math.log(x) / tf.math.log(tf.cast(10, x.dtype)),
+        digamma=without(tf.math.digamma, "float16", "bfloat16"),
+        gammaln=without(tf.math.lgamma, "bfloat16"),
+        ndtri=without(tf.math.ndtri, "float16", "bfloat16"),
+        erfinv=without(tf.math.erfinv, "float16", "bfloat16"),
         safe_rsqrt=tf.math.rsqrt,
         xlogy=tf.math.xlogy,
         xlog1py=tf.math.xlog1py,
