@@ -1,11 +1,13 @@
-"""The command `explain`: run a PyTorch script until a gradient is not finite, and explain it."""
+"""The command `explain`: run a script until a gradient is not finite, and explain it."""
 
+import logging
 import runpy
 import sys
 from argparse import REMAINDER, Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +16,7 @@ from typing import Any
 from safeops._cli.reports import FORMATS
 from safeops._speech import INSTALL
 from safeops.autodiff import Report
+from safeops.autodiff._options import NonFiniteGradientError
 
 HAS_RICH = False
 with suppress(ImportError):  # an extra: without it there are no colours
@@ -21,17 +24,24 @@ with suppress(ImportError):  # an extra: without it there are no colours
 
     HAS_RICH = True
 
-SAID = "run a PyTorch script, and find the line of the first gradient that is not finite"
+SAID = "run a script, and find the line of the first gradient that is not finite"
 NOT_FINITE = 3  # the exit code
 EPILOG = f"""
 The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
 wrong command line, else the exit code of the script (1 if it raises). With --format json or sarif
-the report is all of standard output, and what the script prints goes to standard error. To explain
-a function of JAX or TensorFlow, call safeops.autodiff.explain.
+the report is all of standard output, and what the script prints goes to standard error. Watched are
+backward passes of PyTorch, jax.grad and jax.value_and_grad, also in compiled code, and steps that a
+guard of safeops.integrations watches. To explain another function, call safeops.autodiff.explain.
 """
-NEEDS_TORCH = f"explain watches backward passes of PyTorch: {INSTALL.format('torch')}"
+# The context of each framework that watches a program.
+WATCHES = {"torch": "watch_backward", "jax": "watch_grad"}
+WRITER = "jax._src.debugging"  # it logs each exception of a callback
+NEEDS_ONE = f"explain watches gradients of PyTorch and JAX: {INSTALL.format('torch')}"
 ALL_FINITE = "all gradients were finite: {} looked at"
-UNSEEN = "no backward pass of PyTorch was seen; safeops.autodiff.explain takes a function"
+UNSEEN = (
+    "no backward pass of PyTorch was seen, and no gradient of jax.grad; "
+    "safeops.autodiff.explain takes a function"
+)
 
 
 class NotFiniteError(BaseException):  # an ``except Exception`` of the script does not catch it
@@ -51,21 +61,21 @@ def add_explain(commands: Any) -> None:
 
 def explain_script(options: Namespace) -> int:
     """Run a script; return 3 if one of its gradients is not finite, 1 if it raises."""
-    if find_spec("torch") is None:
-        print(NEEDS_TORCH, file=sys.stderr)
+    if not any(map(find_spec, (*WATCHES, "tensorflow"))):
+        print(NEEDS_ONE, file=sys.stderr)
         return 2
     if wrong := what_is_wrong(options):
         print(wrong, file=sys.stderr)
         return 2
-    from safeops.autodiff.torch import watch_backward  # noqa: PLC0415  (PyTorch takes its time)
-
     argv = options.module or [options.file, *options.arguments]
     reports: list[Report] = []
-    watch = partial(stop, reports)
+    ending: BaseException | None = None
     # Standard output is for the report alone, if a machine reads it.
     kept = nullcontext() if options.format == "text" else redirect_stdout(sys.stderr)
-    with watch_backward(watch) as passes, kept:
+    with suppress(NotFiniteError), watching(partial(stop, reports)) as passes, kept:
         ending = ending_of(argv, is_module=bool(options.module))
+    if isinstance(ending, NonFiniteGradientError):
+        reports.append(ending.report)
     if reports:  # also if a bare ``except`` of the script has caught the exception
         show(reports[:1], options.format)
         return NOT_FINITE
@@ -73,11 +83,32 @@ def explain_script(options: Namespace) -> int:
         show([], options.format)
     if isinstance(ending, Exception):
         sys.excepthook(type(ending), ending, ending.__traceback__)
-    seen = ALL_FINITE.format(counted_passes(len(passes))) if passes else UNSEEN
-    print(seen, file=sys.stderr)
+    count = sum(map(len, passes))
+    print(ALL_FINITE.format(counted_passes(count)) if count else UNSEEN, file=sys.stderr)
     if ending is not None and not isinstance(ending, Exception):
         raise ending
     return 0 if ending is None else 1
+
+
+@contextmanager
+def watching(watch: Callable[[Report], None]) -> Iterator[list[list[bool]]]:
+    """Watch the gradients of each framework that is installed."""
+    logger = logging.getLogger(WRITER)
+    with ExitStack() as stack:
+        logger.addFilter(is_of_others)
+        stack.callback(logger.removeFilter, is_of_others)
+        installed = [name for name in WATCHES if find_spec(name) is not None]
+        modules = {name: import_module(f"safeops.autodiff.{name}") for name in installed}
+        yield [
+            stack.enter_context(getattr(module, WATCHES[name])(watch))
+            for name, module in modules.items()
+        ]
+
+
+def is_of_others(record: logging.LogRecord) -> bool:
+    """Whether a message is not about an exception by which compiled code is ended."""
+    error = record.exc_info[0] if record.exc_info else None
+    return error is None or not error.__module__.startswith("safeops.")
 
 
 def what_is_wrong(options: Namespace) -> str:

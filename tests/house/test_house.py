@@ -128,6 +128,7 @@ LAYERS = (
     ("autodiff.torch._compiled", "autodiff.torch._functional", "autodiff.torch._modes"),
     ("autodiff.torch.func",),
     ("autodiff.jax._redirect",),
+    ("autodiff.jax._watching",),
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
     ("autodiff.jax._guard", "autodiff.tensorflow._guard", "autodiff.torch._guard"),

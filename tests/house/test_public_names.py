@@ -54,7 +54,7 @@ NAMES = {
     """,
     "autodiff/jax/__init__": """
         UnknownOperationWarning explain grad hessian jacfwd jacrev jvp masked_grad
-        value_and_grad vjp
+        value_and_grad vjp watch_grad
     """,
     "autodiff/torch/__init__": """
         UnknownOperationWarning backward compile explain explain_backward func grad

@@ -58,6 +58,7 @@ from safeops.autodiff.jax._passes import (
 )
 from safeops.autodiff.jax._redirect import replaced, with_options_of_jax
 from safeops.autodiff.jax._tables import RULES
+from safeops.autodiff.jax._watching import watch_grad
 
 __all__ = [
     "UnknownOperationWarning",
@@ -70,6 +71,7 @@ __all__ = [
     "masked_grad",
     "value_and_grad",
     "vjp",
+    "watch_grad",
 ]
 
 
