@@ -3,13 +3,15 @@ What functions of matrices cost beside plain ones: ``python benchmarks/linalg.py
 
 Prints, for each installed framework and size, the time of `sqrtm_psd` divided by the time of a
 square root by the framework's own `eigh`: forward, with a gradient, and with a gradient of a
-gradient. The matrices have no equal eigenvalues: with equal ones the plain root has no gradient.
+gradient; beside each ratio the control, that of the plain root to itself. The matrices have no
+equal eigenvalues: with equal ones the plain root has no gradient.
+
+``tensorflow-xla`` compiles by XLA what ``tensorflow`` runs as a graph.
 """
 
 import sys
 from functools import partial
 from importlib.util import find_spec
-from statistics import median
 
 import timing  # first: it sets the number of threads
 import numpy as np
@@ -18,7 +20,7 @@ from safeops import linalg
 from safeops._backends import load
 
 SHAPES = ((256, 3, 3), (64, 8, 8), (100, 100), (300, 300))
-FRAMEWORKS = ("torch", "jax", "tensorflow")
+FRAMEWORKS = ("torch", "jax", "tensorflow", "tensorflow-xla")
 ROUNDS = 7
 
 
@@ -54,37 +56,38 @@ def levels(framework, f):
     return {"forward": f, "gradient": slope, "second order": second}
 
 
-def compiled(framework, f):
+def compiled(way, f):
     """Return a function as it is run: as a program, but for PyTorch."""
-    if framework == "jax":
+    if way == "jax":
         import jax
 
         program = jax.jit(f)
         return lambda a: program(a).block_until_ready()
-    if framework == "tensorflow":
+    if way != "torch":
         import tensorflow as tf
 
-        return tf.function(f)
+        return tf.function(f, jit_compile=way == "tensorflow-xla")
     return f
 
 
 def main():
     """Print the table."""
-    names = [name for name in sys.argv[1:] or FRAMEWORKS if find_spec(name)]
+    ways = [way for way in sys.argv[1:] or FRAMEWORKS if find_spec(way.partition("-")[0])]
     print(
         "| framework | shape | forward | gradient | second order |\n| --- | --- | --- | --- | --- |"
     )
-    for framework in names:
+    for way in ways:
+        framework = way.partition("-")[0]
         xp = load(framework).xp
         ours, theirs = (levels(framework, f) for f in (linalg.sqrtm_psd, partial(plain, xp)))
         for shape in SHAPES:
             a = array_of(framework, shape)
-            ratios = []
+            cells = []
             for level, f in ours.items():
-                both = [partial(compiled(framework, g), a) for g in (f, theirs[level])]
-                times = [median(found) for found in timing.rounds(both, ROUNDS)]
-                ratios.append(f"{times[0] / times[1]:.2f}")
-            print(f"| {framework} | {shape} | {' | '.join(ratios)} |", flush=True)
+                both = [partial(compiled(way, g), a) for g in (f, theirs[level])]
+                found, control = timing.compare(*both, ROUNDS)
+                cells.append(f"{found.ratio:.2f} ({control.ratio:.2f})")
+            print(f"| {way} | {shape} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import argparse
 import json
 import os
 import sys
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 
@@ -42,6 +42,12 @@ ROWS = {
     "logm_psd": (lambda xp, x: xp.log(x), mp.log, scipy.linalg.logm),
     "expm_symmetric": (lambda xp, x: xp.exp(x), mp.exp, scipy.linalg.expm),
 }
+# How many of the largest values the projector has, matrix by matrix: down to a gap.
+LARGEST = (4, 2, 1, 2, 2, 1, 2, 2)
+ROTATION, _ = np.linalg.qr(np.sin(1 + np.add.outer(2.3 * np.arange(4), np.arange(4) ** 2)))
+WAY = np.cos(np.add.outer(1.9 * np.arange(4), 0.4 * np.arange(4) ** 3)) / 2
+KINDS = ("value", "first", "second")
+VECTORS = ("polar", "safe_eigh", "safe_svd")
 STEP = {1: np.finfo(float).eps ** (1 / 3), 2: np.finfo(float).eps ** 0.25}
 
 
@@ -52,10 +58,60 @@ def by_eigh(framework, f, a):
     return xp.matmul(vectors * f(xp, values)[..., None, :], xp.matrix_transpose(vectors))
 
 
-def derivatives_of(framework, op):
-    """Return value, first and second derivative of the weighted sum of a function."""
+def parted(name, framework, ours):
+    """Return `polar`, or what belongs to the largest values, by our functions or by theirs."""
+    xp = load(framework).xp
+    if name == "polar" and ours:
+        return linalg.polar
+    eigh, svd = (linalg.safe_eigh, linalg.safe_svd) if ours else (xp.linalg.eigh, thin(xp))
+    counts = [4] * len(LARGEST) if name == "polar" else LARGEST
+    order = -1 if name == "safe_eigh" else 1  # whose values rise
+    columns = [[k < n for k in range(4)][::order] for n in counts]
+    which = asarray(framework, np.array(columns, float)[:, None])
+
+    def f(a):
+        if name == "safe_eigh":
+            _, vectors = eigh(a)
+            return xp.matmul(vectors * which, xp.matrix_transpose(vectors))
+        left, _, right = svd(a)
+        return xp.matmul(left * which, right)
+
+    return f
+
+
+def thin(xp):
+    """Return the singular value decomposition without what is beside."""
+    return lambda a: xp.linalg.svd(a, full_matrices=False)
+
+
+def given_to(name):
+    """Return the matrices and the direction of a row."""
     a = np.stack(list(spectra.matrices().values()))
-    along = np.broadcast_to(spectra.direction(0), a.shape)
+    return (ROTATION @ a, WAY) if name in ("polar", "safe_svd") else (a, spectra.direction(0))
+
+
+@cache
+def exact_parts(name):
+    """Return what a row of vectors has in mpmath."""
+    a, way = given_to(name)
+    found = []
+    for matrix, count in zip(a, [4] * len(LARGEST) if name == "polar" else LARGEST, strict=True):
+
+        def f(m, count=count):
+            if name == "safe_eigh":
+                _, vectors = mp.eigsy(m)
+                return vectors[:, 4 - count :] * vectors[:, 4 - count :].T
+            left, _, right = mp.svd_r(m)
+            return left[:, :count] * right[:count, :]
+
+        found.append(spectra.along(f, matrix, way))
+    return spectra.Exact(*(np.stack([getattr(x, k) for x in found]) for k in KINDS))
+
+
+def derivatives_of(framework, op, name):
+    """Return value, first and second derivative of the weighted sum of a function."""
+    a, way = given_to(name)
+    along = np.broadcast_to(way, a.shape)
     xp, mode = load(framework).xp, MODES[framework]
     weights = asarray(framework, spectra.direction(5)[None])
     found = derivatives_in(
@@ -84,9 +140,9 @@ def by_differences(f):
     return tuple(map(np.stack, zip(*rows, strict=True)))
 
 
-def errors(found, f):
+def errors(found, exact):
     """Return the errors at each matrix: of the value, and of both derivatives."""
-    exact, weights = spectra.exact(f), spectra.direction(5)
+    weights = spectra.direction(5)
     columns = []
     for got, right in zip(found, (exact.value, exact.first, exact.second), strict=True):
         size = np.maximum(np.max(np.abs(right), axis=(-2, -1)), 1.0)
@@ -98,12 +154,36 @@ def errors(found, f):
     return dict(zip(spectra.matrices(), np.stack(columns, 1).tolist(), strict=True))
 
 
+def op_of(name, framework, *, ours):
+    """Return a function of ours, or what people write."""
+    if name in VECTORS:
+        return parted(name, framework, ours)
+    return getattr(linalg, name) if ours else partial(by_eigh, framework, ROWS[name][0])
+
+
+def exact_of(name):
+    """Return the exact numbers of a function."""
+    return exact_parts(name) if name in VECTORS else spectra.exact(ROWS[name][1])
+
+
+def measure(framework, name, ours, theirs):
+    """Measure a function and what people write."""
+    if framework == "scipy":
+        if name in ROWS and (peer := ROWS[name][2]):
+            theirs[name] = errors(by_differences(peer), exact_of(name))
+        return
+    for found, mine in ((ours, True), (theirs, False)):
+        op = op_of(name, framework, ours=mine)
+        found[name] = errors(derivatives_of(framework, op, name), exact_of(name))
+    print(framework, name, *(np.max(list(x[name].values()), 0) for x in (ours, theirs)))
+
+
 def main():
     """Measure what is asked for."""
     parser = argparse.ArgumentParser()
-    known = [*MODES, "scipy"]
+    known, known_rows = [*MODES, "scipy"], [*ROWS, *VECTORS]
     parser.add_argument("--framework", nargs="*", default=known, choices=known)
-    parser.add_argument("--function", nargs="*", default=list(ROWS), choices=ROWS)
+    parser.add_argument("--function", nargs="*", default=known_rows, choices=known_rows)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     data = {"versions": {}, "table": {}, "naive": {}}
@@ -117,14 +197,7 @@ def main():
         data["versions"][framework] = import_module(framework).__version__.split("+")[0]
         ours, theirs = {}, {}
         for name in given.function:
-            f, exact, peer = ROWS[name]
-            if framework == "scipy":
-                theirs |= {name: errors(by_differences(peer), exact)} if peer else {}
-                continue
-            ours[name] = errors(derivatives_of(framework, getattr(linalg, name)), exact)
-            plain = derivatives_of(framework, partial(by_eigh, framework, f))
-            theirs[name] = errors(plain, exact)
-            print(framework, name, *(np.max(list(x[name].values()), 0) for x in (ours, theirs)))
+            measure(framework, name, ours, theirs)
         for kind, found in {"table": ours, "naive": theirs}.items():
             if found:
                 data[kind].setdefault(framework, {"float64": {}})["float64"] |= found

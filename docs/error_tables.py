@@ -22,6 +22,10 @@ matrices below, divided by the largest entry, or by 1 if that is more;
 `python benchmarks/spectral.py` measured it, with {versions}.
 The exact numbers are differences in mpmath, with 60 digits.
 PyTorch and TensorFlow run eagerly, JAX is compiled.
+Of `polar` and `safe_svd` the matrices are these times a rotation.
+Of eigenvectors and singular vectors the rows have a projector, or its like, on what belongs to the
+largest values: it depends on no choice of vectors.
+Its second derivative is NaN where values tie and the direction parts them, by design.
 SciPy has no derivatives: its columns have central differences of `sqrtm`, `logm` and `expm`."""
 BESIDE = """
 The rows in italics are what people write: {naive}.

@@ -91,7 +91,7 @@ IN_MODES = """
 compiled, mapped, as a graph and under XLA.
 The others are tested so in PyTorch's eager modes and `vmap`, in `jax.jit` and in eager TensorFlow;
 in the other modes only `nox -s exhaustive` tests them."""
-SPECTRAL = ("the function of eigenvalues by `eigh`", error_tables.SPECTRAL, "spectral")
+SPECTRAL = ("the same by the framework's `eigh` or `svd`", error_tables.SPECTRAL, "spectral")
 TABLES = (*cases.ROWS, *slices.ROWS, *reductions.ROWS)
 
 

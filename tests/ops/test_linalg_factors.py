@@ -8,6 +8,7 @@ from mpmath import mp
 
 import spectra
 from derivatives import MODES, derivatives_in
+from exponents import EXHAUSTIVE
 from frameworks import asarray, stacked, to_numpy
 from safeops import linalg
 from safeops._backends import load
@@ -16,7 +17,16 @@ nan = np.nan
 RTOL = {"float64": 1e-11, "float32": 2e-4}
 CHEAP = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
 SECOND = {"rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd"}
-LEFT = {"rev-rev": {"rev-fwd", "fwd-fwd"}, "fwd-rev": SECOND - {"fwd-rev"}}
+COMPILED = ("compile", "xla")
+SQUARE = ("polar", "safe_eigvalsh", "safe_svdvals")
+# XLA's own eigh and svd are right to 1e-6 of the norm, also in float64; what is of the second
+# order in its error is right to 1e-11, and the second derivative is of the first (tensorflow 2.21).
+LOOSE = {"xla": dict.fromkeys(SECOND, 1e-4)}
+LEFT_OUT = {  # each order takes seconds to compile
+    "jit": SECOND - {"fwd-rev"},
+    "compile": {"forward", *SECOND} - {"fwd-rev"},
+    "xla": {"forward", *SECOND} - {"rev-rev"},
+}
 GRID = np.sin(1 + np.add.outer(2.3 * np.arange(4), np.arange(4) ** 2))
 WAY = np.cos(np.add.outer(1.9 * np.arange(4), 0.4 * np.arange(4) ** 3)) / 2
 
@@ -112,7 +122,7 @@ FUNCTIONS = {
 
 
 def pytest_generate_tests(metafunc):
-    """Run each function in one mode of each framework, and the polar factor in more."""
+    """Run each function in two modes of each framework, and the polar factor in more."""
     if "way" not in metafunc.fixturenames:
         return
     ways = [
@@ -121,10 +131,18 @@ def pytest_generate_tests(metafunc):
         for mode in MODES.get(name, ())
         for row in FUNCTIONS
         for dtype in RTOL
-        if (mode == CHEAP[name] and (dtype == "float64" or row == "polar"))
-        or (row == "polar" and dtype == "float64" and mode in {"vmap", "function", "autograd"})
+        if EXHAUSTIVE or is_due(row, name, mode, dtype)
     ]
     metafunc.parametrize("way", ways, ids=["-".join(way) for way in ways])
+
+
+def is_due(row, name, mode, dtype):
+    """Whether a row runs in a mode: in a compiled one, if it is a function by itself."""
+    if dtype == "float32":
+        return row == "polar" and mode == CHEAP[name]
+    if mode in COMPILED:
+        return row in SQUARE
+    return mode == CHEAP[name] or (row == "polar" and mode in {"vmap", "function", "autograd"})
 
 
 @pytest.mark.in_turn("way", 0)
@@ -141,7 +159,7 @@ def test_values_and_derivatives_are_exact(way):
     given = asarray(framework, weights[None], dtype)
     axes = tuple(range(1, len(shape) + 1))
     arrays = [[asarray(framework, x, dtype)] for x in (a, along, along)]
-    less = SECOND - {"fwd-rev"} if framework == "jax" else {"rev-fwd", "fwd-fwd"}
+    less = LEFT_OUT.get(mode, {"rev-fwd", "fwd-fwd"})
 
     got = derivatives_in(
         mode,
@@ -149,7 +167,7 @@ def test_values_and_derivatives_are_exact(way):
         op,
         lambda out: xp.sum(out * given, axis=axes),
         *arrays,
-        {(framework, mode): (less, "each order takes a second to compile")},
+        {(framework, mode): (less, "each order takes seconds to compile")},
     )
 
     for order, result in got.items():
@@ -159,7 +177,8 @@ def test_values_and_derivatives_are_exact(way):
         if order != "value":
             right = np.sum(weights * right, axis=axes)
             y = np.sum(y[0] * along, axis=(-2, -1)) if y.ndim > 1 else y
-        np.testing.assert_allclose(y, right, rtol=RTOL[dtype], atol=RTOL[dtype], err_msg=order)
+        rtol = LOOSE.get(mode, {}).get(order, RTOL[dtype])
+        np.testing.assert_allclose(y, right, rtol=rtol, atol=rtol, err_msg=order)
 
 
 def of_order(order):
