@@ -59,8 +59,9 @@ def svd(xp: Namespace, a: Array) -> tuple[Array, Array, Array]:
     ways = generators(xp, of.values)
     ones = xp.where(by.block, xp.ones_like(ways), 0.0)
     zeros = ones * xp.where(by.zero, xp.ones_like(by.inverse), 0.0)
-    skew = (by.middle - adjoint(xp, by.middle)) / 2.0
-    given = (by.middle, by.middle, by.middle, skew, skew)
+    # A change of the phase between a left and a right vector is skew, and exact in `first`.
+    even_part, skew = halves(xp, by.middle)
+    given = (even_part, even_part, even_part, skew, skew)
     found = backend_of(a).barrier(excess, given, (ones, zeros))
     number, *within = (times(ways, x) if k else x for k, x in enumerate(found[:3]))
     left, right = even + odd, even - odd

@@ -298,6 +298,31 @@ def test_a_phase_is_a_choice_too(autodiff_framework):
     assert np.isnan(phase)
 
 
+def test_a_relative_phase_is_no_choice(autodiff_framework):
+    """A left vector times a right one is (2 + i t) / sqrt(4 + t^2): exact in each order."""
+    backend = load(autodiff_framework)
+    xp = backend.xp
+    given, x = (asarray(autodiff_framework, [[y]], "complex128") for y in (2.0, 1j))
+    zero, one = (asarray(autodiff_framework, y, "float64") for y in (0.0, 1.0))
+
+    def f(t):
+        left, _, right = linalg.safe_svd(given + xp.astype(t, given.dtype) * x)
+        product = xp.matmul(left, right)[0, 0]
+        return xp.real(product) + 3 * xp.imag(product)
+
+    def reverse(f):
+        return lambda t: backend.grad(f)(t)[0]
+
+    def forward(f):
+        return lambda t: backend.jvp(f)((t,), (one,))
+
+    first = [float(order(f)(zero)) for order in (reverse, forward)]
+    second = [float(order(reverse(f))(zero)) for order in (reverse, forward)]
+
+    np.testing.assert_allclose(first, 3 / 2, rtol=1e-14)
+    np.testing.assert_allclose(second, -1 / 4, rtol=1e-14)
+
+
 @pytest.mark.parametrize("op", [linalg.safe_eigh, linalg.safe_svd])
 def test_a_bad_matrix_is_nan_alone(op, framework):
     """NaN makes one matrix of a batch NaN, and no other; sizes and shapes do not count."""
