@@ -135,3 +135,16 @@ def test_rotated_halves_of_padded_rows_compile(masked):
 
     assert x.grad.isfinite().all()
     assert_close(x.grad.numpy(), y.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_an_axis_of_a_number(masked):
+    """Where PyTorch takes an axis of an array without axes, masks do too."""
+    x = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+
+    def program(x):
+        y = torch.where(x > 0, x.softmax(0), 0.0)
+        return y.logsumexp(-1) + x.cumsum(0)
+
+    masked.compile(program, backend="aot_eager", on_unknown="error")(x).backward()
+
+    assert x.grad == 1

@@ -33,7 +33,7 @@ SMALL = 4096  # entries: below, the overhead of a call costs more than its work
 
 def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> Array:
     """Return where any entry along some axes is active."""
-    if is_traced():
+    if is_traced() and active.dim():  # PyTorch takes an axis of a number too
         rows = thin(active)
         shape = list(active.shape)
         for axis in dims:
@@ -41,7 +41,7 @@ def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> 
         if any(rows.shape[axis] != 1 for axis in dims):
             rows = rows.any(dim=dims, keepdim=True)
         return rows.expand(shape) if keepdim else rows.expand(shape).squeeze(dims)
-    if not active.numel():
+    if is_traced() or not active.numel():
         return active.any(dim=dims, keepdim=keepdim)
     # The same as `any`, which takes 20 to 50 times as long on a CPU (PyTorch 2.13).
     return active.view(torch.uint8).amax(dims, keepdim=keepdim).view(torch.bool)
