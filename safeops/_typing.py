@@ -90,8 +90,10 @@ class Backend(Protocol):
     def lengths(self, x: Array, axis: Axis) -> Array:
         """Return how many entries a slice has, in the dtype of `x`, axes kept."""
 
-    def level(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return `rough_max` of numbers without NaN, for a caller that also needs `extreme`."""
+    def extreme_and_level(
+        self, x: Array, levels: Array, axis: Axis, sign: int
+    ) -> tuple[Array, Array]:
+        """Return `extreme` of one array, and `rough_max` of another, which has no NaN."""
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """

@@ -168,6 +168,12 @@ class ArrayAPI:
         del sign
         return self.rough_max(x, axis)
 
+    def extreme_and_level(
+        self, x: Array, levels: Array, axis: Axis, sign: int
+    ) -> tuple[Array, Array]:
+        """Return the extreme entry of each slice, and the largest of its levels, axes kept."""
+        return self.extreme(x, axis, sign), self.level(levels, axis, sign)
+
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice for sign 1, the smallest for -1, axes kept."""
         return (self.xp.max if sign == 1 else self.xp.min)(x, axis=axis, keepdims=True)

@@ -201,12 +201,13 @@ def weighted_variance(
 
 def _shares(xp: Namespace, weights: Array, axis: Axis) -> tuple[Array, Array, Array]:
     """Return weights over their sum, the sum, and where it is 0, axes kept."""
-    with backend_of(weights).quiet():  # the sum may be out of range, of weights that are not
-        total = xp.sum(weights, axis=axis, keepdims=True)
+    backend = backend_of(weights)
+    with backend.quiet():  # the sum may be out of range, of weights that are not
+        total, less = backend.sums((weights, weights * 2.0**-64), axis)
     # Less of a large sum: it may be infinite, and JAX and TensorFlow flush its reciprocal to 0.
-    part = stop_gradient(xp.where(total > 2.0**64, 2.0**-64, xp.ones_like(total)))
-    weights = weights * part
-    scaled = xp.sum(weights, axis=axis, keepdims=True)
+    large = total > 2.0**64
+    weights = weights * xp.where(large, 2.0**-64, xp.ones_like(total))
+    scaled = xp.where(large, less, total)
     empty = xp.abs(scaled) < limits(xp, scaled).smallest_normal
     # XLA squares the denominator in the slope of a plain quotient: out of range from 1e19 on.
     return safe_div(weights, xp.where(empty, 1.0, scaled)), total, empty
@@ -344,15 +345,15 @@ def extreme(
     kept: Kept, axis: Axis, sign: int, *, initial: Any = None
 ) -> tuple[Array, Array | None]:
     """Largest entry for sign 1, smallest for -1, or `initial` if `initial` is beyond the entry."""
-    xp, value = kept.xp, _peak(kept, axis, sign)
+    xp = kept.xp
     if kept.keep is not None and dtype_name(kept.x.dtype) in REAL:
         # If all entries kept are infinite, with the other sign, the peak is the filler.
         end = -sign * math.inf
-        most = _most(kept, kept.x != end, axis, sign)
+        value, most = _peak_and_most(kept, kept.x != end, axis, sign)
         empty = most == 0
         value = xp.where(most == 1, end, value)
     else:
-        empty = empty_slices(kept, axis)
+        value, empty = _peak(kept, axis, sign), empty_slices(kept, axis)
     initial = enter_initial(kept, initial, value)
     if initial is not None:
         beyond = value < initial if sign == 1 else value > initial  # False for NaN, which stays
@@ -362,20 +363,20 @@ def extreme(
     return value, empty
 
 
-def _most(kept: Kept, cond: Array, axis: Axis, sign: int) -> Array:
+def _peak_and_most(kept: Kept, cond: Array, axis: Axis, sign: int) -> tuple[Array, Array]:
     """
-    Return 2 for a slice that keeps an entry with `cond`, 1 if it keeps other entries, else 0.
+    Return the extreme entry; and a level: 2 for a slice that keeps an entry with `cond`.
 
-    A backend may reduce with the same operation as `extreme` for this sign: XLA makes one
-    collective of two equal reductions.
+    It is 1 for a slice that keeps other entries, and 0 for a slice that keeps none.
     """
     xp = kept.xp
     # One reduction of floating numbers: reducing booleans takes four times as long in XLA (jax
     # 0.10.2), and small integers ten times as long if PyTorch compiles it (2.13).
     levels = xp.where(kept.keep, xp.astype(cond, kept.x.dtype) + 1, 0.0)
     if is_empty(cond):  # frameworks raise for the maximum of nothing
-        return xp.sum(levels, axis=axis, keepdims=True)
-    return kept.backend.level(levels, axis, sign)
+        return _peak(kept, axis, sign), xp.sum(levels, axis=axis, keepdims=True)
+    x = filled(kept, _least(kept, sign))
+    return kept.backend.extreme_and_level(x, levels, axis, sign)
 
 
 def _peak(kept: Kept, axis: Axis, sign: int) -> Array:

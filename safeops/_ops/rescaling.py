@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from safeops._dtypes import SCALARS
+from safeops._dtypes import SCALARS, limits
 from safeops._entry import fast_path
 from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import _direction, safe_norm, safe_normalize
@@ -63,10 +63,15 @@ def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Arr
     xp, dtype, _, (x, radius) = enter_slices(x, max_norm, where=None)
     norm = safe_norm(stop_gradient(x), axis=axis, keepdims=True)
     _require_fit(radius, norm)
+    # DTensor of TensorFlow (2.21) crashes where a condition without axes selects from parts.
+    radius = radius + xp.zeros_like(norm)
     inside = xp.logical_and(norm <= radius, radius > 0)
     radius = xp.where(radius < 0, 0.0, radius)
     undefined = xp.isnan(radius)  # of which the slopes are NaN too, at a zero slice as well
-    direction = safe_normalize(xp.where(xp.logical_or(inside, undefined), 1.0, x), axis=axis)
+    unused, most = xp.logical_or(inside, undefined), limits(xp, norm).max
+    # The norm is a scale too, if it is in range: it is at least the largest entry.
+    peak = xp.where(unused, 1.0, xp.where(norm > most, most, norm))
+    direction = _direction(xp, xp.where(unused, 1.0, x), axis, 2, 0.0, peak=peak)
     clipped = xp.where(undefined, x * xp.where(undefined, radius, 1.0), direction)
     return xp.astype(xp.where(inside, x, clipped * xp.where(inside, 1.0, radius)), dtype)
 

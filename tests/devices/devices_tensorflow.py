@@ -1,10 +1,17 @@
 """Masked gradients on two logical CPUs of TensorFlow: a script, as devices are made at start."""
 
+import re
+from functools import partial
+
 import numpy as np
+import pytest
 import tensorflow as tf
+from tensorflow.experimental import dtensor
 
 import launched
 import safeops as so
+from operations import ALONG, BATCH, ROWS
+from safeops import linalg, segments
 from safeops.autodiff import tensorflow as masked
 
 CHECKS = []
@@ -76,6 +83,68 @@ def operations():
     step = tf.function(lambda x: strategy.run(mean, args=(x,)))
     for found in strategy.experimental_local_results(step(rows(strategy))):
         np.testing.assert_allclose(found, 3.0)
+
+
+def on_mesh(x, axis, mesh):
+    """Return a DTensor in parts along an axis; None: whole."""
+    places = ["i" if a == axis else dtensor.UNSHARDED for a in range(np.ndim(x))]
+    whole = dtensor.copy_to_mesh(tf.constant(x), dtensor.Layout.replicated(mesh, np.ndim(x)))
+    return dtensor.relayout(whole, dtensor.Layout(places, mesh))
+
+
+def gathered(x, mesh):
+    """Return what a DTensor holds, by the way that an error names."""
+    return dtensor.unpack(dtensor.relayout(x, dtensor.Layout.replicated(mesh, x.shape.rank)))[0]
+
+
+def value_and_slopes(f, *args):
+    """Return a value, and the gradients of the sum of its squares."""
+    floats = [x for x in args if x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(floats)
+        value = f(*args)
+        total = tf.reduce_sum(value * value)
+    return [value, *tape.gradient(total, floats)]
+
+
+IN_PARTS = (
+    "safe_log", "safe_clip_by_norm", "safe_norm", "safe_softmax", "safe_std, where", "nanmax",
+    "nanmean, weights", "safe_cross_entropy", "safe_attention, where",
+)  # fmt: skip
+
+
+@check
+def dtensors():
+    """Values and gradients of DTensors are those of one device, eagerly and in a function."""
+    mesh = dtensor.create_mesh([("i", 2)], device_type="CPU")
+    for name in IN_PARTS:
+        op, args = ROWS[name], ROWS[name].args(4)
+        axes = op.parts.get(ALONG, op.parts[BATCH])
+        f = partial(value_and_slopes, op.ours)
+        wanted = f(*map(tf.constant, args))
+        for run in (f, tf.function(f)):
+            with dtensor.default_mesh(mesh):
+                found = run(*(on_mesh(x, a, mesh) for x, a in zip(args, axes, strict=True)))
+            for x, y in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(gathered(x, mesh), y, rtol=1e-10, atol=1e-12)
+
+
+WITH_MORE = ("powm_psd", "spectral_function")  # arguments
+
+
+@check
+def dtensors_that_are_refused():
+    """Where DTensor has no layouts, and may end the process, an error says what to pass."""
+    mesh = dtensor.create_mesh([("i", 2)], device_type="CPU")
+    x, k = on_mesh(X, 0, mesh), on_mesh(np.asarray([0, 1]), 0, mesh)
+    calls = [partial(f, x) for f in (so.safe_prod, so.nanprod, so.nancumprod, so.safe_pdist)]
+    calls += [partial(so.safe_interp, x[0], x[0], x[1])]
+    calls += [partial(getattr(segments, name), x, k, 2) for name in segments.__all__]
+    calls += [partial(getattr(linalg, name), x) for name in linalg.__all__ if name not in WITH_MORE]
+    for call in calls:
+        with pytest.raises(TypeError, match=re.escape("pass dtensor.unpack(dtensor.relayout(x,")):
+            call()
+    assert so.safe_prod(gathered(x, mesh), axis=1).numpy().tolist() == [0.0, 12.0]
 
 
 if __name__ == "__main__":

@@ -170,6 +170,21 @@ def beside_plain_tensors():
     torch.testing.assert_close(whole(so.safe_log(partial_sum)), wanted)
 
 
+COMPILED = (
+    partial(so.safe_norm, axis=0), partial(so.safe_softmax, axis=0), partial(so.safe_std, axis=0),
+    partial(so.nanmax, axis=0),
+)  # fmt: skip
+
+
+def compiled():
+    """Check that a compiled function takes DTensors as an eager one does, without a break."""
+    for f in COMPILED:
+        torch._dynamo.reset()
+        g = torch.compile(f, fullgraph=True, backend="aot_eager")
+        both = lambda x, f=f, g=g: (g if hasattr(x, "placements") else f)(x)  # noqa: E731
+        same(both, numbers((5, 3)), [0], f)
+
+
 # What DTensor (2.13) does wrong, which `dtensor` is there for.
 
 
@@ -213,7 +228,7 @@ CHECKS = (
     {name: partial(along, name, f, AXES) for name, f in REDUCTIONS.items()}
     | {name: partial(along, name, f, ONE_AXIS) for name, f in ALONG.items()}
     | {name: partial(elementwise, f) for name, f in ELEMENTWISE.items()}
-    | {f.__name__: f for f in (cross_entropy, bfloat16, beside_plain_tensors)}
+    | {f.__name__: f for f in (cross_entropy, bfloat16, beside_plain_tensors, compiled)}
     | {f.__name__: f for f in (amax_of_no_axes, cumsum_along_a_negative_axis)}
     | {
         f.__name__: f

@@ -29,7 +29,7 @@ def test_operations_on_dtensors(tmp_path):
     """Each operation has the value and the slope of one process, and DTensor its faults."""
     both = launched.together(DTENSORS, [(rank, tmp_path / "store") for rank in (0, 1)])
 
-    assert len(both[0]) == 47
+    assert len(both[0]) == 48
     for answers in both:
         assert {name: said for name, said in answers.items() if said != "right"} == {}
 

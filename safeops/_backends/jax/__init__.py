@@ -13,6 +13,7 @@ from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
 from safeops._backends.jax.programs import Jitted, require_range
 from safeops._backends.jax.rules import FORMULAS, Asker
+from safeops._backends.shapes import of_one_axis
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function, Namespace
 
@@ -150,8 +151,7 @@ class Jax(ArrayAPI):
 
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; a running sum would gather sharded axes."""
-        shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
-        return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(shape)
+        return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(of_one_axis(x.shape, axis))
 
     def special(self, name: str) -> Function | None:
         """Return a function of `jax.scipy.special`."""

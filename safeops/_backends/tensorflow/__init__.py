@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from safeops._backends.array_api import ArrayAPI
+from safeops._backends.array_api import MATRICES, ArrayAPI
 from safeops._backends.tensorflow import barriers, namespace
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
@@ -41,6 +41,10 @@ from safeops._typing import Array, Axis, DType, Function
 # Names in `scipy.special`, and here.
 SPECIAL = {"gammaln": "lgamma", "gammainc": "igamma", "gammaincc": "igammac"}
 
+# What rolls, gathers, scatters or factors: DTensor of TensorFlow (2.21) has no layouts for that,
+# and ends the process for some of it. So do the functions of segments.
+WITHOUT_LAYOUT = f"{MATRICES} nancumprod nanprod safe_interp safe_pdist safe_prod".split()
+
 
 class TensorFlow(ArrayAPI):
     """TensorFlow tensors and variables."""
@@ -53,6 +57,12 @@ class TensorFlow(ArrayAPI):
     def owns(self, x: object) -> bool:
         """Whether `x` is of TensorFlow, or a symbol of Keras; `check` refuses some of them."""
         return tf.is_tensor(x) or _is_of_keras(x)
+
+    def kernel(self, name: str, generic: Function) -> Function | None:
+        """Return no kernel, but what refuses a DTensor where its parts cannot be used."""
+        if name in WITHOUT_LAYOUT or name.startswith("segment_"):
+            return _refuse_parts
+        return super().kernel(name, generic)
 
     def check(self, x: Array) -> None:
         """Refuse ragged and sparse tensors, whose empty entries have no place in a `where`."""
@@ -193,6 +203,17 @@ class TensorFlow(ArrayAPI):
             finally:
                 if not was_on:
                     tf.debugging.disable_check_numerics()
+
+
+def _refuse_parts(*args: Any, **options: Any) -> None:
+    """Raise TypeError for a DTensor, which only an eager one is known to be."""
+    if any("CUSTOM" in (getattr(x, "device", None) or "") for x in (*args, *options.values())):
+        way_out = "dtensor.unpack(dtensor.relayout(x, dtensor.Layout.replicated(mesh, rank)))[0]"
+        msg = (
+            "expected tensors of one device, got a DTensor, in which TensorFlow has no layout for "
+            f"this operation; pass {way_out}"
+        )
+        raise TypeError(msg)
 
 
 def _is_of_keras(x: object) -> bool:

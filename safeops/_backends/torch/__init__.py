@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from safeops._backends.array_api import ArrayAPI
-from safeops._backends.shapes import axes_of
+from safeops._backends.shapes import axes_of, of_one_axis
 from safeops._backends.torch import barriers, elementwise, filling, reductions, slices, slopes
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
@@ -120,8 +120,7 @@ class Torch(ArrayAPI):
 
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; other axes have length 1."""
-        shape = [n if a == axis % x.ndim else 1 for a, n in enumerate(x.shape)]
-        return torch.arange(x.shape[axis], device=x.device).reshape(shape)
+        return torch.arange(x.shape[axis], device=x.device).reshape(of_one_axis(x.shape, axis))
 
     def is_constant(self, x: Array) -> bool:
         """Whether no tape, transform or compiler sees x."""

@@ -16,6 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate
 
 from safeops._backends.array_api import MATRICES
+from safeops._backends.shapes import of_one_axis
 from safeops._backends.torch import private
 from safeops._backends.torch.ranks import (
     OfRanks,
@@ -145,7 +146,7 @@ class Sharded(OfRanks):
     def lengths(self, x: Array, axis: Axis) -> Array:
         """Return how many entries a slice has, which each rank knows."""
         axes = from_front(x, axis)
-        number = math.prod(x.shape[a] for a in axes)
+        number = math.prod([x.shape[a] for a in axes])  # torch.compile takes no generator (2.13)
         shape = [1 if a in axes else n for a, n in enumerate(x.shape)]
         places = [Replicate() if p.is_shard() and p.dim in axes else p for p in x.placements]
         here, _ = private.part_of(shape, x.device_mesh, places)
@@ -159,6 +160,20 @@ class Sharded(OfRanks):
         if torch.is_grad_enabled() and x.requires_grad:
             x = loses(x, axes, sign)
         return reduced((torch.amax if sign > 0 else torch.amin)(x, axes, keepdim=True))
+
+    def extreme_and_level(
+        self, x: Array, levels: Array, axis: Axis, sign: int
+    ) -> tuple[Array, Array]:
+        """Return both by one collective; a slope costs one more."""
+        both, axes = stacked((x.detach(), sign * levels), axis)
+        choose = torch.amax if sign > 0 else torch.amin
+        found = _extreme(choose, both, axes, keepdims=True)
+        peak, level = found[0], sign * found[1]
+        if torch.is_grad_enabled() and x.requires_grad:
+            others = x.detach()
+            away = others < peak if sign > 0 else others > peak  # as `loses`
+            peak = _extreme(choose, torch.where(away, others, x), axis, keepdims=True)
+        return peak, level
 
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last; each rank then holds them whole."""
@@ -183,12 +198,11 @@ class Sharded(OfRanks):
     def places(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; each rank makes the places of its part."""
         (axis,) = from_front(x, axis)
-        mesh, kept = x.device_mesh, [1] * x.ndim
         places = [p if p.is_shard() and p.dim == axis else Replicate() for p in x.placements]
-        shape = [n if a == axis else 1 for a, n in enumerate(x.shape)]
-        local, offset = private.part_of(shape, mesh, places)
-        kept[axis] = local[axis]
-        here = torch.arange(local[axis], device=x.device).reshape(kept) + offset[axis]
+        shape = of_one_axis(x.shape, axis)
+        local, offset = private.part_of(shape, x.device_mesh, places)
+        here = torch.arange(local[axis], device=x.device) + offset[axis]
+        here = here.reshape(of_one_axis(local, axis))
         return joined(here, x, places, shape)
 
 
