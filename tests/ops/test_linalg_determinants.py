@@ -163,3 +163,15 @@ def test_what_is_not_square_is_named(op, framework):
     """An error names the function and the shape."""
     with pytest.raises(ValueError, match=f"^{op.__name__}: expected square matrices"):
         op(asarray(framework, np.ones((2, 3))))
+
+
+def test_complex_matrices_have_a_phase(framework):
+    """The determinant of a complex matrix is complex, and its logarithm real: here 6i."""
+    a = asarray(framework, [[2j, 1.0], [0.0, 3.0]], "complex128")
+
+    sign, size = linalg.safe_slogdet(a)
+
+    np.testing.assert_allclose(to_numpy(linalg.safe_det(a)), 6j, rtol=1e-15, atol=1e-15)
+    np.testing.assert_allclose(to_numpy(sign), 1j, rtol=1e-15, atol=1e-15)
+    np.testing.assert_allclose(to_numpy(size), np.log(6.0), rtol=1e-15)
+    assert not np.iscomplexobj(to_numpy(size))

@@ -77,5 +77,6 @@ def det(x: Array, /) -> Array:
 
 
 def slogdet(x: Array, /) -> Slogdet:
-    """Sign and logarithm of the determinant."""
-    return Slogdet(*tf.linalg.slogdet(inexact(x)))
+    """Sign and logarithm of the determinant, which is real for complex matrices too."""
+    sign, size = tf.linalg.slogdet(inexact(x))
+    return Slogdet(sign, tf.math.real(size))
