@@ -69,8 +69,10 @@ def svd(xp: Namespace, a: Array) -> tuple[Array, Array, Array]:
         x + y + z + xp.matmul(x, y)
         for x, y, z in zip((left, right), within, found[3:], strict=True)
     )
-    left = of.left + xp.matmul(of.left, left) + first.left + second.left
-    right = of.right + xp.matmul(of.right, right) + first.right + second.right
+    # What is outside of the bases turns with the vectors too.
+    turned = [x + xp.matmul(x, y) for x, y in zip((first.left, first.right), within, strict=True)]
+    left = of.left + xp.matmul(of.left, left) + turned[0] + second.left
+    right = of.right + xp.matmul(of.right, right) + turned[1] + second.right
     left = left + outside(xp, of.left, by.zero, xp.matmul(by.change, of.right))
     right = right + outside(xp, of.right, by.zero, xp.matmul(by.back, of.left))
     values = of.values + shared(xp, by.block, series(xp, of, by, first))
