@@ -147,3 +147,17 @@ def test_gradients_in_other_transformations(program):
     assert report.parameters == (PROGRAMS[program][0],)
     assert {finding.operation for finding in report.findings} == {PROGRAMS[program][1]}
     assert jax.grad is plain
+
+
+def test_a_gradient_of_a_collective(tmp_path):
+    """A loss that sums over a named axis does not run outside of it: a report says so."""
+    script = """
+import jax, jax.numpy as jnp
+f = jax.grad(lambda x: jax.lax.psum(jnp.sqrt(x), "i"))
+print(jax.vmap(f, axis_name="i")(jnp.asarray([0.0, 4.0])))
+"""
+    done = run_command(tmp_path, script, "script.py")
+
+    assert done.returncode == NOT_FINITE, done.stderr
+    assert done.stdout.startswith("UNKNOWN  the backward pass made a gradient that is not finite")
+    assert "unbound axis name" in done.stdout

@@ -185,6 +185,7 @@ TEXTS = {
 WAYS_OUT = {
     "again": "make the step a function of its arguments and of these random states",
     "kernel": "write its backward pass with operations of PyTorch",
+    "apart": "take collectives and callbacks out of the loss, and explain what is left",
     "loop": "make the loop shorter, or pass a larger limit",
     "mkldnn": "run it in torch.backends.mkldnn.flags(enabled=False)",
     "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",

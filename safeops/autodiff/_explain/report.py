@@ -51,8 +51,9 @@ class Finding:
         How often the line ran with this finding.
     repair : Repair
         What to do: an edit of the program, the import that the edit needs, and a sentence.
-    reason : {"", "again", "kernel", "loop", "mkldnn", "once", "script", "shards", "sparse"}
-        Why the finding is UNKNOWN; "" for an operation without a rule.
+    reason : str
+        Why the finding is UNKNOWN: "again", "apart", "kernel", "loop", "mkldnn", "once", "script",
+        "shards" or "sparse"; "" for an operation without a rule.
     entered_at : Location or None
         The line that made the NaN operand, if it is another line.
     passed : int
@@ -104,12 +105,13 @@ def _forward(finding: Finding) -> str:
 def _unknown(finding: Finding) -> str:
     why = REASONS[finding.reason].format(finding.operation)
     rest = "; from here on the gradient is the ordinary one"
-    return why if finding.reason in ("again", "once", "shards") else why + rest
+    return why if finding.reason in ("again", "apart", "once", "shards") else why + rest
 
 
 REASONS = {
     "": "{} has no rule",
     "again": "{} made a gradient that is not finite, and a finite one when it ran again",
+    "apart": "{} made a gradient that is not finite, and does not run by itself",
     "kernel": "the derivative of {} is made by code that PyTorch does not see",
     "loop": "the steps of a {} were not looked at, for want of time",
     "once": "{} made a gradient that is not finite, and does not run again",

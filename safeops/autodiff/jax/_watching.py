@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from safeops._typing import Array, Function
-from safeops.autodiff._explain.report import Report
+from safeops.autodiff._explain.report import Finding, Report, make_report
 from safeops.autodiff.jax._explain.passes import explained_call
 from safeops.autodiff.jax._redirect import replaced
 
@@ -65,7 +65,7 @@ class Watch:
     def tell(self, explain: Callable[[], Report]) -> None:
         """Report."""
         with self.rest():
-            report = explain()
+            report = explained_if_possible(explain)
         self.on_report(report)
 
     def end(self, explain: Callable[[], Report]) -> None:
@@ -154,6 +154,15 @@ def explained(
 
     report = explained_call(loss, tuple(arrays[:count]), tuple(range(count)), LIMIT, None)
     return replace(report, parameters=bad, step=step)
+
+
+def explained_if_possible(explain: Callable[[], Report]) -> Report:
+    """Explain a gradient, or report why its program does not run by itself."""
+    try:
+        return explain()
+    except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
+        finding = Finding("UNKNOWN", "the backward pass", reason="apart")
+        return make_report("jax", [finding], "the gradient", [str(error)])
 
 
 @contextmanager
