@@ -28,4 +28,5 @@ def test_operations_in_parts():
 
     moving = {name for name, op in operations.ROWS.items() if op.parts.keys() - {operations.BATCH}}
     assert answers.keys() >= moving | {"types", "from safe_reciprocal"}
+    assert any(name.startswith("rows, from") for name in answers)
     assert {name: said for name, said in answers.items() if said != "right"} == {}
