@@ -1,5 +1,6 @@
 """Masks: which entries of a tensor are active."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -61,6 +62,13 @@ def thin(active: Array, *, but: int | None = None) -> Array:
     return active
 
 
+def combined(f: Callable[..., Array], *masks: Array) -> Array:
+    """Return a function of masks, entry by entry, of as few entries as a compiler needs."""
+    if not is_traced():
+        return f(*masks)
+    return f(*map(thin, masks)).expand(torch.broadcast_shapes(*(m.shape for m in masks)))
+
+
 def spread(active: Mask, x: Array) -> Array:
     """Return a mask as a tensor of the shape of `x`."""
     if isinstance(active, bool):
@@ -74,9 +82,7 @@ def both(a: Mask, b: Mask) -> Mask:
         return b if a is True else a
     if isinstance(a, bool) or isinstance(b, bool):
         return False
-    if is_traced():
-        return (thin(a) & thin(b)).expand(torch.broadcast_shapes(a.shape, b.shape))
-    return a & b
+    return combined(torch.bitwise_and, a, b)
 
 
 def either(a: Mask, b: Mask) -> Mask:
@@ -84,9 +90,7 @@ def either(a: Mask, b: Mask) -> Mask:
     if isinstance(a, bool) or isinstance(b, bool):
         first, second = (a, b) if isinstance(a, bool) else (b, a)
         return True if first is True else second
-    if is_traced():
-        return (thin(a) | thin(b)).expand(torch.broadcast_shapes(a.shape, b.shape))
-    return a | b
+    return combined(torch.bitwise_or, a, b)
 
 
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -16,6 +16,7 @@ from safeops.autodiff.torch._frames import COPY_SLICES
 from safeops.autodiff.torch._masks import (
     any_over,
     both,
+    combined,
     either,
     is_finite,
     is_partial,
@@ -111,15 +112,11 @@ def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
     shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
     cond = cond.expand(shape)
     first, second = masks
-    if is_traced():
-        cond = thin(cond)
-        first, second = (thin(m) if isinstance(m, torch.Tensor) else m for m in masks)
     if first is True and second is False:
-        return cond.clone().expand(shape)  # a copy, as above
+        return combined(torch.clone, cond)  # a copy, as above
     if first is False and second is True:
-        return (~cond).expand(shape)
-    first, second = (spread(m, cond) if isinstance(m, bool) else m for m in (first, second))
-    return torch.where(cond, first, second).expand(shape)
+        return combined(torch.bitwise_not, cond)
+    return combined(torch.where, cond, spread(first, cond), spread(second, cond))
 
 
 def is_zero(call: Call, x: Any) -> bool:
