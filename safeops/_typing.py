@@ -28,6 +28,9 @@ class Backend(Protocol):
     name: str
     xp: Namespace  # functions by their names in the array API standard
     kernels: Mapping[str, Function]  # its own implementations of functions of the house, by name
+    formulas: Mapping[
+        str, Function
+    ]  # products with logarithms, with derivatives that stay in range
     keeps_exponent: bool  # whether the slope of x**p for x rightly depends on p at p == 0
     differentiates: bool  # whether `grad` and `jvp` have derivatives
 

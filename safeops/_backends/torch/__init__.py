@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import array_api_compat.torch as xp
@@ -12,7 +12,15 @@ import torch
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.shapes import axes_of, of_one_axis
-from safeops._backends.torch import barriers, elementwise, filling, reductions, slices, slopes
+from safeops._backends.torch import (
+    barriers,
+    elementwise,
+    filling,
+    recomputing,
+    reductions,
+    slices,
+    slopes,
+)
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function
@@ -25,8 +33,15 @@ class Torch(ArrayAPI):
     kernels: Mapping[str, Function] = (
         elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS
     )
+    formulas: Mapping[str, Function] = slopes.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
     differentiates = True
+
+    def kernel(self, name: str, generic: Function) -> Function | None:
+        """Return the kernel of that name; what Dynamo traces has others."""
+        if torch.compiler.is_dynamo_compiling() and name in recomputing.NAMES:
+            return partial(recomputing.recomputed, generic)
+        return self.kernels.get(name)
 
     def owns(self, x: object) -> bool:
         """Whether `x` is a tensor."""

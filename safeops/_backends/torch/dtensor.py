@@ -118,6 +118,7 @@ class Sharded(OfRanks):
 
     precedence = 1
     kernels: Mapping[str, Function] = {}
+    formulas: Mapping[str, Function] = {}  # DTensor has no xlogy (2.13)
 
     def kernel(self, name: str, generic: Function) -> Function | None:
         """Return a function of matrices as each rank takes it."""

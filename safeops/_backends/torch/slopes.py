@@ -18,6 +18,7 @@ from safeops._backends.torch.filling import (
     _LIMITS,
     FillingFunction,
     _are_plain,
+    _is_watched,
     _out_option,
     _records,
     _zero_where_at_most,
@@ -112,5 +113,20 @@ def _expm1(x: Array) -> Array | None:
     return _Expm1.of(x) if _are_plain(x) else None
 
 
+def _product(special: Function, log: Function) -> Function:
+    """
+    Return a product with a logarithm, by PyTorch's own function where a transform sees it.
+
+    The rules of that function form ``x / y / y``; those of ``x * log(y)`` form ``1 / y**2`` in
+    forward mode over forward mode, and x comes after. Eagerly it takes ten times as long.
+    """
+    return lambda x, y: special(x, y) if _is_watched() else x * log(y)
+
+
+FORMULAS: dict[str, Function] = {
+    "log_product": _product(torch.special.xlogy, torch.log),
+    "log1p_product": _product(torch.special.xlog1py, torch.log1p),
+    "entropy": torch.special.entr,
+}
 KERNELS: dict[str, Function] = {"safe_expm1": _expm1}
 KERNELS |= {name: partial(_inverse, kind) for name, kind in _INVERSES.items()}
