@@ -32,6 +32,7 @@ class ArrayAPI:
     """A framework known by its namespace alone."""
 
     kernels: Mapping[str, Function] = {}
+    formulas: Mapping[str, Function] = {}
     keeps_exponent = True
     differentiates = False
     precedence = 0

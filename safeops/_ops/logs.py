@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from safeops._dtypes import limits
-from safeops._entry import fast_path, promote
+from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, stop_gradient
 from safeops._typing import Array, Function, Namespace
@@ -328,7 +328,7 @@ def _times_log(
     log = getattr(xp, name)
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     filled = xp.logical_and(zero, xp.logical_or(outside, y == math.inf))
-    formula = _formula(xp, f"{name}_product", lambda x, y: x * log(y))
+    formula = _formula(x, f"{name}_product", lambda x, y: x * log(y))
     return double_where(xp, filled, (x, y), 0.0, formula, placeholder=(1.0, placeholder))
 
 
@@ -375,7 +375,7 @@ def entr(p: Array, /) -> Array:
         # An infinite argument enters the logarithm as a constant: its slope would be inf * 0.
         return -p * xp.log(xp.where(p == math.inf, stop_gradient(p), p))
 
-    formula = _formula(xp, "entropy", entropy)
+    formula = _formula(p, "entropy", entropy)
     return double_where(xp, p < least, (p,), outside, formula)
 
 
@@ -421,7 +421,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     filled = xp.logical_or(p < least, q < least)
     undefined = xp.logical_or(xp.isnan(p), xp.isnan(q))
     filled = xp.logical_and(filled, xp.logical_not(undefined))
-    formula = _formula(xp, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
+    formula = _formula(p, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
     out = double_where(xp, filled, (p, q), 0.0, formula)
     return xp.where(xp.logical_and(filled, xp.logical_not(both_zero)), math.inf, out)
 
@@ -531,9 +531,10 @@ def safe_logsubexp(x: Array, y: Array, /) -> Array:
     return double_where(xp, filled, (x, y), -math.inf, formula, placeholder=(1.0, 0.0))
 
 
-def _formula(xp: Namespace, name: str, formula: Function) -> Function:
-    """Return the formula, or the backend's function `name`, if it has one with better slopes."""
-    return in_float32(xp, getattr(xp, name, formula))
+def _formula(x: Array, name: str, formula: Function) -> Function:
+    """Return the formula, or that of the backend, if it has one with better slopes."""
+    backend = backend_of(x)
+    return in_float32(backend.xp, backend.formulas.get(name, formula))
 
 
 def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:

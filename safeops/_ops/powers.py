@@ -183,7 +183,8 @@ def _power_with_exponent(xp: Namespace) -> Function:
 def _low_power(xp: Namespace, x: Array, p: Array) -> Array:
     """Return the power times a factor of 1 that carries its slopes: ``exp(y - constant(y))``."""
     # The factor is 1 and not 0: a factor of 0 would make NaN of an infinite cotangent.
-    exponent = p * getattr(xp, "log_by_quotient", xp.log)(x)
+    product = backend_of(x).formulas.get("log_product")
+    exponent = p * xp.log(x) if product is None else product(p, x)
     return stop_gradient(xp.pow(x, p)) * xp.exp(exponent - stop_gradient(exponent))
 
 

@@ -27,7 +27,7 @@ DEFAULT = {
     ("tensorflow", "xla"): (("float32",), ("reverse",)),
 }
 # PyTorch 2.13 cannot compile a jvp of a jvp with a product with a constant in it.
-NOT_COMPILED = ("safe_pow", "safe_atan2", "safe_hypot")
+NOT_COMPILED = ("safe_pow", "safe_atan2", "safe_hypot", "safe_lgamma", "log_ndtr")
 # Of a second program for cotangents, where compilers take most of the time.
 PULLED = {"torch": ("autograd", "func"), "jax": ("jit",), "tensorflow": ("function", "xla")}
 
@@ -111,6 +111,34 @@ def test_no_square_of_a_divisor_is_formed(name, mode):
 
     np.testing.assert_allclose(to_numpy(slopes), [0.0, -1e30], 1e-6)
     np.testing.assert_allclose(to_numpy(tangent), [0.0, -1e5], 1e-6)
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("mode", ["eager", "function"])
+@pytest.mark.parametrize("name", ["xlogy", "xlog1py", "entr"])
+def test_no_reciprocal_of_a_divisor_is_formed(name, mode):
+    """
+    A tangent is ``x * (t / y)`` where ``1 / y`` is flushed to 0, and its derivatives are right.
+
+    PyTorch and JAX have these derivatives in the test of all exponents.
+    """
+    row = next(row for row in special_formulas.EVERY if row.name == name)
+    orders = dict.fromkeys(("forward", "rev-fwd", "fwd-fwd"))
+
+    found = faults(row, "tensorflow", mode, "float32", orders)
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.only("jax")
+@pytest.mark.parametrize("name", ["safe_div", "safe_pow"])
+def test_no_part_of_a_slope_is_subnormal(name):
+    """In float16 ``x / y`` loses digits that ``x / y / y`` has, so the rules are in float32."""
+    row = next(row for row in special_formulas.EVERY if row.name == name)
+
+    found = faults(row, "jax", "jit", "float16", dict.fromkeys(("reverse", "rev-rev", "fwd-fwd")))
+
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.only("tensorflow")

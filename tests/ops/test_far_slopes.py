@@ -95,6 +95,14 @@ def test_an_infinite_cotangent_stays_infinite(way, name, sign, cotangent):
     assert not found[~inside].any()
 
 
+@pytest.mark.parametrize(("x", "cotangent"), [(1e-30, 1e-30), (1e-36, 1e-30), (1e30, 1e30)])
+def test_a_cotangent_goes_with_a_slope_out_of_range(way, x, cotangent):
+    """The slope ``-x**-1.5 / 2`` of the reciprocal root is inf or 0 in float32, the product not."""
+    (found,) = slopes(so.safe_rsqrt, way, [x], cotangent=cotangent)
+
+    np.testing.assert_allclose(found, [-0.5 * x**-1.5 * cotangent], 1e-5)
+
+
 def test_powers_of_nan_have_their_values(framework):
     """NaN to the power 0 is 1, and to another power NaN."""
     x, p = zip(*(args for args, _, _ in POWERS), strict=True)

@@ -31,6 +31,8 @@ class Exact:
     hessian_size: object = None
     # Terms that PyTorch and TensorFlow form on the way to a second derivative in forward mode.
     steps: tuple = ()
+    # Terms that TensorFlow alone forms there.
+    squares: tuple = ()
     # Terms that TensorFlow forms on the way to a second derivative in reverse mode.
     transposed: tuple = ()
     # Terms that TensorFlow forms on the way to a tangent.
@@ -55,6 +57,7 @@ class Exact:
             self.gradient_size,
             self.hessian_size,
             tuple(np.where(bad, 0, step) for step in self.steps),
+            tuple(np.where(bad, 0, step) for step in self.squares),
             tuple(np.where(bad, 0, step) for step in self.transposed),
             tuple(np.where(bad, 0, step) for step in self.tangents),
             self.bad | bad,
@@ -143,7 +146,8 @@ def power(form, x, p):
         p * (p - 1) * twice,
         np.where(x < 0, 0, along * (1 + p * log)),
         value * log * log,
-        steps=(1 / size / size, (p / size) ** 2),
+        steps=((p / size) ** 2,),
+        squares=(1 / size / size,),
         transposed=(p * p, np.ones_like(p)),
         tangents=(1 / size,),
     )
@@ -205,8 +209,7 @@ def log_product(form, x, y):
     """`xlogy`."""
     bad = (np.abs(x) < nonzero(form)) & (y < form.normal)
     zero, log = np.zeros_like(x), np.log(y)
-    derivatives = two(x * log, (log, x / y), zero, 1 / y, -x / y / y, steps=(1 / y / y,))
-    derivatives.tangents = (1 / y,)
+    derivatives = two(x * log, (log, x / y), zero, 1 / y, -x / y / y)
     return derivatives.filled(bad, 0)
 
 
@@ -215,8 +218,7 @@ def log1p_product(form, x, y):
     bad = (np.abs(x) < nonzero(form)) & (y <= -1)
     zero, log, over = np.zeros_like(x), np.log1p(y), 1 / (1 + y)
     square = over * over
-    derivatives = two(x * log, (log, x * over), zero, over, -x * square, steps=(square,))
-    derivatives.tangents = (over,)
+    derivatives = two(x * log, (log, x * over), zero, over, -x * square)
     return derivatives.filled(bad, 0)
 
 
@@ -224,9 +226,7 @@ def entropy(form, p):
     """`entr`."""
     log = np.log(p)
     size = (np.abs(log) + 1,)
-    derivatives = one(
-        -p * log, -log - 1, -1 / p, gradient_size=size, steps=(1 / p / p,), tangents=(1 / p,)
-    )
+    derivatives = one(-p * log, -log - 1, -1 / p, gradient_size=size)
     return derivatives.filled(p < form.normal, np.where(p <= -form.normal, -np.inf, 0))
 
 

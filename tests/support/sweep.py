@@ -68,11 +68,15 @@ def wanted(exact, order, i, j):
 
 def steps_of(exact, framework, order):
     """Return terms that a framework forms on the way, besides the terms of the result."""
+    if framework == "jax":
+        return ()
+    tensorflow = framework == "tensorflow"
     if order == "forward":
-        return exact.tangents if framework == "tensorflow" else ()
-    if framework != "jax" and order.endswith("fwd"):  # a rule for the logarithm that is its own
-        return exact.steps
-    return exact.transposed if framework == "tensorflow" and order != "fwd-fwd" else ()
+        return exact.tangents if tensorflow else ()
+    found = exact.steps if order.endswith("fwd") else ()
+    if tensorflow and order.endswith("fwd"):
+        found += exact.squares
+    return found + (exact.transposed if tensorflow and order != "fwd-fwd" else ())
 
 
 def claimed(exact, order, j, form, framework):

@@ -1,6 +1,6 @@
 """JAX: concrete arrays and tracers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
 from safeops._backends.jax.programs import Jitted, require_range
-from safeops._backends.jax.rules import FORMULAS, Asker
+from safeops._backends.jax.rules import FUNCTIONS, PRODUCTS, Asker
 from safeops._backends.shapes import of_one_axis
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function, Namespace
@@ -22,7 +22,7 @@ class JaxNumpy:
     """`jax.numpy`, with corrected derivative rules for some functions."""
 
     def __init__(self) -> None:
-        vars(self).update(FORMULAS)
+        vars(self).update(FUNCTIONS)
 
     @staticmethod
     def matmul(x: Array, y: Array) -> Array:
@@ -76,6 +76,7 @@ class Jax(ArrayAPI):
     """JAX arrays, under any transformation."""
 
     name = "jax"
+    formulas: Mapping[str, Function] = PRODUCTS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (0.10.2)
     differentiates = True
 

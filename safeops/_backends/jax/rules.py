@@ -23,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from safeops._dtypes import is_positive_zero, limits
+from safeops._dtypes import NARROW, dtype_name, is_positive_zero, limits
 from safeops._typing import Array, Axis, Backend, Function
 
 
@@ -158,7 +158,7 @@ def log10(x: Array) -> Array:
     return jnp.log10(x)
 
 
-@_with_rule(lambda f, x, dot: divide(-0.5 * f(x), x) * dot)
+@_with_rule(lambda f, x, dot: -0.5 * f(x) * _over(dot, x))
 def reciprocal_root(x: Array) -> Array:
     """Return ``1 / sqrt(x)``; the slope by JAX's rule of a quotient rounds five times."""
     return 1 / jnp.sqrt(x)
@@ -212,8 +212,8 @@ def log1p_product(x: Array, y: Array) -> Array:
     return x * jnp.log1p(y)
 
 
-# Formulas that `jax.numpy` has with other slopes, or not at all.
-FORMULAS: dict[str, Function] = {
+# Functions that `jax.numpy` has with other slopes, or not at all.
+FUNCTIONS: dict[str, Function] = {
     f.__name__: f
     for f in (
         divide,
@@ -224,11 +224,9 @@ FORMULAS: dict[str, Function] = {
         log1p,
         atanh,
         reciprocal_root,
-        relative_entropy,
-        entropy,
-        log1p_product,
     )
 }
+PRODUCTS: dict[str, Function] = {f.__name__: f for f in (relative_entropy, entropy, log1p_product)}
 
 
 def _over_normal(f: Function, total: Array, x: Array, y: Array) -> Array:
@@ -244,7 +242,16 @@ def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array
     if fill_value is None:
         return None  # the generic function says what is wrong with it
     x, y, fill = asker.backend.promoted((x, y), (fill_value,), complex_too=True)
-    return _filled(_quotient(x, y), _is_small(y), fill)
+    small = _is_small(y)
+    y = jnp.where(small, 0, y) if dtype_name(y.dtype) in NARROW else y  # not small in float32
+    return _filled(_in_float32(_quotient, x, y), small, fill)
+
+
+def _in_float32(f: Function, x: Array, y: Array) -> Array:
+    """Return f in float32 for dtypes of 16 bits, in which a part of a slope may be subnormal."""
+    if dtype_name(x.dtype) not in NARROW:
+        return f(x, y)
+    return f(*(z.astype(jnp.float32) for z in (x, y))).astype(x.dtype)
 
 
 def _filled(x: Array, filled: Array, fill: Any) -> Array:
@@ -315,7 +322,7 @@ def _real_power(x: Array, p: Array) -> Array:
 
 
 def _power(asker: Asker, x: Array, p: Array) -> Array:
-    return _real_power(*asker.backend.promoted((x, p)))
+    return _in_float32(_real_power, *asker.backend.promoted((x, p)))
 
 
 def _is_product_filled(x: Array, y: Array) -> Array:

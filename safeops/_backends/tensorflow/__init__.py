@@ -9,7 +9,7 @@ in a comment is an issue of TensorFlow.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import MATRICES, ArrayAPI
-from safeops._backends.tensorflow import barriers, namespace
+from safeops._backends.tensorflow import barriers, elementwise, namespace
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
     by_tapes_only,
@@ -51,6 +51,7 @@ class TensorFlow(ArrayAPI):
 
     name = "tensorflow"
 
+    formulas: Mapping[str, Function] = elementwise.PRODUCTS
     keeps_exponent = False  # at p == 0 the slope is 0 * inf (2.21)
     differentiates = True
 
