@@ -36,7 +36,7 @@ def install(session: nox.Session, *groups: str) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Test every framework, a run of pytest each."""
-    install(session, "test", *(PREFIX + name for name in FRAMEWORKS))
+    install(session, "test", "keras", *(PREFIX + name for name in FRAMEWORKS))
     for framework in FRAMEWORKS:
         session.run(*PYTEST, f"--framework={framework}", "-m", "not together", "--part=first")
     session.run(*PYTEST, *(f"--framework={name}" for name in FRAMEWORKS), "-m", "together")
@@ -51,7 +51,8 @@ def add_session_of(framework: str) -> None:
     @nox.session(name=f"tests-{framework}", default=False, tags=tags)
     def tests(session: nox.Session) -> None:
         """Test one framework alone, in every mode; ``-- --part=rest`` leaves out plain nox's."""
-        install(session, "test", PREFIX + framework)
+        others = ("keras",) if framework in DIFFERENTIATED else ()
+        install(session, "test", *others, PREFIX + framework)
         selected = f"--framework={framework}"
         session.run(*PYTEST, selected, "-m", "not together", *session.posargs)
 

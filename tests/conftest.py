@@ -47,6 +47,8 @@ def pytest_configure(config):
     """Import the selected frameworks, and hide the others."""
     config.frameworks = chosen(config.getoption("framework"))
     hide_all_but(config.frameworks)
+    if len(able := [name for name in config.frameworks if name in WITH_AUTODIFF]) == 1:
+        os.environ["KERAS_BACKEND"] = able[0]  # Keras reads it when it is imported
     if "jax" in config.frameworks:
         keep_programs(config)
     for name in config.frameworks:

@@ -1,6 +1,7 @@
 """The command `explain`: run a script until a gradient is not finite, and explain it."""
 
 import logging
+import os
 import runpy
 import sys
 from argparse import REMAINDER, Namespace
@@ -31,7 +32,9 @@ The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was n
 wrong command line, else the exit code of the script (1 if it raises). With --format json or sarif
 the report is all of standard output, and what the script prints goes to standard error. Watched are
 backward passes of PyTorch, jax.grad and jax.value_and_grad, also in compiled code, and steps that a
-guard of safeops.integrations watches. To explain another function, call safeops.autodiff.explain.
+guard of safeops.integrations watches; of PyTorch those of the main thread. Not watched are other
+processes that the script starts, and tapes of TensorFlow. A process that it forks prints its first
+report to standard error, and goes on. To explain another function, call safeops.autodiff.explain.
 """
 # The context of each framework that watches a program.
 WATCHES = {"torch": "watch_backward", "jax": "watch_grad"}
@@ -71,8 +74,9 @@ def explain_script(options: Namespace) -> int:
     reports: list[Report] = []
     ending: BaseException | None = None
     # Standard output is for the report alone, if a machine reads it.
-    kept = nullcontext() if options.format == "text" else redirect_stdout(sys.stderr)
-    with suppress(NotFiniteError), watching(partial(stop, reports)) as passes, kept:
+    kept = nullcontext() if options.format == "text" else output_to_stderr()
+    watch = partial(stop, reports, os.getpid())
+    with suppress(NotFiniteError), watching(watch) as passes, kept:
         ending = ending_of(argv, is_module=bool(options.module))
     if isinstance(ending, NonFiniteGradientError):
         reports.append(ending.report)
@@ -168,10 +172,27 @@ OURS = Path(__file__).parents[1]
 RUNNERS = (runpy.__file__, "<frozen runpy>")
 
 
-def stop(reports: list[Report], report: Report) -> None:
+def stop(reports: list[Report], process: int, report: Report) -> None:
     """Record the report, and end the script."""
     reports.append(report)
-    raise NotFiniteError
+    if os.getpid() == process:
+        raise NotFiniteError
+    if reports == [report]:  # a fork, for which the script may wait
+        print(report, file=sys.stderr)
+
+
+@contextmanager
+def output_to_stderr() -> Iterator[None]:
+    """Context in which standard output is standard error, also for processes that are started."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def run(name: str, *, is_module: bool) -> None:
@@ -179,19 +200,20 @@ def run(name: str, *, is_module: bool) -> None:
     if is_module:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
-        runpy.run_path(name, run_name="__main__")
+        runpy.run_path(str(Path(name).absolute()), run_name="__main__")
 
 
 @contextmanager
 def program_of(argv: Sequence[str], *, is_module: bool) -> Iterator[None]:
-    """Give a program its own arguments, and let it import modules beside it."""
-    earlier = sys.argv, sys.path
+    """Give a program its own arguments, and let it import modules beside it, and go elsewhere."""
+    earlier, here = (sys.argv, sys.path), Path.cwd()
     folder = str(Path.cwd() if is_module else Path(argv[0]).resolve().parent)
     sys.argv, sys.path = list(argv), [folder, *sys.path]
     try:
         yield
     finally:
         sys.argv, sys.path = earlier
+        os.chdir(here)  # paths in a report are relative to it
 
 
 def show(reports: Sequence[Report], form: str) -> None:

@@ -1,4 +1,4 @@
-"""Guarded training with `fit` of Keras, on the backend TensorFlow."""
+"""Guarded training with `fit` of Keras, on the backends TensorFlow, JAX and PyTorch."""
 
 from functools import partial
 from importlib import import_module
@@ -12,10 +12,14 @@ from safeops.integrations._outlets import publish
 __all__ = ["GuardCallback"]
 
 keras: Any = import_module("keras")
-OTHER_BACKEND = (
-    "expected the backend tensorflow of Keras, got {}; write the step with "
-    "safeops.integrations.guard (torch) or safeops.integrations.jax.value_and_grad (jax)"
+BACKENDS = ("jax", "tensorflow", "torch")
+OTHER_BACKEND = "expected a backend of Keras out of ({}), got {}, which has no gradients"
+NO_OPTIMIZER = "expected a model that is compiled with an optimizer, got one without"
+SCALED = (
+    "expected an optimizer without loss scaling, got a LossScaleOptimizer, which meets infinite "
+    "gradients as a rule; train in bfloat16, or without the guard"
 )
+ONE_STEP = "expected steps_per_execution=1, got {}, of which one step cannot run again"
 
 
 class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is known at run time
@@ -35,18 +39,22 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     Raises
     ------
     ValueError
-        If `on_nan` is none of the three; when training begins, if ``steps_per_execution`` is not 1.
+        If `on_nan` is none of the three; when training begins, if ``steps_per_execution`` is not 1,
+        and on PyTorch with ``jit_compile=True``.
     RuntimeError
-        If the backend is not TensorFlow; when training begins, in a strategy of several replicas.
+        If the backend has no gradients; when training begins, in a strategy of several replicas of
+        TensorFlow.
     TypeError
         When training begins, if the optimizer scales the loss, as with the policy mixed_float16.
 
     Notes
     -----
-    **Gradient.** That of `train_step` of the model, which may be one of your own that takes its
-    gradients by ``tf.GradientTape`` and hands them to ``self.optimizer.apply_gradients`` once. A
-    finite training is the same bit for bit, unless XLA compiles it. The step in a report is counted
-    from the beginning of `fit`.
+    **Gradient.** That of `train_step` of the model, which may be one of your own that hands its
+    gradients to ``self.optimizer`` once: to `apply` or `apply_gradients`, on JAX to
+    `stateless_apply`. It takes them by ``tf.GradientTape`` or by ``jax.grad`` and
+    ``jax.value_and_grad``, under these names. A finite training is the same bit for bit. On JAX and
+    TensorFlow an infinite gradient is not seen that ``clipvalue`` makes finite. The step in a
+    report is counted from the beginning of `fit`.
 
     **Source.** `keras.callbacks.TerminateOnNaN`, which looks at the loss alone.
 
@@ -64,8 +72,8 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     ) -> None:
         super().__init__()
         check(on_nan)
-        if (name := keras.config.backend()) != "tensorflow":
-            raise RuntimeError(OTHER_BACKEND.format(name))
+        if (name := keras.config.backend()) not in BACKENDS:
+            raise RuntimeError(OTHER_BACKEND.format(", ".join(BACKENDS), name))
         self.on_nan = on_nan
         self.tell = partial(publish, logger=logger, file=file)
         self.engine: Any = None
@@ -73,10 +81,23 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     def on_train_begin(self, logs: Any = None) -> None:
         """Guard the model."""
         del logs
-        engine = import_module("safeops.autodiff.tensorflow._fit")
+        check_model(self.model)
+        if not self.model.optimizer.built:  # it has its variables from the first step on otherwise
+            self.model.optimizer.build(self.model.trainable_variables)
+        engine = import_module(f"safeops.autodiff.{keras.config.backend()}._fit")
         self.engine = engine.Fit(self.model, self.on_nan, self.tell)
 
     def on_train_end(self, logs: Any = None) -> None:
         """Let the model be as it was."""
         del logs
         self.engine.release()
+
+
+def check_model(model: Any) -> None:
+    """Raise for a model whose steps cannot be guarded."""
+    if model.optimizer is None:
+        raise TypeError(NO_OPTIMIZER)
+    if hasattr(model.optimizer, "inner_optimizer"):
+        raise TypeError(SCALED)
+    if model.steps_per_execution != 1:
+        raise ValueError(ONE_STEP.format(model.steps_per_execution))

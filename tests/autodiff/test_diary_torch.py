@@ -64,6 +64,34 @@ def test_a_large_gradient_is_finite(dtype, size, masked, tmp_path):
     assert lines_of(file)[0]["finite"] == "True"
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("size", [1e-25, 1.0, 1e25])
+@pytest.mark.parametrize("count", [1, 3_000_000])
+def test_a_norm_has_its_digits(count, size, dtype, masked, tmp_path):
+    """A long gradient of equal entries, small or large, has their size times a root."""
+    x = torch.zeros(count, dtype=getattr(torch, dtype), requires_grad=True)
+    slope = torch.full_like(x, size).detach()
+
+    with masked.watch_backward([].append, record=tmp_path / "d.csv"):
+        torch.autograd.grad(x, x, slope)
+
+    exact = slope[0].abs().double().item() * count**0.5
+    assert float(lines_of(tmp_path / "d.csv")[0]["norm"]) == pytest.approx(exact, rel=1e-5)
+
+
+def test_a_program_goes_to_another_folder(masked, tmp_path, monkeypatch):
+    """A diary stays where it began."""
+    monkeypatch.chdir(tmp_path)
+    x = torch.ones(1, requires_grad=True)
+
+    with masked.watch_backward([].append, record="d.csv"):
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        (2 * x).backward()
+
+    assert len(lines_of(tmp_path / "d.csv")) == 1
+
+
 def test_sparse_and_complex_gradients_have_a_norm(masked, tmp_path):
     """Equal rows of a sparse gradient are added; a complex entry counts by its size."""
     layer, file = torch.nn.Embedding(2, 1, sparse=True), tmp_path / "d.csv"

@@ -105,6 +105,59 @@ def test_a_report_for_machines(tmp_path):
     assert done.stderr.splitlines()[:2] == ["step 0", "step 1"]
 
 
+LOUD = """
+import os, pathlib, subprocess, sys, torch
+
+sys.stdout.write("first\\n")
+os.chdir(sys.argv[1])
+os.write(1, b"raw\\n")
+subprocess.run([sys.executable, "-c", "print('child')"])
+sys.__stdout__.write(f"own file is there: {pathlib.Path(__file__).exists()}\\n")
+torch.zeros(1, requires_grad=True).sqrt().sum().backward()
+"""
+
+
+@pytest.mark.second
+def test_a_script_that_prints_by_other_means(tmp_path):
+    """Output of child processes is kept from the report too; a script may go to another folder."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "a b%é.py").write_text(LOUD)
+
+    done = run_command(tmp_path, "--format", "sarif", "a b%é.py", "elsewhere")
+
+    (result,) = json.loads(done.stdout)["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    said = ["first", "raw", "child", "own file is there: True"]
+    assert sorted(done.stderr.splitlines()) == sorted(said)
+    assert place["artifactLocation"] == {"uri": "a%20b%25%C3%A9.py"}
+    assert place["region"]["startLine"] == 9
+
+
+FORK = """
+import multiprocessing, torch
+
+def work(x):
+    w = torch.tensor(x, requires_grad=True)
+    w.sqrt().backward()
+    return float(w.grad)
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        print(pool.map(work, [4.0, 0.0, 0.0]))
+"""
+
+
+@pytest.mark.second
+def test_a_process_that_the_script_forks(tmp_path):
+    """It prints its first report, and goes on, so that the script does not wait for it for ever."""
+    (tmp_path / "other.py").write_text(FORK)
+
+    done = run_command(tmp_path, "other.py")
+
+    assert (done.returncode, done.stdout) == (0, "[0.25, inf, inf]\n")
+    assert done.stderr.count("GENUINE  the derivative of sqrt is inf") == 1
+
+
 WRONG = {
     ("nothing.py",): "expected a script, got nothing.py: there is no such file",
     (".",): "expected a script, got .: it is a folder",

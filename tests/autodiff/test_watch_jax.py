@@ -4,7 +4,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
+import numpy as np
 import pytest
 
 import safeops
@@ -147,6 +149,225 @@ def test_gradients_in_other_transformations(program):
     assert report.parameters == (PROGRAMS[program][0],)
     assert {finding.operation for finding in report.findings} == {PROGRAMS[program][1]}
     assert jax.grad is plain
+
+
+def branch(jax, jnp):
+    """Branch on a value of the loss, also inside of another gradient and of `vmap`."""
+    one = jnp.asarray(1.0)
+
+    def cube(x):
+        return x**3 if x > 0 else x
+
+    first, second = jax.grad(cube)(2.0), jax.grad(jax.grad(cube))(2.0)
+    mapped = jax.vmap(jax.grad(lambda x: x**2 if one * 2 > 0 else x))(jnp.arange(3.0))
+    return first, second, mapped
+
+
+def draw(jax, jnp):
+    """Take the next of something in the loss: a batch, a number of NumPy, a key."""
+    batches, numbers, key = iter(range(1, 4)), np.random.default_rng(0), jax.random.key(0)
+
+    def loss(x):
+        nonlocal key
+        key, mine = jax.random.split(key)
+        return jnp.sum(x * next(batches) * numbers.normal() * jax.random.normal(mine, (3,)))
+
+    return [jax.grad(loss)(jnp.ones(3)) for _ in range(3)]
+
+
+def split_in_compiled(jax, jnp):
+    """Split a key in a loss that is compiled, and return what is left of it."""
+
+    @jax.jit
+    def step(x, key):
+        def loss(x):
+            nonlocal key
+            key, mine = jax.random.split(key)
+            return jnp.sum(x * jax.random.normal(mine, (3,)))
+
+        return jax.grad(loss)(x), jax.random.key_data(key)
+
+    return step(jnp.ones(3), jax.random.key(0))
+
+
+def count(jax, jnp):
+    """Count how often the loss runs."""
+    runs = []
+
+    def loss(x):
+        runs.append(x.shape)
+        return jnp.sum(x)
+
+    jax.grad(loss)(jnp.ones(2))
+    jax.jit(jax.value_and_grad(loss))(jnp.ones(2))
+    return len(runs)
+
+
+def options(jax, _):
+    """Take gradients of complex numbers, beside integers, and for a number of NumPy."""
+    squared = jax.grad(lambda z: z * z, holomorphic=True)(1 + 2j)
+    beside = jax.grad(lambda p: p["x"] * p["n"], allow_int=True)({"x": 2.0, "n": 3})["x"]
+    return squared, beside, jax.grad(lambda a, b: a * b, argnums=np.int64(1))(2.0, 3.0)
+
+
+@pytest.mark.parametrize("program", [branch, draw, split_in_compiled, count, options])
+def test_a_program_that_is_right_stays_right(program):
+    """A loss runs once, as it does without the context, whatever it does on the way."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import watch_grad
+
+    plain, reports = program(jax, jnp), []
+    with watch_grad(reports.append):
+        found = program(jax, jnp)
+
+    same = jax.tree.map(np.array_equal, plain, found)
+    assert jax.tree.all(same), (plain, found)
+    assert reports == []
+
+
+def test_a_report_is_on_the_pass_that_failed():
+    """A loss that takes the next batch is explained for the batch that it had, and takes one."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import watch_grad
+
+    batches, reports = iter([1.0, 0.0, 2.0, 3.0]), []
+    with watch_grad(reports.append):
+        for _ in range(3):
+            jax.grad(lambda x: jnp.sqrt(x * next(batches)))(1.0)
+
+    (report,) = reports
+    assert (report.step, report.findings[0].operation) == (1, "sqrt")
+    assert next(batches) == 3.0
+
+
+def with_rules(jax, jnp):
+    """Compile functions with derivative rules of their own, and a random key."""
+
+    @jax.custom_vjp
+    def twice(x):
+        return 2 * x
+
+    twice.defvjp(lambda x: (2 * x, None), lambda _, g: (2 * g,))
+
+    @jax.jit
+    def step(x, key):
+        def loss(x):
+            kept = jax.random.bernoulli(key, 1.0, x.shape)
+            h = jax.nn.silu(twice(jnp.where(kept, x, 1.0)))
+            return jax.nn.logsumexp(jnp.sqrt(h))
+
+        return jax.grad(loss)(x)
+
+    return step(jnp.asarray([0.0, 1.0]), jax.random.key(0))
+
+
+def in_shards(jax, jnp):
+    """Compile a loss with a sharded function."""
+    from jax.sharding import PartitionSpec as Axes
+
+    mesh = jax.sharding.Mesh(np.asarray(jax.devices()[:1]), ("i",))
+    same = jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=Axes("i"), out_specs=Axes("i"))
+    return jax.jit(jax.grad(lambda x: jnp.sqrt(same(x)).sum()))(jnp.zeros(2))
+
+
+def in_library(jax, jnp):
+    """Take a root in a function of optax."""
+    optax = pytest.importorskip("optax", reason="optax is not installed")
+
+    return jax.jit(jax.grad(lambda x: optax.tree.norm({"x": x})))(jnp.zeros(2))
+
+
+SEEN = {with_rules: "sqrt", in_shards: "sqrt", in_library: ""}
+
+
+@pytest.mark.parametrize("program", SEEN)
+def test_lines_in_a_record(program):
+    """The line of the user's function is that in which the operation ran."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import watch_grad
+
+    reports = []
+    with pytest.raises(jax.errors.JaxRuntimeError), watch_grad(reports.append):
+        program(jax, jnp).block_until_ready()
+
+    (finding,) = reports[0].findings
+    assert (finding.kind, finding.where.file) == ("GENUINE", __file__)
+    assert SEEN[program] in finding.where.source
+    assert reports[0].parameters == ("argument 0",)
+
+
+def test_compiled_code_outlives_a_context():
+    """It runs on without the context, and another context sees its gradients."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import watch_grad
+
+    reports = []
+    with watch_grad(reports.append):
+        step = jax.jit(jax.grad(jnp.sqrt))
+        step(1.0)
+    outside = float(step(0.0))
+    with pytest.raises(jax.errors.JaxRuntimeError), watch_grad(reports.append) as passes:
+        step(0.0).block_until_ready()
+
+    assert outside == float("inf")
+    assert passes == [True]
+    assert len(reports) == 1
+
+
+def test_contexts_that_meet():
+    """Masked gradients stay masked, and the context that ends first takes nothing along."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import masked_grad, watch_grad
+
+    def slope():
+        return float(jax.grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))(0.0))
+
+    plain, reports = jax.grad, []
+    with masked_grad(), watch_grad(reports.append) as outer, watch_grad(reports.append) as inner:
+        within = slope()
+    first, second = masked_grad(), watch_grad(reports.append)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    left = slope()
+    second.__exit__(None, None, None)
+
+    assert (within, outer, inner) == (0.0, [False], [False])
+    assert np.isnan(left)
+    assert [report.findings[0].kind for report in reports] == ["BLOCKED"]
+    assert jax.grad is plain
+
+
+def test_gradients_of_other_threads():
+    """They are watched, but not masked."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import masked_grad, watch_grad
+
+    slopes, reports = [], []
+
+    def take():
+        slopes.append(float(jax.grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))(0.0)))
+
+    for context in (masked_grad(), watch_grad(reports.append)):
+        with context:
+            thread = Thread(target=take)
+            thread.start()
+            thread.join()
+
+    assert np.isnan(slopes).all()
+    assert len(reports) == 1
 
 
 def test_a_gradient_of_a_collective(tmp_path):

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 from safeops.integrations import NonFiniteGradientError
@@ -97,7 +98,12 @@ def test_wrong_options():
 
 
 @pytest.mark.parametrize(
-    ("argnums", "names"), [(0, ("argument 0",)), ((1, 0), ("argument 1", "argument 0"))]
+    ("argnums", "names"),
+    [
+        (0, ("argument 0",)),
+        (np.int64(1), ("argument 1",)),
+        ((-1, 0), ("argument 1", "argument 0")),
+    ],
 )
 def test_arguments_by_name(argnums, names):
     """Keyword arguments are given on, and arrays are named by the number of their argument."""

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -183,7 +184,8 @@ def test_sarif_has_what_its_schema_asks_for(tmp_path, capsys):
             assert result["level"] in {"none", "note", "warning", "error"}
             assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
             assert result["message"]["text"]
-            assert " " not in place["artifactLocation"]["uri"]
+            assert re.match(r"file:///\S+$", place["artifactLocation"]["uri"])
+            assert rules[result["ruleIndex"]]["shortDescription"]["text"]
             assert all(type(x) is int and x >= 1 for x in region.values())
             assert (region["startLine"], region["startColumn"]) < (
                 region["endLine"],

@@ -52,6 +52,7 @@ class Count:
     shape: tuple[int, ...] = ()
     what: str = ""
     met: np.ndarray | None = None  # the mask of the last run
+    rows: set[int] = field(default_factory=set)  # along the first axis
     selections: Counter[Site] = field(default_factory=Counter)
 
     def add(self, met: np.ndarray, what: str) -> None:
@@ -61,6 +62,13 @@ class Count:
         self.shape = met.shape
         self.what = self.what or what
         self.met = met
+        self.rows |= {*rows_with(met)}
+
+
+def rows_with(met: np.ndarray) -> list[int]:
+    """Return the places along the first axis with a marked entry."""
+    found: list[int] = np.flatnonzero(met.any(tuple(range(1, met.ndim)))).tolist()
+    return found
 
 
 @dataclass
@@ -192,10 +200,19 @@ class Meeting(NamedTuple):
 
 
 class Evidence:
-    """What the backward pass has met: counts by cause, and the used entries."""
+    """
+    What the backward pass has met: counts by cause, and the used entries.
 
-    def __init__(self, forward: Forward) -> None:
+    `batch` is the number of rows of the batch, 0 if it is unknown, and `leaves` are the shapes of
+    what is differentiated with respect to, which has no rows of a batch.
+    """
+
+    def __init__(
+        self, forward: Forward, batch: int = 0, leaves: Iterable[tuple[int, ...]] = ()
+    ) -> None:
         self.forward = forward
+        self.batch = batch
+        self.leaves = {turned for shape in leaves for turned in (shape, shape[::-1])}
         # By cause, by run of its operation, and by operation of the backward pass, as one operation
         # of the program may have several of these.
         self.counts: dict[Cause, dict[Any, dict[Any, Count]]] = defaultdict(
@@ -287,17 +304,31 @@ class Evidence:
             nan_operand=self.forward.sites.get(cause.site, Made()).nan,
             value=self.forward.value_of(cause.site),
             times=max(sum(run.times for run in runs), 1),
+            rows=self._rows(one.shape, set().union(*(run.rows for run in runs))),
         )
+
+    def _rows(self, shape: tuple[int, ...], rows: Iterable[int]) -> tuple[int, ...]:
+        """Return rows of the batch; none if all rows are meant, or if they are not of the batch."""
+        found = tuple(sorted(rows))
+        if shape[:1] != (self.batch,) or shape in self.leaves or len(found) == self.batch:
+            return ()
+        return found
 
     def _forward(self, maker: Site, named: Callable[[Site], str]) -> Finding:
         made = self.forward.sites.get(maker, Made())
-        entries = made.entries
+        entries, rows = made.entries, made.rows
         for active in self.active[maker]:
             if made.met is not None and made.times == 1 and active.shape == made.met.shape:
-                entries = int((made.met & active).sum()) or entries
+                met = made.met & active
+                entries, rows = (
+                    (int(met.sum()), {*rows_with(met)}) if met.any() else (entries, rows)
+                )
         name = "input" if maker == INPUT else named(maker)
         times = max(made.times, 1)
-        return Finding("FORWARD", name, maker.where, entries, made.shape, made.what, times=times)
+        seen = () if maker == INPUT else self._rows(made.shape, rows)
+        return Finding(
+            "FORWARD", name, maker.where, entries, made.shape, made.what, times=times, rows=seen
+        )
 
 
 def _follows(cause: Cause, makers: Mapping[Cause, set[Site]], forward: Forward) -> bool:

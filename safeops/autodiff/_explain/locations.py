@@ -14,10 +14,14 @@ from typing import TypeAlias
 # Frames in these folders are not the user's. `_cli/demo` is not among them: `explain` runs on it.
 LIBRARIES = (
     "array_api_compat",
+    "equinox",
+    "flax",
+    "haiku",
     "jax",
     "jaxlib",
     "keras",
     "numpy",
+    "optax",
     "safeops",
     "tensorflow",
     "torch",

@@ -52,11 +52,13 @@ from safeops.autodiff.jax._passes import (
     check_inputs,
     check_output,
     cut,
+    is_one,
     lazily,
+    places_of,
     run_linear,
     with_argument,
 )
-from safeops.autodiff.jax._redirect import replaced, with_options_of_jax
+from safeops.autodiff.jax._redirect import changed_here, with_options_of_jax
 from safeops.autodiff.jax._tables import RULES
 from safeops.autodiff.jax._watching import watch_grad
 
@@ -209,8 +211,7 @@ def value_and_grad(
     >>> value_and_grad(lambda x: jnp.stack([x, 1 / x])[0])(0.0)
     (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32))
     """
-    one = isinstance(argnums, int)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    one, numbers = is_one(argnums), places_of(argnums)
     pull = partial(
         vjp, return_mask=return_mask, exact=exact, lazy=lazy, on_unknown=on_unknown, has_aux=has_aux
     )
@@ -322,7 +323,7 @@ def masked_grad(*, on_unknown: str = "warn") -> Iterator[None]:
     **Gradient.** As for `vjp`. A gradient is masked if the program calls ``jax.grad(f)`` in the
     context, by these names of the module `jax`: ``from jax import grad`` before the context has the
     plain one. A function of `jax.jit` keeps what it was traced with, so trace it in the context.
-    The names are those of all threads.
+    Gradients that other threads take are plain, and so are those of other tasks of `asyncio`.
 
     **Source.** `safeops.autodiff.torch.masked_backward`.
 
@@ -337,7 +338,11 @@ def masked_grad(*, on_unknown: str = "warn") -> Iterator[None]:
     """
     check_options(on_unknown)
     ours = {"grad": grad, "value_and_grad": value_and_grad}
-    with replaced(**{name: with_options_of_jax(f, on_unknown) for name, f in ours.items()}):
+
+    def change(name: str, _: Callable[..., Any]) -> Callable[..., Any]:
+        return with_options_of_jax(ours[name], on_unknown)
+
+    with changed_here(change):
         yield
 
 

@@ -32,18 +32,23 @@ def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
     return traced(f, Choosing)
 
 
-def traced(f: Callable[..., Any], over: Callable[[Any], "Choosing"]) -> Callable[..., Any]:
-    """Return `f` under a trace that `over` makes from the trace of the arguments."""
+def running_trace() -> Any:
+    """Return the trace that operations go to now."""
+    return find_top_trace(())
+
+
+def traced(f: Callable[..., Any], over: Callable[[Any], "Passing"]) -> Callable[..., Any]:
+    """Return `f` under a trace that `over` makes over the one that runs."""
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with set_current_trace(over(find_top_trace(args))):
+        with set_current_trace(over(running_trace())):
             return f(*args, **kwargs)
 
     return wrapped
 
 
-class Choosing(Trace):
-    """Pass each operation on to the trace below, choosers in place of max and min."""
+class Passing(Trace):
+    """Pass each operation on to the trace below."""
 
     def __init__(self, parent: Any) -> None:
         super().__init__()
@@ -57,10 +62,6 @@ class Choosing(Trace):
     def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
         """Run one operation."""
         with self.below():
-            chooser = CHOOSERS.get(primitive.name)
-            if chooser and jnp.issubdtype(jnp.result_type(args[0]), jnp.floating):
-                return chooser(*args, **params)
-            params = {key: _chosen(value) for key, value in params.items()}
             return primitive.bind(*args, **params)
 
     def stage_value(self, value: Any) -> Any:
@@ -74,7 +75,7 @@ class Choosing(Trace):
             return self.parent_trace.process_call(primitive, f, args, params)
 
     def process_shard_map(self, *args: Any, **params: Any) -> Any:
-        """Run a sharded function; max and min inside it stay JAX's."""
+        """Run a sharded function, as it is."""
         with self.below():
             return self.parent_trace.process_shard_map(*args, **params)
 
@@ -88,11 +89,31 @@ class Choosing(Trace):
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
-        """Run a function with a derivative rule of its own; its arguments are data."""
+        """Run a function with a derivative rule of its own, which is kept."""
         with self.below():
             return self.parent_trace.process_custom_vjp_call(
-                primitive, f, forward, backward, list(map(_as_data, args)), **how
+                primitive, f, forward, backward, args, **how
             )
+
+
+class Choosing(Passing):
+    """Pass each operation on to the trace below, choosers in place of max and min."""
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        """Run one operation."""
+        with self.below():
+            chooser = CHOOSERS.get(primitive.name)
+            if chooser and jnp.issubdtype(jnp.result_type(args[0]), jnp.floating):
+                return chooser(*args, **params)
+            params = {key: _chosen(value) for key, value in params.items()}
+            return primitive.bind(*args, **params)
+
+    def process_custom_vjp_call(
+        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function with a derivative rule of its own; its arguments are data."""
+        data = list(map(_as_data, args))
+        return super().process_custom_vjp_call(primitive, f, forward, backward, data, **how)
 
 
 def _as_data(x: Any) -> Any:

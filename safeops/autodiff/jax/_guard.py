@@ -7,10 +7,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NonFiniteGradientError
-from safeops.autodiff.jax import explain, value_and_grad
+from safeops.autodiff.jax import value_and_grad
+from safeops.autodiff.jax._explain.passes import explained_call
+from safeops.autodiff.jax._passes import is_one, places_of
 
 TRACED = (
     "expected arrays, got traced ones, which have no values; call the guarded function outside of "
@@ -19,21 +23,64 @@ TRACED = (
 NOT_CURED = "the masked gradient is not finite either"
 
 
+LIMIT = 20.0  # of `explain`
+
+
 @jax.jit
-def all_finite(gradients: Any) -> Any:
+def finite_sums(arrays: Sequence[Array]) -> Array:
+    """Return which arrays have a finite sum."""
+    return jnp.stack([jnp.isfinite(x.sum()) for x in arrays])
+
+
+@jax.jit
+def finite_entries(arrays: Sequence[Array]) -> Array:
+    """Return which arrays are finite in each entry."""
+    return jnp.stack([jnp.isfinite(x).all() for x in arrays])
+
+
+def which_are_finite(arrays: Sequence[Array]) -> Any:
+    """Return which arrays are finite: by a sum of each, and by their entries if a sum is not."""
+    if not arrays:
+        return np.ones(0, bool)
+    found = np.asarray(finite_sums(arrays))
+    return found if found.all() else np.asarray(finite_entries(arrays))
+
+
+def batch_of(data: Any) -> int:
+    """Return the number of rows of a batch, as its first array has it; 0 if there is none."""
+    shapes = (np.shape(x) for x in jax.tree.leaves(data) if not is_key(x))
+    return next((shape[0] for shape in shapes if shape), 0)
+
+
+def is_key(x: Any) -> bool:
+    """Whether an array is a key of random numbers, or has the form of one."""
+    dtype = jnp.result_type(x)
+    is_plain = dtype == jnp.uint32 and np.shape(x) == (2,)
+    return is_plain or bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def without(args: Sequence[Any], argnums: int | Sequence[int]) -> list[Any]:
+    """Return the arguments that are not differentiated with respect to."""
+    numbers = {n % len(args) for n in places_of(argnums)}
+    return [x for i, x in enumerate(args) if i not in numbers]
+
+
+def all_finite(gradients: Any) -> bool:
     """Whether each entry of each gradient is finite."""
-    return jnp.all(jnp.asarray([jnp.isfinite(g).all() for g in jax.tree.leaves(gradients)]))
+    return bool(which_are_finite(jax.tree.leaves(gradients)).all())
 
 
-def bad_names(gradients: Any, argnums: int | Sequence[int]) -> tuple[str, ...]:
+def bad_names(gradients: Any, argnums: int | Sequence[int], count: int) -> tuple[str, ...]:
     """Return the paths of the gradients that are not finite, behind the argument if not the one."""
-    found = []
+    found, places = [], places_of(argnums)
     for path, g in jax.tree_util.tree_flatten_with_path(gradients)[0]:
         if not jnp.isfinite(g).all():
-            number = argnums if isinstance(argnums, int) else argnums[path[0].idx]
-            inner = path if isinstance(argnums, int) else path[1:]
-            is_one = inner and isinstance(argnums, int)
-            found.append(("" if is_one else f"argument {number}") + jax.tree_util.keystr(inner))
+            one = is_one(argnums)
+            number = places[0 if one else path[0].idx] % count
+            inner = path if one else path[1:]
+            found.append(
+                ("" if inner and one else f"argument {number}") + jax.tree_util.keystr(inner)
+            )
     return tuple(found)
 
 
@@ -62,8 +109,9 @@ def guarded(
         step, steps = steps, steps + 1
         if all_finite(found[1]):
             return found
-        report = explain(partial(value, **kwargs), *args, argnums=argnums)
-        report = replace(report, parameters=bad_names(found[1], argnums), step=step)
+        batch = batch_of((without(args, argnums), kwargs))
+        report = explained_call(partial(value, **kwargs), args, argnums, LIMIT, None, batch)
+        report = replace(report, parameters=bad_names(found[1], argnums, len(args)), step=step)
         tell(report)
         error = NonFiniteGradientError(report)
         if on_nan == "mask":

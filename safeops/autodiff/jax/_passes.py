@@ -136,6 +136,16 @@ def cut(stacked: Any, leaves: Sequence[Array], *, first: bool) -> list[Any]:
     ]
 
 
+def places_of(argnums: Any) -> tuple[int, ...]:
+    """Return the numbers of arguments, of which a single one may be of NumPy, as in JAX."""
+    return (argnums,) if is_one(argnums) else tuple(argnums)
+
+
+def is_one(argnums: Any) -> bool:
+    """Whether the number of one argument is given, and no sequence."""
+    return hasattr(argnums, "__index__")
+
+
 def check_inputs(args: Any, *, allow_int: bool) -> None:
     for x in jax.tree.leaves(args):
         if not jnp.issubdtype(jnp.result_type(x), jnp.inexact) and not allow_int:

@@ -1,9 +1,11 @@
-"""`jax.grad` and `jax.value_and_grad` that are masked for a while, for code that calls them."""
+"""`jax.grad` and `jax.value_and_grad` that are others for a while, for code that calls them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
-from typing import Any
+from threading import Lock
+from typing import Any, TypeAlias
 
 import jax
 
@@ -34,12 +36,73 @@ def with_options_of_jax(ours: Callable[..., Any], on_unknown: str) -> Callable[.
     return transform
 
 
+# From the name of a transformation and what it is so far to what it is now.
+Change: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+
+HERE: ContextVar[tuple[Change, ...]] = ContextVar("here", default=())  # of one thread or task
+EVERYWHERE: list[Change] = []
+
+
+class Names:
+    """Names of `jax` that ask for changes, as long as one context or more needs it."""
+
+    def __init__(self, *names: str) -> None:
+        self.names, self.lock, self.contexts = names, Lock(), 0
+        self.put: dict[str, tuple[Any, Any]] = {}  # what was there, and what is there
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Context in which the names ask; contexts may end in any order."""
+        with self.lock:
+            self.contexts += 1
+            if self.contexts == 1:
+                plain = {name: getattr(jax, name) for name in self.names}
+                self.put = {name: (f, changing(name, f)) for name, f in plain.items()}
+                vars(jax).update({name: ours for name, (_, ours) in self.put.items()})
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.contexts -= 1
+                if self.contexts == 0:
+                    # If another has replaced a name since, that stays, and asks in vain.
+                    here = {name: p for name, (p, q) in self.put.items() if vars(jax)[name] is q}
+                    vars(jax).update(here)
+
+
+NAMES = Names("grad", "value_and_grad")
+
+
+def changing(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a transformation of JAX, changed as the contexts around its call say."""
+
+    @wraps(ordinary)
+    def transform(*args: Any, **kwargs: Any) -> Any:
+        chosen = ordinary
+        for change in dict.fromkeys((*HERE.get(), *EVERYWHERE)):
+            chosen = change(name, chosen)
+        return chosen(*args, **kwargs)
+
+    return transform
+
+
 @contextmanager
-def replaced(**ours: Callable[..., Any]) -> Iterator[None]:
-    """Context in which names of `jax` are others."""
-    plain = {name: getattr(jax, name) for name in ours}
-    vars(jax).update(ours)
+def changed_here(change: Change) -> Iterator[None]:
+    """Context in which a change applies to this thread, or this task of asyncio."""
+    token = HERE.set((*HERE.get(), change))
     try:
-        yield
+        with NAMES.asking():
+            yield
     finally:
-        vars(jax).update(plain)
+        HERE.reset(token)
+
+
+@contextmanager
+def changed_everywhere(change: Change) -> Iterator[None]:
+    """Context in which a change applies to all threads."""
+    EVERYWHERE.append(change)
+    try:
+        with NAMES.asking():
+            yield
+    finally:
+        EVERYWHERE.remove(change)

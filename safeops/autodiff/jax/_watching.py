@@ -1,168 +1,207 @@
 """Gradients of JAX that a program takes by itself, explained when they are not finite."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
-from inspect import signature
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from safeops._typing import Array, Function
+from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report
 from safeops.autodiff.jax._explain.passes import explained_call
-from safeops.autodiff.jax._redirect import replaced
+from safeops.autodiff.jax._passes import is_float0, places_of
+from safeops.autodiff.jax._recording import Record
+from safeops.autodiff.jax._redirect import changed_everywhere
 
 LIMIT = 20.0  # of `explain`
-PLAIN = {"grad": jax.grad, "value_and_grad": jax.value_and_grad}
 
 
 class NotFiniteError(Exception):
     """A gradient inside of compiled code is not finite: this ends the program there."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Watch:
-    """What has been seen of the gradients of a program."""
+    """What a context has seen of the gradients of a program."""
 
     on_report: Callable[[Report], None]
     passes: list[bool] = field(default_factory=list)
     found: list[Callable[[], Report]] = field(default_factory=list)
+    batch: int = 0  # rows of the batch; 0 if they are unknown
+
+    def tell(self) -> None:
+        """Explain the first gradient that was not finite, of those that are not reported yet."""
+        if self.found:
+            explain, *_ = self.found
+            self.found.clear()
+            with OPEN.rest():
+                report = explain()
+            self.on_report(report)
+
+
+@dataclass
+class Watches:
+    """The contexts that are open, of all threads."""
+
+    every: list[Watch] = field(default_factory=list)
     resting: int = 0
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Look at nothing meanwhile: a program is traced once more, or explained."""
+        """Look at nothing meanwhile: a program is explained."""
         self.resting += 1
         try:
             yield
         finally:
             self.resting -= 1
 
-    def told(self) -> None:
-        """Explain the first gradient that was not finite inside of compiled code."""
-        with suppress(jax.errors.JaxRuntimeError):  # that of a callback, kept in `found`
-            jax.effects_barrier()
-        if self.found:
-            explain, *_ = self.found
-            self.found.clear()
-            self.tell(explain)
+    def looking(self) -> list[Watch]:
+        """Return the contexts that look at gradients now."""
+        return [] if self.resting else list(self.every)
 
-    def note(
-        self, program: ClosedJaxpr, names: list[str], act: Function, finite: Any, *values: Any
-    ) -> None:
-        """Look at one gradient; act on a function that explains it if it is not finite."""
-        if self.resting:
-            return
-        bad = tuple(name for name, good in zip(names, finite, strict=True) if not good)
-        self.passes.append(bool(bad))
-        if bad:
-            act(partial(explained, program, values, bad, len(names), len(self.passes) - 1))
 
-    def tell(self, explain: Callable[[], Report]) -> None:
-        """Report."""
-        with self.rest():
-            report = explained_if_possible(explain)
-        self.on_report(report)
+OPEN = Watches()
 
-    def end(self, explain: Callable[[], Report]) -> None:
-        """End compiled code, to report outside of it."""
-        self.found.append(explain)
-        raise NotFiniteError
 
-    def transform(self, name: str) -> Callable[..., Any]:
-        """Return a transformation of JAX whose gradients are looked at."""
-        ordinary = PLAIN[name]
+def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a transformation of JAX whose gradients are looked at."""
 
-        @wraps(ordinary)
-        def watched(*args: Any, **kwargs: Any) -> Callable[..., Any]:
-            given = signature(ordinary).bind(*args, **kwargs)
-            given.apply_defaults()
-            plain = ordinary(*args, **kwargs)
-            fun, has_aux, argnums = (given.arguments[k] for k in ("fun", "has_aux", "argnums"))
+    def transform(
+        fun: Callable[..., Any],
+        argnums: Any = 0,
+        has_aux: bool = False,  # noqa: FBT001, FBT002  (as in JAX)
+        *others: Any,
+        **options: Any,
+    ) -> Callable[..., Any]:
+        plain = ordinary(fun, argnums, has_aux, *others, **options)
+        numbers = places_of(argnums)
+
+        @wraps(plain)
+        def gradient(*args: Any, **kwargs: Any) -> Any:
+            if not OPEN.looking():
+                return plain(*args, **kwargs)
+            record = Record()
 
             @wraps(fun)
-            def gradient(*args: Any, **kwargs: Any) -> Any:
-                found = plain(*args, **kwargs)
-                if self.resting:
-                    return found
-                slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
-                self.look(first(fun) if has_aux else fun, argnums, slopes, args, kwargs)
-                return found
+            def loss(*args: Any, **kwargs: Any) -> Any:
+                out = record.recorded(fun, chosen(args, numbers))(*args, **kwargs)
+                record.close(out[0] if has_aux and isinstance(out, tuple) else out)
+                return out
 
-            return gradient
+            found = ordinary(loss, argnums, has_aux, *others, **options)(*args, **kwargs)
+            slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
+            look(record, chosen(args, numbers), slopes)
+            return found
 
-        return watched
+        return gradient
 
-    def look(self, loss: Callable[..., Any], argnums: Any, slopes: Any, args: Any, kw: Any) -> None:
-        """Tell `note` of a gradient, now or, if JAX traces, when the program runs."""
-        chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        chosen = tuple(i % len(args) for i in chosen)
-        leaves, tree = jax.tree_util.tree_flatten_with_path((args, kw))
-        mine = [path[0].idx == 0 and getattr(path[1], "idx", None) in chosen for path, _ in leaves]
-        arrays = [x for (_, x), own in zip(leaves, mine, strict=True) if own]
-        others = [x for (_, x), own in zip(leaves, mine, strict=True) if not own]
-
-        def of_leaves(*arrays: Any) -> Any:
-            own, rest = iter(arrays), iter(others)
-            values = [next(own if is_own else rest) for is_own in mine]
-            args, kw = jax.tree.unflatten(tree, values)
-            return loss(*args, **kw)
-
-        with self.rest():
-            program = jax.make_jaxpr(of_leaves)(*arrays)
-        finite = [jnp.all(jnp.isfinite(g)) if is_real(g) else True for g in jax.tree.leaves(slopes)]
-        names = [name_of(path, chosen) for (path, _), own in zip(leaves, mine, strict=True) if own]
-        values = (*arrays, *program.consts)
-        is_traced = any(isinstance(x, jax.core.Tracer) for x in (*finite, *values))
-        if is_traced:
-            jax.debug.callback(partial(self.note, program, names, self.end), finite, *values)
-        else:
-            self.note(program, names, self.tell, finite, *values)
+    return transform
 
 
-def first(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that returns the loss alone."""
-    return lambda *args, **kwargs: f(*args, **kwargs)[0]
+def chosen(args: Sequence[Any], numbers: Sequence[int]) -> dict[int, Any]:
+    """Return the arguments for which a gradient is taken, by their numbers."""
+    places = [i % len(args) for i in numbers]
+    return {i: args[i] for i in places}
 
 
-def is_real(x: Any) -> bool:
-    """Whether an array has entries that can be NaN; a gradient for integers has none."""
-    return bool(jnp.issubdtype(x.dtype, jnp.inexact))
+def look(record: Record, args: dict[int, Any], slopes: Any) -> None:
+    """Tell the contexts of a gradient, now or, if JAX traces, when the program runs."""
+    leaves = jax.tree_util.tree_flatten_with_path(args)[0]
+    arrays = [x for _, x in leaves]
+    gradients = jax.tree.leaves(slopes)
+    real = [i for i, g in enumerate(gradients) if not is_float0(g)]
+    names = [name_of(leaves[i][0], len(args)) for i in real]
+    finite = all_finite([gradients[i] for i in real])
+    values = (finite, arrays, record.sent())
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values)):
+        jax.debug.callback(partial(end, record, real, names), *values)
+    else:
+        note(record, real, names, *values)
+        for watch in OPEN.looking():
+            watch.tell()
 
 
-def name_of(path: Any, chosen: tuple[int, ...]) -> str:
+@jax.jit
+def all_finite(gradients: list[Any]) -> list[Any]:
+    """Return whether each of several gradients is finite."""
+    return [jnp.isfinite(g).all() for g in gradients]
+
+
+def name_of(path: Any, count: int) -> str:
     """Return the path of a leaf, behind its argument if that is not the one."""
-    inner = jax.tree_util.keystr(path[2:])
-    return inner if inner and len(chosen) == 1 else f"argument {path[1].idx}{inner}"
+    inner = jax.tree_util.keystr(path[1:])
+    return inner if inner and count == 1 else f"argument {path[0].key}{inner}"
+
+
+def note(
+    record: Record,
+    real: Sequence[int],
+    names: Sequence[str],
+    finite: Sequence[Any],
+    arrays: Sequence[Any],
+    sent: Mapping[int, Any],
+) -> bool:
+    """Write a gradient down; return whether it is not finite, and a context looks."""
+    bad = tuple(name for name, good in zip(names, finite, strict=True) if not good)
+    watches = OPEN.looking()
+    for watch in watches:
+        watch.passes.append(bool(bad))
+        if bad:
+            step = len(watch.passes) - 1
+            explain = partial(explained, record, real, arrays, sent, watch.batch)
+            watch.found.append(partial(named, explain, bad, step))
+    return bool(bad and watches)
+
+
+def end(*seen: Any) -> None:
+    """End compiled code at a gradient that is not finite, to report outside of it."""
+    if note(*seen):
+        raise NotFiniteError
 
 
 def explained(
-    program: ClosedJaxpr, values: tuple[Any, ...], bad: tuple[str, ...], count: int, step: int
+    record: Record,
+    real: Sequence[int],
+    arrays: Sequence[Any],
+    sent: Mapping[int, Any],
+    batch: int,
 ) -> Report:
-    """Return the report on a gradient, from the program of the loss and its numbers."""
-    arrays = [jnp.asarray(x) for x in values]
-    # Operations of a call have the lines with which they were traced.
-    call = jax.jit(jaxpr_as_fun(ClosedJaxpr(program.jaxpr, arrays[count:])))
+    """Return the report on a gradient, from the operations of the loss and its numbers."""
 
-    def loss(*arrays: Array) -> Array:
-        (value,) = call(*arrays)
-        return value
+    def loss(*chosen: Array) -> Array:
+        leaves = dict(enumerate(arrays)) | dict(zip(real, chosen, strict=True))
+        value = record.run(list(leaves.values()), sent)
+        return value.real if jnp.iscomplexobj(value) else value
 
-    report = explained_call(loss, tuple(arrays[:count]), tuple(range(count)), LIMIT, None)
+    return explained_call(loss, [arrays[i] for i in real], range(len(real)), LIMIT, None, batch)
+
+
+def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Report:
+    """Explain a gradient, or report why its program does not run by itself."""
+    try:
+        report = explain()
+    except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
+        finding = Finding("UNKNOWN", "the backward pass", reason="apart")
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        report = make_report("jax", [finding], "the gradient", [why])
     return replace(report, parameters=bad, step=step)
 
 
-def explained_if_possible(explain: Callable[[], Report]) -> Report:
-    """Explain a gradient, or report why its program does not run by itself."""
+@contextmanager
+def watching(watch: Watch) -> Iterator[list[bool]]:
+    """Context in which each gradient is looked at."""
     try:
-        return explain()
-    except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
-        finding = Finding("UNKNOWN", "the backward pass", reason="apart")
-        return make_report("jax", [finding], "the gradient", [str(error)])
+        with changed_everywhere(watched):
+            OPEN.every.append(watch)
+            yield watch.passes
+    finally:
+        with suppress(jax.errors.JaxRuntimeError):  # that of `end`, kept in `found`
+            jax.effects_barrier()
+        OPEN.every.remove(watch)
+        watch.tell()
 
 
 @contextmanager
@@ -185,15 +224,18 @@ def watch_grad(on_report: Callable[[Report], None], /) -> Iterator[list[bool]]:
     ------
     jax.errors.JaxRuntimeError
         In the context, if a gradient inside of compiled code is not finite: the program ends there.
+        Without compiled code `jax.vmap` and an outer gradient end with a `NotFiniteError`.
 
     Notes
     -----
     **Gradient.** None is changed. A gradient is seen if the program calls ``jax.grad(f)`` in the
-    context, by these names of the module `jax`, as for `masked_grad`; `jax.vjp`, `jax.jacrev` and
-    `jax.linearize` are not. In compiled code a callback gets what the loss gets, in each step.
-    The names are those of all threads.
+    context, by these names of the module `jax`, as for `masked_grad`, but in any thread; `jax.vjp`,
+    `jax.jacrev` and `jax.linearize` are not. A loss runs once, and the report comes from a record
+    of its operations, so a loss may draw random numbers or branch on values. In compiled code a
+    callback gets what the loss gets, in each step: such code cannot be exported, and `jax.vmap` of
+    `lax.cond` shows gradients of both branches. When the context has ended, compiled code is free.
 
-    **Source.** `jax.debug.callback`; the program is that of `jax.make_jaxpr`, with its lines.
+    **Source.** `jax.debug.callback`, and a trace that keeps each operation with its lines.
 
     Examples
     --------
@@ -203,9 +245,5 @@ def watch_grad(on_report: Callable[[Report], None], /) -> Iterator[list[bool]]:
     ...     slope = jax.grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))(0.0)
     BLOCKED
     """
-    watch = Watch(on_report)
-    try:
-        with replaced(**{name: watch.transform(name) for name in PLAIN}):
-            yield watch.passes
-    finally:
-        watch.told()
+    with watching(Watch(on_report)) as passes:
+        yield passes

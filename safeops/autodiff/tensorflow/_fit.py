@@ -1,11 +1,12 @@
 """
 Steps of Keras's `fit` on TensorFlow that are explained when their gradients are not finite.
 
-The step stays that of the model, compiled by Keras. While it is guarded, the optimizer is applied
-only to gradients that are finite, and notes which are not.
+The step stays that of the model, compiled by Keras; it also hands out its batch. A gradient that is
+not finite shows in the new weights, or in the new state of the optimizer; only then what the step
+has written is put back, and it runs again with an optimizer that notes which gradients are finite.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,23 +16,17 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NonFiniteGradientError
-from safeops.autodiff.tensorflow import GradientTape, explain
+from safeops.autodiff.tensorflow import GradientTape
+from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._guard import (
     NOT_CURED,
     REPLICAS,
+    batch_of,
     inner,
     is_finite,
     name_of,
     put_back,
 )
-
-ONE_STEP = "expected steps_per_execution=1, got {}, of which one step cannot run again"
-SCALED = (
-    "expected an optimizer without loss scaling, got a LossScaleOptimizer, which meets infinite "
-    "gradients as a rule; train in bfloat16, or without the guard"
-)
-NO_OPTIMIZER = "expected a model that is compiled with an optimizer, got one without"
-OTHER_GRADIENTS = "expected one gradient for each trainable variable, got {} for {}"
 
 
 class Asked(Exception):  # noqa: N818  (no error: it ends a forward pass)
@@ -61,7 +56,17 @@ def taped_by(tape: Any) -> Iterator[None]:
         tf.GradientTape = plain
 
 
-@dataclass
+@contextmanager
+def replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
+    """Context in which an object has another method."""
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        vars(owner).pop(name)
+
+
+@dataclass(eq=False)  # tf.function compares
 class Fit:
     """The guard of a model while `fit` runs."""
 
@@ -69,82 +74,126 @@ class Fit:
     on_nan: str
     tell: Callable[[Report], None]
     steps: int = 0
+    usual: Any = True  # which variables were finite after the last step
+    notes: bool = False  # whether the step hands its gradients to the optimizer
 
     def __post_init__(self) -> None:
-        """Let the optimizer and the training function of the model be guarded ones."""
-        self.check()
+        """Let the training function of the model be a guarded one."""
+        if self.model.distribute_strategy.num_replicas_in_sync > 1:
+            raise RuntimeError(REPLICAS)
         self.names = [name_of(v) for v in self.model.trainable_variables]
         self.bad = tf.Variable([False] * len(self.names), trainable=False)
+        weights, optimizer = self.model.trainable_variables, self.model.optimizer.variables
+        others = (*self.model.non_trainable_variables, *self.model.metrics_variables)
+        self.every = [inner(v) for v in (*weights, *optimizer, *others)]
+        watched = map(inner, (*weights, *optimizer))
+        self.watched = [v for v in watched if v.dtype.is_floating or v.dtype.is_complex]
         self.read = tf.function(self.values, autograph=False)
-        self.masked = tf.function(self.model.train_step, autograph=False)
-        vars(self.model.optimizer).pop("apply", None)  # of an earlier fit that was interrupted
-        self.apply = self.model.optimizer.apply
-        self.model.optimizer.apply = self.apply_finite
-        self.model.make_train_function(force=True)
+        self.sums = tf.function(self.look_at_sums, autograph=False)
+        self.entries = tf.function(self.look_at_entries, autograph=False)
+        self.again = tf.function(self.noted, autograph=False)
+        self.masked = tf.function(self.noted, autograph=False)
+        self.unguarded, self.step = self.model.train_function, self.model.train_step
+        with replaced(self.model, "train_step", self.with_batch):
+            self.model.make_train_function(force=True)
         self.plain = self.model.train_function
         self.model.train_function = self.run
 
     def release(self) -> None:
         """Let the model be as it was."""
-        vars(self.model.optimizer).pop("apply", None)
-        self.model.make_train_function(force=True)
+        self.model.train_function = self.unguarded
 
-    def check(self) -> None:
-        """Raise for what cannot be guarded."""
-        optimizer = self.model.optimizer
-        if optimizer is None:
-            raise TypeError(NO_OPTIMIZER)
-        if hasattr(optimizer, "inner_optimizer"):
-            raise TypeError(SCALED)
-        if self.model.steps_per_execution != 1:
-            raise ValueError(ONE_STEP.format(self.model.steps_per_execution))
-        if self.model.distribute_strategy.num_replicas_in_sync > 1:
-            raise RuntimeError(REPLICAS)
+    @tf.autograph.experimental.do_not_convert
+    def with_batch(self, data: Any) -> Any:
+        """Return what a step returns, and its batch."""
+        return {"logs": self.step(data), "data": data}
 
-    def values(self) -> list[tuple[Array, Array]]:
-        """Return the variables beside weights: averages, seeds, metrics, and what they are."""
-        every = (*self.model.non_trainable_variables, *self.model.metrics_variables)
-        return [(v.handle, v.read_value()) for v in map(inner, every)]
+    def values(self) -> list[Array]:
+        """Return what all variables are."""
+        return [v.read_value() for v in self.every]
+
+    def restore(self, values: Sequence[Array]) -> None:
+        """Write into all variables what they were."""
+        put_back([(v.handle, x) for v, x in zip(self.every, values, strict=True)])
+
+    def look_at_sums(self) -> Array:
+        """Return which weights, and which numbers of the optimizer, have a finite sum."""
+        sums = [tf.reduce_sum(v) for v in self.watched]
+        if len({x.dtype for x in sums}) == 1:  # one operation for all
+            return tf.math.is_finite(tf.math.abs(tf.stack(sums)))
+        return tf.stack([is_finite(x) for x in sums])
+
+    def look_at_entries(self) -> Array:
+        """Return which weights, and which numbers of the optimizer, are finite."""
+        return tf.stack([is_finite(v.read_value()) for v in self.watched])
+
+    def which_are_finite(self) -> Any:
+        """Return which variables are finite: by a sum of each, and by entries if a sum is not."""
+        found = self.sums().numpy()
+        return found if found.all() else self.entries().numpy()
+
+    @tf.autograph.experimental.do_not_convert
+    def noted(self, data: Any) -> Any:
+        """Run a step that applies the optimizer if all gradients are finite."""
+        self.apply = self.model.optimizer.apply
+        with replaced(self.model.optimizer, "apply", self.apply_finite):
+            return self.step(data)
 
     @tf.autograph.experimental.do_not_convert
     def apply_finite(self, grads: Any, trainable_variables: Any = None) -> None:
         """Apply the optimizer if all gradients are finite, and note which are not."""
-        found = list(grads)
-        if len(found) != len(self.names):
-            raise TypeError(OTHER_GRADIENTS.format(len(found), len(self.names)))
-        bad = tf.stack([tf.constant(g is not None) if g is None else ~is_finite(g) for g in found])
+        self.notes, given = True, list(grads)
+        variables = list(trainable_variables or self.model.trainable_variables)
+        named = zip(map(name_of, variables), given, strict=True)
+        flags = {name: ~is_finite(g) for name, g in named if g is not None}
+        bad = tf.stack([flags.get(name, tf.constant(False)) for name in self.names])  # noqa: FBT003
         self.bad.assign(bad)
 
         def apply() -> Array:
-            self.apply(found, trainable_variables)
+            self.apply(given, trainable_variables)
             return tf.constant(0)
 
         tf.cond(tf.reduce_any(bad), lambda: tf.constant(0), apply)
 
     def run(self, iterator: Any) -> Any:
         """Run the next step, and once more if its gradients are not finite."""
-        data = next(iterator)
         before = self.read()
-        logs = self.plain([data])
+        found = self.plain(iterator)
         self.steps += 1
-        if not self.bad.numpy().any():
-            return logs
-        put_back(before)
-        report = self.explained(data)
-        put_back(before)
+        finite = self.which_are_finite()
+        if not (self.usual & ~finite).any() or self.is_of_optimizer(before, found["data"]):
+            self.usual = finite
+            return found["logs"]
+        report = self.explained(found["data"])
+        self.restore(before)
         self.tell(report)
         if self.on_nan == "skip":
             return self.model.get_metrics_result()
         error = NonFiniteGradientError(report)
         if self.on_nan == "mask":
             with taped_by(GradientTape):
-                logs = self.masked(data)
+                logs = self.masked(found["data"])
             if not self.bad.numpy().any():
                 return logs
-            put_back(before)
+            self.restore(before)
             error.add_note(NOT_CURED)
         self.release()
         raise error
+
+    def is_of_optimizer(self, before: Any, data: Any) -> bool:
+        """
+        Whether all gradients are finite, and an optimizer has made of them what is not.
+
+        Otherwise the variables are then what they were before the step.
+        """
+        after, weights = self.read(), self.entries().numpy()[: len(self.names)]
+        self.restore(before)
+        self.again(data)
+        if not self.notes:  # a step of one's own with another optimizer
+            self.bad.assign(~weights)
+        found = bool(self.bad.numpy().any())
+        self.restore(before if found else after)
+        return not found
 
     def explained(self, data: Any) -> Report:
         """Return the report on a step."""
@@ -152,10 +201,11 @@ class Fit:
 
         def loss(_: Any) -> Any:
             try:
-                self.model.train_step(data)
+                self.step(data)
             except Asked as asked:
                 return asked.loss
 
         with taped_by(AskedTape):
-            report = explain(loss, [inner(v) for v in self.model.trainable_variables])
+            variables = [inner(v) for v in self.model.trainable_variables]
+            report = explained_call(loss, (variables,), 0, batch_of(data))
         return replace(report, parameters=tuple(names), step=self.steps - 1)

@@ -10,7 +10,8 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NonFiniteGradientError
-from safeops.autodiff.tensorflow import GradientTape, explain
+from safeops.autodiff.tensorflow import GradientTape
+from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
 
 NOT_CURED = "the masked gradient is not finite either"
@@ -63,6 +64,12 @@ def is_finite(gradient: Any) -> Array:
     return tf.reduce_all(tf.math.is_finite(values))
 
 
+def batch_of(data: Any) -> int:
+    """Return the number of rows of a batch, as its first tensor has it; 0 if there is none."""
+    shapes = (tuple(getattr(x, "shape", ())) for x in tf.nest.flatten(data))
+    return next((shape[0] for shape in shapes if shape and shape[0]), 0)
+
+
 def bad_names(variables: Sequence[Any], gradients: Sequence[Any]) -> tuple[str, ...]:
     """Return the names of the variables whose gradient is not finite."""
     pairs = zip(variables, gradients, strict=True)
@@ -112,7 +119,7 @@ class Guard:
         def value(_: Any) -> Any:
             return self.loss_in(self.f(*args, **kwargs))
 
-        report = explain(value, self.sources)
+        report = explained_call(value, (self.sources,), 0, batch_of((args, kwargs)))
         names = bad_names(self.variables, gradients)
         return replace(report, parameters=names, step=self.steps - 1)
 

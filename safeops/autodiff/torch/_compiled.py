@@ -73,6 +73,8 @@ class Forms(Tags):
 class Traced(Masking):
     """Evaluate over pairs what the engine does while a compiler records it."""
 
+    notes_views = True
+
     def __init__(self, on_unknown: str, *, exact: bool) -> None:
         super().__init__(Tags(), on_unknown)
         self.exact = exact

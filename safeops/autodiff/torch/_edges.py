@@ -17,7 +17,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._options import tell
-from safeops.autodiff.torch._nodes import attached, in_its_method
+from safeops.autodiff.torch._nodes import attached, in_its_method, is_custom
 from safeops.autodiff.torch._sharded import local_of
 from safeops.autodiff.torch._tags import Mask, Tags, name_of, place_of
 
@@ -107,7 +107,7 @@ COPIES = {"clone": 0, "_to_copy": 0, "copy_": 1}
 
 def is_compiled(node: Any) -> bool:
     """Whether a node of autograd is a graph that `torch.compile` has compiled."""
-    named = name_of(node) == "CompiledFunctionBackward"
+    named = is_custom(node) and name_of(node) == "CompiledFunctionBackward"
     return named and private.forward_class(node).__module__.startswith("torch._functorch")
 
 

@@ -61,7 +61,7 @@ MISTAKEN = {"AsStridedScatter": "as_strided_scatter"}
 ZEROS = words("zeros zeros_like new_zeros full full_like new_full scalar_tensor")
 
 
-@dataclass
+@dataclass(slots=True)
 class Call:
     """One operation, with its arguments."""
 
@@ -115,6 +115,7 @@ class Call:
 class Masking(TorchDispatchMode):
     """A mode that evaluates the operations of the engine over pairs."""
 
+    notes_views = False  # whether a view is handed to `note_view`
     # PyTorch asks a mode whether it is to be handed `cond`, `scan` and their like.
     supports_higher_order_operators = True
 
@@ -145,7 +146,8 @@ class Masking(TorchDispatchMode):
         """Run one operation."""
         if types and is_wrapped(types):
             return NotImplemented
-        if types and is_shape_alone(types):
+        is_told = not self.notes_views and args and is_mere_view(func) and not is_lazy(args[0])
+        if is_told or (types and is_shape_alone(types)):
             return func(*args, **(kwargs or {}))
         if private.has_programs(func):
             return self.with_programs(func, args, kwargs or {})
@@ -321,6 +323,15 @@ def is_lazy(x: Any) -> bool:
     if isinstance(x, (list, tuple)):
         return any(map(is_lazy, x))
     return isinstance(x, torch.Tensor) and (x.is_complex() or x.is_neg())
+
+
+@cache
+def is_mere_view(func: Any) -> bool:
+    """Whether the result of an operation is a view, whose mask its storage tells."""
+    if private.has_programs(func):
+        return False
+    named = func.is_view or private.name_of_operation(func) in PASSED
+    return named and not is_composite(func)
 
 
 @cache

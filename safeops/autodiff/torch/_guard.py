@@ -60,6 +60,10 @@ class Place:
         """Return the tensor that is there; None if there is none."""
         return getattr(self.module, self.name, None)
 
+    def put(self, tensor: Any) -> None:
+        """Let a tensor be there."""
+        setattr(self.module, self.name, tensor)
+
 
 class Argument(NamedTuple):
     """A tensor among the arguments of a step."""
@@ -126,7 +130,7 @@ class Memory:
         with torch.no_grad():
             for place, tensor, copy in self.buffers:
                 if place.get() is not tensor:
-                    setattr(place.module, place.name, tensor)
+                    place.put(tensor)
                 write(tensor, copy)
 
     def restore_gradients(self) -> None:
@@ -387,13 +391,18 @@ class Guard:
                 watch.modules.pop()
 
         with ExitStack() as stack:
-            for name, module in self.model.named_modules():
+            for name, module in self.named_modules():
                 if name and not isinstance(module, torch.jit.ScriptModule):
                     enters = module.register_forward_pre_hook(partial(enter, name))
                     leaves = module.register_forward_hook(leave, always_call=True)
                     stack.callback(enters.remove)
                     stack.callback(leaves.remove)
             yield
+
+    def named_modules(self) -> Iterable[tuple[str, Any]]:
+        """Return the modules of the model, with their names."""
+        named: Iterable[tuple[str, Any]] = self.model.named_modules()
+        return named
 
     def masked(self, memory: Memory, again: Callable[[], Any], report: Report) -> Any:
         """Run the step once more with masked gradients; raise if these are not finite either."""

@@ -113,7 +113,8 @@ def watch_backward(
         Called with the report on each backward pass that makes a gradient NaN or inf.
     record : path, optional
         A diary to which each backward pass adds a line for each gradient: the number of the pass,
-        the name, the norm and whether all is finite. CSV if it ends so, else JSON lines.
+        the name, the norm and whether all is finite. CSV if it ends so, else JSON lines. A file
+        that is there is replaced; each process needs one of its own.
     parameters : iterable of pairs, optional
         Names and tensors for the diary, as of ``model.named_parameters()``. Default: all leaves,
         by their place in the pass.

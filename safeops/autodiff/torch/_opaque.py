@@ -24,7 +24,7 @@ SCRIPTED = (
 
 def is_script(node: Any) -> bool:
     """Whether a node is a graph compiled by TorchScript, as it is from the second run on."""
-    return "DifferentiableGraph" in name_of(node)
+    return type(node).__name__ == "CppFunction" and "DifferentiableGraph" in name_of(node)
 
 
 def scripts_told(nodes: Iterable[Any], on_unknown: str) -> AbstractContextManager[None]:

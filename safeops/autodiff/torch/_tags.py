@@ -143,8 +143,7 @@ class Tags:
 
 def is_accumulating() -> bool:
     """Whether the engine is accumulating into a leaf."""
-    node = private.current_node()
-    return node is not None and name_of(node) == "torch::autograd::AccumulateGrad"
+    return is_leaf(private.current_node())
 
 
 def name_of(node: Any) -> str:
@@ -154,8 +153,12 @@ def name_of(node: Any) -> str:
 
 def leaf_of(node: Any) -> Any:
     """Return the leaf that a node accumulates into; None for any other node."""
-    is_leaf = name_of(node) == "torch::autograd::AccumulateGrad"
-    return node.variable if is_leaf else None
+    return node.variable if is_leaf(node) else None
+
+
+def is_leaf(node: Any) -> bool:
+    """Whether a node accumulates into a leaf; the class of a custom function ends in Backward."""
+    return type(node).__name__ == "AccumulateGrad"
 
 
 def is_number(x: Array) -> bool:

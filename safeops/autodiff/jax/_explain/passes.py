@@ -20,7 +20,7 @@ from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_
 from safeops.autodiff.jax._explain.watch import watching
 from safeops.autodiff.jax._explain.whole import Looking
 from safeops.autodiff.jax._pairs import Options
-from safeops.autodiff.jax._passes import check_inputs, check_output
+from safeops.autodiff.jax._passes import check_inputs, check_output, places_of
 from safeops.autodiff.jax._tables import RULES
 
 # The least time of a gradient in seconds, for the limit: a compiled gradient takes almost none.
@@ -33,10 +33,14 @@ def explained_call(
     argnums: int | Sequence[int],
     limit: float,
     progress: Callable[[str], None] | None,
+    batch: int = 0,
 ) -> Report:
-    """Take the gradient of a function, and explain it if it is not finite."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    places = [i % len(args) for i in numbers]
+    """
+    Take the gradient of a function, and explain it if it is not finite.
+
+    `batch` is the number of rows of the batch; 0 if it is unknown.
+    """
+    places = [i % len(args) for i in places_of(argnums)]
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
         msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
         raise TypeError(msg)
@@ -58,7 +62,7 @@ def explained_call(
         return make_report("jax", (), checked)
     took = max(time.monotonic() - start, LEAST)
     looking = Looking(limit * took, progress)
-    findings, masked = _found(of_chosen, chosen, looking, callbacks)
+    findings, masked = _found(of_chosen, chosen, looking, callbacks, batch)
     bad = not jnp.isfinite(value)
     found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
     return make_report("jax", found, checked, looking.notes())
@@ -77,17 +81,22 @@ def _checked(pullback: Any, value: Array, chosen: Any) -> str:
 
 
 def _found(
-    f: Callable[..., Any], chosen: Sequence[Any], looking: Looking, callbacks: Callbacks
+    f: Callable[..., Any],
+    chosen: Sequence[Any],
+    looking: Looking,
+    callbacks: Callbacks,
+    batch: int,
 ) -> tuple[list[Finding], int]:
     """Return the findings, and the number of nonfinite entries of the masked gradient."""
     forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
+    shapes = [x.shape for x in jax.tree.leaves(chosen)]
     result = callbacks.answering(watching(f, forward, looking))(*chosen)
     value, pullback = jax.vjp(callbacks.answering(tagging(f, sites)), *chosen)
     closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
     how = Options(RULES, exact=True, on_unknown="ignore")
     start = Marked(jnp.ones_like(value), np.ones((), bool))
     while True:
-        evidence = Evidence(forward)
+        evidence = Evidence(forward, batch, shapes)
         outs = Backward(how, sites, evidence, looking).body(closed, [start])
         results = ((x.tainted, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
         causes = list(reaching(results))

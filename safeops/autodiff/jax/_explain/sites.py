@@ -9,7 +9,9 @@ of a backward pass names the operation whose derivative it is.
 import itertools
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any, TypeAlias
 
@@ -55,14 +57,35 @@ class Sites:
         return (self.every[int(found[-1][0])], int(found[-1][1])) if found else otherwise
 
 
-def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
-    """Return the site of the running line of Python."""
+# Where an operation ran that runs again, from a record.
+PLACE: ContextVar[list[Code] | None] = ContextVar("place", default=None)
+
+
+@contextmanager
+def placed(codes: list[Code]) -> Iterator[None]:
+    """Context in which operations have the lines that they had when they ran before."""
+    token = PLACE.set(codes)
+    try:
+        yield
+    finally:
+        PLACE.reset(token)
+
+
+def codes_here() -> list[Code]:
+    """Return the running frames of the user's functions, the innermost first."""
+    if (codes := PLACE.get()) is not None:
+        return codes
     frame: FrameType | None = sys._getframe(1)  # noqa: SLF001  (its name, and documented)
-    codes: list[Code] = []
+    codes = []
     while frame is not None:
         codes.append((frame.f_code, frame.f_lasti, frame.f_lineno))
         frame = frame.f_back
-    return Site(operation, *_place(_of_user(codes)), _called(params))
+    return _of_user(codes)
+
+
+def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
+    """Return the site of the running line of Python."""
+    return Site(operation, *_place(codes_here()), _called(params))
 
 
 def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:

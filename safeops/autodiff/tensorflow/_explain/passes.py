@@ -19,15 +19,20 @@ from safeops.autodiff.tensorflow._tables import READERS, RULES
 
 
 def explained_call(
-    f: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int]
+    f: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int], batch: int = 0
 ) -> Report:
-    """Trace a function with its gradient, and explain it if it is not finite."""
+    """
+    Trace a function with its gradient, and explain it if it is not finite.
+
+    `batch` is the number of rows of the batch; 0 if it is unknown.
+    """
     places = [i % len(args) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
     args = with_tensors(args, tuple(places))
     traced = _traced(f, args, places)
-    entries = sum(tf.size(x).numpy() for x in tf.nest.flatten([args[i] for i in places]))
-    checked = f"the gradient at {counted(entries)}"
-    return make_report("tensorflow", _found(traced), checked)
+    leaves = tf.nest.flatten([args[i] for i in places])
+    checked = f"the gradient at {counted(sum(tf.size(x).numpy() for x in leaves))}"
+    found = _found(traced, batch, [tuple(x.shape) for x in leaves])
+    return make_report("tensorflow", found, checked)
 
 
 class _Traced(NamedTuple):
@@ -72,10 +77,10 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
     return _Traced(concrete.graph, inputs, known, *made)
 
 
-def _found(traced: _Traced) -> list[Finding]:
+def _found(traced: _Traced, batch: int, shapes: Sequence[tuple[int, ...]]) -> list[Finding]:
     """Return the findings about a value or gradient that is not finite."""
     graph, inputs, known, value, seed, gradients, new = traced
-    evidence = Evidence(Forward(numbers_of, inputs))
+    evidence = Evidence(Forward(numbers_of, inputs), batch, shapes)
     since = frozenset(op.name for op in new)
     how = Options(RULES, READERS, "ignore")
     run = Run(Frame(how, known=known, since=since), Program(graph), evidence)

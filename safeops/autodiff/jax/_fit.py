@@ -1,0 +1,136 @@
+"""
+Steps of Keras's `fit` on JAX that are explained when their gradients are not finite.
+
+The step is the compiled one of the model, which returns a new state. A gradient that is not finite
+shows in the new weights, or in the new state of the optimizer; only then the step runs again, and
+tells which gradients are not finite.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff.jax import masked_grad
+from safeops.autodiff.jax._guard import NOT_CURED, batch_of, which_are_finite
+from safeops.autodiff.jax._watching import Watch, watching
+
+KINDS = ("trainable", "non_trainable", "optimizer", "metrics")
+
+
+class Fit:
+    """The guard of a model while `fit` runs."""
+
+    def __init__(self, model: Any, on_nan: str, tell: Callable[[Report], None]) -> None:
+        self.model, self.on_nan, self.tell, self.steps = model, on_nan, tell, 0
+        self.usual: Any = True  # which arrays of the state were finite after the last step
+        self.programs: dict[str, Callable[..., Any]] = {}
+        self.plain, model.train_function = model.train_function, self.step
+
+    def release(self) -> None:
+        """Let the model be as it was."""
+        self.model.train_function = self.plain
+
+    def run(self, name: str, step: Callable[..., Any], state: Any, data: Any) -> Any:
+        """
+        Run a step that is compiled as Keras does it, but that keeps the state it is given.
+
+        The last thing that a step returns is the new state.
+        """
+        if name not in self.programs:
+            self.programs[name] = self.compiled(step, state)
+        return self.programs[name](state, data)
+
+    def compiled(self, step: Callable[..., Any], state: Any) -> Callable[..., Any]:
+        """Return a compiled step."""
+
+        def own(state: Any, data: Any) -> Any:  # JAX knows by the function what it has traced
+            return step(state, data)
+
+        if self.model.run_eagerly or not self.model.jit_compile:
+            return own
+        places = jax.tree.map(lambda x: x.sharding, state)
+        if all(len(x.device_set) == 1 for x in jax.tree.leaves(places)):
+            return jax.jit(own)
+        return jax.jit(own, out_shardings=(None, places))
+
+    def step(self, state: Any, iterator: Any) -> Any:
+        """Run the next step, and once more if its gradients are not finite."""
+        data = next(iterator)
+        logs, after = self.run("plain", self.model.train_step, state, data)
+        self.steps += 1
+        finite = self.finite_in(after)
+        if not (self.usual & ~finite).any() or not (names := self.bad_names(state, data)):
+            self.usual = finite
+            return logs, after
+        report = self.explained(state, data, names)
+        self.tell(report)
+        if self.on_nan == "skip":
+            return self.logs_of(state), state
+        error = NonFiniteGradientError(report)
+        if self.on_nan == "mask":
+            with masked_grad():  # which counts when the step is traced
+                (flags, logs), after = self.run("masked", self.noted, state, data)
+            if all(flags):
+                return logs, after
+            error.add_note(NOT_CURED)
+        # What `fit` puts back into the model when it ends, by an error too.
+        held = {f"{kind}_variables": part for kind, part in zip(KINDS, state, strict=True)}
+        self.model._jax_state = held  # noqa: SLF001  (Keras has no other door to its own state)
+        self.release()
+        raise error
+
+    def finite_in(self, state: Any) -> Any:
+        """Return which weights, and which numbers of the optimizer, are finite."""
+        trainable, _, optimizer, _ = state
+        found = (x for x in (*trainable, *optimizer) if jnp.issubdtype(x.dtype, jnp.inexact))
+        return which_are_finite(list(found))
+
+    def noted(self, state: Any, data: Any) -> Any:
+        """Return which gradients are finite, and what the step returns."""
+        found: list[Any] = []
+        optimizer, variables = self.model.optimizer, self.model.trainable_variables
+        apply = optimizer.stateless_apply
+
+        def note(optimizer_variables: Any, grads: Any, trainable_variables: Any) -> Any:
+            found.append([jnp.isfinite(0.0 if g is None else g).all() for g in grads])
+            return apply(optimizer_variables, grads, trainable_variables)
+
+        optimizer.stateless_apply = note
+        try:
+            logs, after = self.model.train_step(state, data)
+        finally:
+            del vars(optimizer)["stateless_apply"]
+        if [len(x) for x in found] != [len(variables)]:  # a step of one's own: by its weights
+            found = [[jnp.isfinite(x).all() for x in after[0]]]
+        return (found[0], logs), after
+
+    def bad_names(self, state: Any, data: Any) -> tuple[str, ...]:
+        """Return the names of the variables whose gradient is not finite."""
+        (flags, _), _ = self.run("noted", self.noted, state, data)
+        pairs = zip(self.model.trainable_variables, flags, strict=True)
+        return tuple(v.path for v, finite in pairs if not finite)
+
+    def explained(self, state: Any, data: Any, names: tuple[str, ...]) -> Report:
+        """Return the report on a step."""
+        reports: list[Report] = []
+        reason, notes = "again", []
+        try:
+            with watching(Watch(reports.append, batch=batch_of(data))):
+                self.model.train_step(state, data)
+        except Exception as error:  # noqa: BLE001  (whatever a program raises that is not compiled)
+            reason, notes = "once", [f"{type(error).__name__}: {error}"]
+        finding = Finding("UNKNOWN", "the step", reason=reason)
+        unknown = make_report("jax", [finding], "the gradients of one step", notes)
+        report = reports[0] if reports else unknown
+        return replace(report, parameters=names, step=self.steps - 1)
+
+    def logs_of(self, state: Any) -> Any:
+        """Return the metrics of a state."""
+        for variable, value in zip(self.model.metrics_variables, state[-1], strict=True):
+            variable.assign(value)  # `fit` has taken the numbers of its variables away
+        return self.model.get_metrics_result()

@@ -1,0 +1,167 @@
+"""
+The operations of a loss, recorded while it runs, which run again without it.
+
+A loss may do what must not happen twice: draw a random number, take the next batch, branch on a
+number. So it runs once, under a trace that passes each operation on and keeps it with its lines.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+
+from safeops.autodiff.jax._choosers import Passing, running_trace, traced
+from safeops.autodiff.jax._explain.sites import Code, codes_here, placed
+
+
+class Constant(NamedTuple):
+    """A value that an operation takes, and that no operation made."""
+
+    value: Any
+
+
+class Step(NamedTuple):
+    """An operation, where its arguments and results are kept, and its lines."""
+
+    run: Callable[..., Any]
+    ins: list[int | Constant]
+    outs: range
+    codes: list[Code]
+
+
+class Record:
+    """The operations of a loss, from the arrays that it is differentiated for to its value."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self.slots: list[Any] = []  # values, in the order in which they came
+        self.slot_of: dict[int, int] = {}
+        self.count = 0
+        self.outer: dict[int, Any] = {}  # traced values from around the loss, by their slots
+        self.keys: dict[int, Any] = {}  # of random keys among them, the kind
+        self.value: int | Constant = Constant(None)
+
+    def recorded(self, f: Callable[..., Any], chosen: Any) -> Callable[..., Any]:
+        """Return `f`, whose operations are kept from the leaves of some arguments on."""
+        for x in jax.tree.leaves(chosen):
+            self.slot(x)
+        return traced(f, partial(Recording, record=self))
+
+    def slot(self, x: Any) -> int:
+        """Return the slot of a new value."""
+        self.slot_of[id(x)] = self.count
+        self.slots.append(x)  # the id of a value is that of another one when it is gone
+        self.count += 1
+        return self.count - 1
+
+    def source(self, x: Any) -> int | Constant:
+        """Return where a value comes from."""
+        if id(x) in self.slot_of:
+            return self.slot_of[id(x)]
+        if not isinstance(x, jax.core.Tracer):
+            return Constant(x)
+        slot = self.slot(x)
+        self.outer[slot] = x
+        return slot
+
+    def add(self, run: Callable[..., Any], args: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Keep an operation."""
+        ins = [self.source(x) for x in args]
+        start = self.count
+        for x in outs:
+            self.slot(x)
+        self.steps.append(Step(run, ins, range(start, self.count), codes_here()))
+
+    def close(self, value: Any) -> None:
+        """Keep the value of the loss; let go of what was traced."""
+        self.value = self.source(value)
+        self.slots.clear()
+        self.slot_of.clear()
+
+    def sent(self) -> dict[int, Any]:
+        """Return what `run` has to be given, and let go of it; a callback takes no random key."""
+        sent, self.outer = self.outer, {}
+        for slot, x in sent.items():
+            if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key):
+                self.keys[slot] = jax.random.key_impl(x)
+                sent[slot] = jax.random.key_data(x)
+        return sent
+
+    def run(self, leaves: Sequence[Any], sent: Mapping[int, Any]) -> Any:
+        """Run the operations; return the value of the loss."""
+        known = dict(enumerate(leaves)) | dict(sent)
+        for slot, impl in self.keys.items():
+            known[slot] = jax.random.wrap_key_data(known[slot], impl=impl)
+
+        def read(source: int | Constant) -> Any:
+            return source.value if isinstance(source, Constant) else known[source]
+
+        for step in self.steps:
+            with placed(step.codes):
+                found = step.run(*map(read, step.ins))
+            known.update(zip(step.outs, found, strict=True))
+        return read(self.value)
+
+
+class Recording(Passing):
+    """Pass each operation on to the trace below, and keep it."""
+
+    def __init__(self, parent: Any, record: Record) -> None:
+        super().__init__(parent)
+        self.record = record
+
+    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+        """Run one operation."""
+        found = super().process_primitive(primitive, args, params)
+        is_many = primitive.multiple_results
+        self.record.add(partial(bound, primitive, params), args, found if is_many else [found])
+        return found
+
+    def process_call(self, primitive: Any, f: Any, args: Any, params: Any, /) -> Any:
+        """Run a call."""
+        found = super().process_call(primitive, f, args, params)
+        self.record.add(partial(called, "process_call", primitive, (f,), (params,)), args, found)
+        return found
+
+    def process_shard_map(self, primitive: Any, f: Any, args: Any, /, **params: Any) -> Any:
+        """Run a sharded function."""
+        found = super().process_shard_map(primitive, f, args, **params)
+        again = partial(called, "process_shard_map", primitive, (f,), (), **params)
+        self.record.add(again, args, found)
+        return found
+
+    def process_custom_jvp_call(
+        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function with a derivative rule of its own."""
+        found = super().process_custom_jvp_call(primitive, f, rule, args, **how)
+        again = partial(called, "process_custom_jvp_call", primitive, (f, rule), (), **how)
+        self.record.add(again, args, found)
+        return found
+
+    def process_custom_vjp_call(
+        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
+    ) -> Any:
+        """Run a function with a derivative rule of its own."""
+        found = super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
+        rules = (f, forward, backward)
+        again = partial(called, "process_custom_vjp_call", primitive, rules, (), **how)
+        self.record.add(again, args, found)
+        return found
+
+
+def bound(primitive: Any, params: Any, *args: Any) -> Any:
+    """Run an operation again."""
+    found = primitive.bind(*args, **params)
+    return found if primitive.multiple_results else [found]
+
+
+def called(
+    how: str, primitive: Any, functions: Any, last: Any, /, *args: Any, **params: Any
+) -> Any:
+    """Run again what calls functions, each of which fills its stores once."""
+    for store in (store for f in functions for store in getattr(f, "stores", ())):
+        if store is not None:
+            store.reset()
+    return getattr(running_trace(), how)(primitive, *functions, args, *last, **params)
