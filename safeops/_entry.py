@@ -167,7 +167,8 @@ def _remember(x: Any, backend: Backend) -> Backend:
     backend.refuse(x)
     kin = backend.kin(x)
     backend = load(kin) if kin else backend
-    _known[type(x)] = backend
+    if not backend.is_compiling():
+        _known[type(x)] = backend
     return backend
 
 

@@ -49,6 +49,9 @@ class Backend(Protocol):
     def refuse(self, x: Array) -> None:
         """Raise TypeError for types of arrays that safeops cannot serve; called once for a type."""
 
+    def is_compiling(self) -> bool:
+        """Whether Python is being compiled, so that nothing may be written to a module."""
+
     def takes(self, x: Any) -> bool:
         """Whether an array or scalar of NumPy may stand beside arrays of this framework."""
 

@@ -59,6 +59,10 @@ class ArrayAPI:
         """Accept every type of array."""
         del x  # AutoGraph of TensorFlow cannot transform a docstring alone, and says so (2.21)
 
+    def is_compiling(self) -> bool:
+        """Return False: no other framework compiles Python."""
+        return False
+
     def takes(self, x: Any) -> bool:
         """Take np.float64, which is a Python float too."""
         return isinstance(x, SCALARS)

@@ -1,5 +1,8 @@
 """What a program that PyTorch compiles keeps for its backward pass."""
 
+import subprocess
+import sys
+
 import pytest
 
 import safeops as so
@@ -35,3 +38,58 @@ def test_a_compiler_keeps_no_mask(name):
 
     assert set(kept_by_a_compiler(KEEPING_NO_MASK[name])) == {torch.float32}
     assert torch.bool in kept_by_a_compiler(lambda x: torch.where(x > 0, x, 0.0).nansum())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_one_reduction_of_another_compiles(dynamic):
+    """The numbers of two powers are no inputs that their checkpoints would share."""
+    import torch
+
+    def mean_of_powers(x):
+        return so.nanmean(so.safe_pow(so.safe_pow(x, 3.0), 0.5))
+
+    x = torch.tensor([[1.0, 4.0, 9.0]], requires_grad=True)
+    options = {"backend": "aot_eager", "dynamic": dynamic, "fullgraph": True}
+    torch.compiler.reset()
+    torch.compile(mean_of_powers, **options)(x).backward()
+
+    torch.testing.assert_close(x.grad, torch.tensor([[0.5, 1.0, 1.5]]))  # 3/2 * sqrt(x) / 3
+
+
+def test_a_program_with_a_reduction_is_exported():
+    """What Dynamo exports has no checkpoint, which the exported program could not run."""
+    import torch
+
+    class Model(torch.nn.Linear):
+        def forward(self, x):
+            return so.nanmean(super().forward(x), axis=-1)
+
+    model, x = Model(2, 3), torch.tensor([[1.0, 2.0]])
+
+    exported = torch.export.export(model, (x,), strict=True).module()
+    torch.testing.assert_close(exported(x), model(x))
+
+
+FIRST_IN_A_CHECKPOINT = """
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import safeops as so
+
+x = torch.tensor([4.0, 0.0], requires_grad=True)
+part = lambda x: so.{name}(x)
+program = lambda x: checkpoint(part, checkpoint(part, x, use_reentrant=False), use_reentrant=False)
+value = torch.compile(program, backend="aot_eager", fullgraph=True)(x)
+torch.testing.assert_close(value, program(x))
+"""
+
+
+@pytest.mark.parametrize("name", ["safe_sqrt", "nansum"])
+def test_the_first_call_may_be_in_a_compiled_checkpoint(name):
+    """An operation remembers nothing while a checkpoint is compiled, which Dynamo refuses."""
+    program = FIRST_IN_A_CHECKPOINT.format(name=name)
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert run.returncode == 0, run.stderr

@@ -39,7 +39,7 @@ class Torch(ArrayAPI):
 
     def kernel(self, name: str, generic: Function) -> Function | None:
         """Return the kernel of that name; what Dynamo traces has others."""
-        if torch.compiler.is_dynamo_compiling() and name in recomputing.NAMES:
+        if self.is_compiling() and name in recomputing.NAMES:
             return partial(recomputing.recomputed, generic)
         return self.kernels.get(name)
 
@@ -57,6 +57,10 @@ class Torch(ArrayAPI):
             way_out = "pass x.get_data(), and where=x.get_mask()"
             msg = f"expected a dense tensor, got a MaskedTensor; {way_out}"
             raise TypeError(msg)
+
+    def is_compiling(self) -> bool:
+        """Whether Dynamo reads: in a checkpoint it refuses what is written to a module (2.13)."""
+        return bool(torch.compiler.is_dynamo_compiling())
 
     def takes(self, x: Any) -> bool:
         """Take scalars of NumPy, as PyTorch does, and no arrays."""

@@ -261,3 +261,10 @@ def options_of_inductor(mode: str | None = None, options: Any = None) -> dict[st
     from torch._inductor import list_mode_options  # noqa: PLC0415  (slow)
 
     return {**(list_mode_options(mode) if mode else {}), **(options or {})}
+
+
+@torch.compiler.assume_constant_result
+def numbers_are_constants() -> bool:
+    """Whether a program that is being compiled has the numbers of Python as constants."""
+    # torch._dynamo.config.assume_static_by_default (2.13): False with dynamic=True.
+    return bool(torch._dynamo.config.assume_static_by_default)

@@ -6,12 +6,14 @@ a CPU it stores a mask entry by entry: for a million entries that takes 6.5 ms, 
 ms, and making the mask again of the entries 0.1 ms. To Dynamo a checkpoint means: compute again.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from safeops._backends.torch import private
 from safeops._backends.torch.barriers import in_forward_mode
 from safeops._typing import Array, Function
 
@@ -24,10 +26,24 @@ NAMES = frozenset(
 
 def recomputed(generic: Function, *args: Any, **options: Any) -> Array | None:
     """Return a function's value; for a backward pass only `args` are kept. None: no gain known."""
-    arrays = [x for x in args if isinstance(x, torch.Tensor)]
-    if not (torch.is_grad_enabled() and any(x.requires_grad for x in arrays)):
-        return None
-    if in_forward_mode() or any(type(x) is not torch.Tensor or not x.is_cpu for x in arrays):
+    if in_forward_mode() or not (_has_checkpoints() and _is_differentiated(args)):
         return None
     formula = partial(generic, **options)
     return checkpoint(formula, *args, use_reentrant=False, preserve_rng_state=False)
+
+
+def _has_checkpoints() -> bool:
+    """
+    Whether the compiler takes a checkpoint here.
+
+    A program exported strictly cannot run one. With ``dynamic=True`` numbers in Python are inputs
+    of a program, and two checkpoints cannot share an input (2.13).
+    """
+    return not torch.compiler.is_exporting() and private.numbers_are_constants()
+
+
+def _is_differentiated(args: Sequence[Any]) -> bool:
+    arrays = [x for x in args if isinstance(x, torch.Tensor)]
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in arrays)):
+        return False
+    return all(type(x) is torch.Tensor and x.is_cpu for x in arrays)
