@@ -17,8 +17,7 @@ from safeops._dtypes import dtype_name
 from safeops._entry import backend_of
 from turned import errors, found
 
-# Of a turn by 50 radians, a sine loses 50 units in the last place, and a slope a few times that.
-RTOL = {"float64": 1e-9, "float32": 3e-5}
+RTOL = {"float64": 1e-9, "float32": 1e-5}
 # Where a function is traced or compiled for each order, these two have all modes, with all orders
 # but those that are REPEATED, and the others some, unless SAFEOPS_EXHAUSTIVE is set.
 STAND_FOR_ALL = ("rotvec_to_matrix", "quaternion_to_rotvec")
@@ -73,15 +72,24 @@ def left_out(row, framework, dtype):
     )
 
 
+def lost_by_a_turn(row, point, dtype):
+    """Return what a slope loses: a few times as many units as a turn has radians."""
+    if not row.name.startswith(("rotvec", "twist")):
+        return 0
+    return 4 * np.finfo(dtype).eps * np.abs(point[0]).max()
+
+
 @pytest.mark.in_turn("way", 0)
 @pytest.mark.exhaustive
 def test_values_and_derivatives_are_those_of_the_formula(way):
     """All derivatives are exact at all points, beside points of NaN, inf and 0 in one batch."""
     row, framework, _, dtype = way
 
+    points = row.points_in(dtype)
+    allowed = np.array([RTOL[dtype] + lost_by_a_turn(row, point, dtype) for point in points])
     for order, error in errors(row, found(*way, left_out(row, framework, dtype)), dtype).items():
-        worst = row.points_in(dtype)[error.argmax()]
-        assert error.max() <= RTOL[dtype], (order, error.max(), worst)
+        at = (error / allowed).argmax()
+        assert error[at] <= allowed[at], (order, error[at], points[at])
 
 
 def test_what_one_point_does_to_another_is_found(autodiff_framework):
