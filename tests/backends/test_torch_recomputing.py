@@ -77,19 +77,16 @@ from torch.utils.checkpoint import checkpoint
 import safeops as so
 
 x = torch.tensor([4.0, 0.0], requires_grad=True)
-part = lambda x: so.{name}(x)
+part = lambda x: so.safe_sqrt(x)
 program = lambda x: checkpoint(part, checkpoint(part, x, use_reentrant=False), use_reentrant=False)
 value = torch.compile(program, backend="aot_eager", fullgraph=True)(x)
 torch.testing.assert_close(value, program(x))
 """
 
 
-@pytest.mark.parametrize("name", ["safe_sqrt", "nansum"])
-def test_the_first_call_may_be_in_a_compiled_checkpoint(name):
+def test_the_first_call_may_be_in_a_compiled_checkpoint():
     """An operation remembers nothing while a checkpoint is compiled, which Dynamo refuses."""
-    program = FIRST_IN_A_CHECKPOINT.format(name=name)
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", FIRST_IN_A_CHECKPOINT]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert run.returncode == 0, run.stderr
