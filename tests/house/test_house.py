@@ -49,6 +49,7 @@ LAYERS = (
         "_backends.tensorflow.shapes",
         "_backends.tensorflow.derivatives",
         "_backends.tensorflow.linalg",
+        "_backends.tensorflow.programs",
     ),
     ("_backends.tensorflow.elementwise",),
     ("_backends.numpy.bits", "_backends.torch.filling"),

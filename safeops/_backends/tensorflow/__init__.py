@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import MATRICES, ArrayAPI
-from safeops._backends.tensorflow import barriers, elementwise, namespace
+from safeops._backends.tensorflow import barriers, elementwise, namespace, programs
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
     by_tapes_only,
@@ -36,7 +36,7 @@ from safeops._backends.tensorflow.dtypes import (
     tensor,
 )
 from safeops._backends.tensorflow.reductions import loses
-from safeops._typing import Array, Axis, DType, Function
+from safeops._typing import Array, Axis, DType, Function, Namespace
 
 # Names in `scipy.special`, and here.
 SPECIAL = {"gammaln": "lgamma", "gammainc": "igamma", "gammaincc": "igammac"}
@@ -55,12 +55,20 @@ class TensorFlow(ArrayAPI):
     keeps_exponent = False  # at p == 0 the slope is 0 * inf (2.21)
     differentiates = True
 
+    def __init__(self, xp: Namespace) -> None:
+        super().__init__(xp)
+        self.programs: dict[str, programs.Program] = {}
+
     def owns(self, x: object) -> bool:
         """Whether `x` is of TensorFlow, or a symbol of Keras; `check` refuses some of them."""
         return tf.is_tensor(x) or _is_of_keras(x)
 
     def kernel(self, name: str, generic: Function) -> Function | None:
-        """Return no kernel, but what refuses a DTensor where its parts cannot be used."""
+        """Return a program of many kernels, or what refuses a DTensor without a layout."""
+        if name in programs.NAMES:
+            if name not in self.programs:
+                self.programs[name] = programs.Program(generic)
+            return self.programs[name]
         if name in WITHOUT_LAYOUT or name.startswith("segment_"):
             return _refuse_parts
         return super().kernel(name, generic)

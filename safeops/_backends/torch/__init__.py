@@ -20,6 +20,7 @@ from safeops._backends.torch import (
     reductions,
     slices,
     slopes,
+    widening,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
@@ -41,6 +42,8 @@ class Torch(ArrayAPI):
         """Return the kernel of that name; what Dynamo traces has others."""
         if self.is_compiling() and name in recomputing.NAMES:
             return partial(recomputing.recomputed, generic)
+        if torch.compiler.is_dynamo_compiling() and name == "_length":
+            return widening.length
         return self.kernels.get(name)
 
     def owns(self, x: object) -> bool:
