@@ -90,6 +90,26 @@ def test_attention_is_right_in_the_layout_of_transformers(masked, kind, dtype):
     assert (ours - exact).norm() <= 2 * (ordinary - exact).norm() + rounding
 
 
+@pytest.mark.parametrize("kind", ["plain", "causal"])
+def test_an_entry_of_attention_uses_its_query_its_keys_and_a_column_of_values(masked, kind):
+    """The mask has the query of the entry, each key that it attends to, and a column of values."""
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, HEADS, LENGTH, SIZE, requires_grad=True) for _ in range(3)]
+    out = functional.scaled_dot_product_attention(*inputs, **OPTIONS[kind](None))
+    loss = out[0, 1, 3, 2]
+
+    ordinary = torch.autograd.grad(loss, inputs, retain_graph=True)
+    ours, (query, key, value) = masked.grad(loss, inputs, return_mask=True)
+
+    used = 4 if kind == "causal" else LENGTH
+    for mask, entries in ((query, (3, slice(None))), (key, slice(used)), (value, (slice(used), 2))):
+        wanted = torch.zeros(2, HEADS, LENGTH, SIZE, dtype=torch.bool)
+        wanted[0, 1][entries] = True
+        assert torch.equal(mask.expand(wanted.shape), wanted)
+    for found, other in zip(ours, ordinary, strict=True):
+        assert_close(found, other, rtol=1e-5, atol=1e-7)
+
+
 # Complex numbers: views that are conjugated when they are read.
 
 

@@ -85,6 +85,19 @@ def test_there_is_one_program_for_all_shapes():
     assert programs_of("nansum") == before + 1
 
 
+def test_many_entries_run_by_kernels():
+    """A large array makes no program."""
+    import tensorflow as tf
+
+    before = programs_of("nanmax")
+    so.nanmax(tf.zeros([1, 1, 1, 1, 2**15]))
+    large = programs_of("nanmax")
+    so.nanmax(tf.zeros([1, 1, 1, 1, 2]))
+
+    assert large == before
+    assert programs_of("nanmax") == before + 1
+
+
 def test_what_is_differentiated_is_no_program():
     """A tape and an accumulator have the derivatives of kernels, of which a program has none."""
     import tensorflow as tf

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
-from safeops.autodiff.torch._evaluator import Call, Masking
+from safeops.autodiff.torch._evaluator import Call, Masking, decompose
 from safeops.autodiff.torch._masks import (
     any_over,
     cleaned,
@@ -99,6 +99,33 @@ def matrix(call: Call) -> Any:
     value = cleaned(value, active) if is_traced() else value
     call.mode.state(value, active)
     return value
+
+
+def attention(call: Call) -> Any:
+    """Differentiate attention: by the kernel if all numbers are finite, else by its parts."""
+    active = _cotangent_alone(call)
+    if active is None:
+        return decompose(call)
+    found = call.run()
+    reached = any_over(active, (-1,), keepdim=True)  # the queries
+    masks = (reached, any_over(reached, (-2,), keepdim=True), any_over(active, (-2,), keepdim=True))
+    for slope, mask in zip(found, masks, strict=True):
+        call.mode.state(cleaned(slope, mask), mask.expand(slope.shape))
+    return found
+
+
+def _cotangent_alone(call: Call) -> Array | None:
+    """
+    Return what is active in the cotangent; None where an absent entry could do harm.
+
+    With `is_causal` later keys are absent, and heads that share a key add up their masks.
+    """
+    numbers, causal = call.args[:5], call.args[7]
+    query, key = numbers[1:3]
+    partial = {i for i, active in call.masks.items() if is_partial(active)}
+    if partial != {0} or causal or key.shape[1] != query.shape[1] or is_traced():
+        return None
+    return spread(call.masks[0], query) if all(map(is_finite, numbers)) else None
 
 
 def attention_backward(

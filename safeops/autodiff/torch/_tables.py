@@ -5,6 +5,7 @@ from typing import Any
 
 from safeops.autodiff.torch import _rules as rules
 from safeops.autodiff.torch._contractions import (
+    attention,
     attention_backward,
     contract,
     matrix,
@@ -102,10 +103,10 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     decompose: """
         native_group_norm_backward native_batch_norm_backward batch_norm_backward
         _fused_rms_norm_backward glu_backward _prelu_kernel_backward linalg_cross addmm baddbmm
-        addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate
-        _scaled_dot_product_flash_attention_for_cpu_backward _trilinear
+        addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate _trilinear
         _embedding_bag_per_sample_weights_backward _weight_norm_interface_backward
     """,
+    attention: "_scaled_dot_product_flash_attention_for_cpu_backward",
     bag: "_embedding_bag_backward",
     resampled: " ".join(KIND),
     sampled: "grid_sampler_2d_backward grid_sampler_3d_backward",
