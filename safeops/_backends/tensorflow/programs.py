@@ -36,8 +36,8 @@ _MANY = """
 """
 NAMES = frozenset(_MANY.split())
 
-# At 10,000 entries each is still faster as a program; at a million `xlogy` takes 4.7 in place of 1.9,
-# as a graph computes it in more terms.
+# Of 10,000 entries each is still faster as a program; of a million `xlogy` takes 4.7 in place of
+# 1.9, as a graph computes it in more terms.
 _FEW = 2**14
 _MOST = 64  # programs of one function: one called with ever new numbers is then not compiled
 _CONSTANTS = (*SCALARS, str, type(None))
@@ -70,7 +70,7 @@ class Program:
         program = self.program(arrays, constants, tuple(options))
         if program is None:
             return None
-        # A call of the program itself would take twice as long, and of a `tf.function` six times.
+        # A call of the program itself would take twice as long, and of a `tf.function` five times.
         [value] = tf.raw_ops.PartitionedCall(args=arrays, Tout=[program.output_dtypes], f=program)
         return value
 
