@@ -147,6 +147,10 @@ def promote_mask(where: Any, like: Array) -> Array | None:
 
 def _recognise(x: Any) -> Backend | None:
     """Find the backend of a type that was not met before, and remember it."""
+    # A Proxy of torch.fx, as a mock, has every attribute: TensorFlow calls it a tensor (2.21), and
+    # it returns itself as its namespace.
+    if hasattr(x, "what no array has"):
+        raise TypeError(_no_array(x))
     for name in FRAMEWORKS:
         if name in sys.modules and load(name).owns(x):
             return _remember(x, load(name))
@@ -155,12 +159,12 @@ def _recognise(x: Any) -> Backend | None:
     try:
         xp = array_namespace(x)
     except TypeError:
-        xp = None
-    # A Proxy of torch.fx has every attribute, and returns itself as its namespace.
-    if xp is None or isinstance(xp, type(x)):
-        msg = f"expected arrays of {_accepted()}, got {kind_of(x)}"
-        raise TypeError(msg)
+        raise TypeError(_no_array(x)) from None
     return _remember(x, _generic.setdefault(xp, ArrayAPI(xp)))
+
+
+def _no_array(x: Any) -> str:
+    return f"expected arrays of {_accepted()}, got {kind_of(x)}"
 
 
 def _remember(x: Any, backend: Backend) -> Backend:

@@ -557,3 +557,8 @@ def safe_slogdet(a: Array, /) -> tuple[Array, Array]:
     xp, a = promote(a, complex_too=True)
     spectral.require_square(a)
     return in_float32(xp, lambda a: determinants.slogdet(xp, a))(a)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

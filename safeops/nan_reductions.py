@@ -354,3 +354,8 @@ def _quantile(
         empty = kept.xp.logical_and(inside, empty)
     value, empty = (shaped(kept, y, axis, many=many, keepdims=keepdims) for y in (value, empty))
     return kept.xp.astype(fill_empty(kept, value, empty, fill_value), kept.dtype)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

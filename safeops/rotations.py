@@ -290,8 +290,7 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
     **Gradient.** Exact along rotations, at every order, at the identity and at the half turn too:
     of four formulas the one with the largest radicand is used, which is at least 1. Where the
     scalar is 0, the branch is taken in which the vector's entry of the largest size is positive,
-    with its exact derivative. For changes that leave the rotations the derivative of the normalised
-    formula is returned.
+    with its exact derivative. Other changes have the derivative of the normalised formula.
 
     **Source.** Shepperd's choice among four formulas, normalised.
 
@@ -440,8 +439,7 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
     ``2 * (I - n n^T) / norm(a)**2`` for `a`, where ``n = a / norm(a)``. For opposite vectors the
     function is a cone, and 0 is chosen; for a zero vector 0 is chosen too.
 
-    **Source.** The power series of ``asin(x)**2``; the counterpart of `safe_angle`, as
-    `squared_norm` is of `safe_norm`.
+    **Source.** The power series of ``asin(x)**2``; as `squared_norm` is to `safe_norm`.
 
     Examples
     --------
@@ -490,8 +488,7 @@ def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) 
     line there is no angle: value and gradient 0 are chosen, at every order. Three points count as
     on a line if no entry of the cross product exceeds its own rounding.
 
-    **Source.** The formula by the arc tangent: unlike the formula by the arc cosine, it has no
-    singularity at cis and trans.
+    **Source.** The formula by the arc tangent, which has no singularity at cis and trans.
 
     Examples
     --------
@@ -537,8 +534,7 @@ def twist_to_matrix(twist: Array, /) -> Array:
 
     Notes
     -----
-    **Gradient.** Exact everywhere, at every order: the function is entire. At 0 it is the six
-    generators.
+    **Gradient.** Exact at every order: the function is entire. At 0 it is the six generators.
 
     **Source.** Rodrigues' formula and its integral; the factors are power series near 0.
 
@@ -572,8 +568,7 @@ def matrix_to_twist(matrix: Array, /) -> Array:
     Returns
     -------
     array, shape (..., 6)
-        Rotation vector, of length at most pi, then translation; framework, dtype and device of
-        `matrix`.
+        Rotation vector, at most pi long, then translation; framework, dtype, device of `matrix`.
 
     Raises
     ------
@@ -597,3 +592,8 @@ def matrix_to_twist(matrix: Array, /) -> Array:
     xp, matrix = promote(matrix)
     require_shape(matrix, 4, 4, of="matrices of rigid motions")
     return in_float32(xp, partial(rigid.twist_of_matrix, xp))(matrix)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

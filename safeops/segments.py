@@ -550,3 +550,8 @@ def segment_std(
     """
     s = enter_segments(data, segment_ids, num_segments, where)
     return spread_of(s, correction, fill_value, segments.deviation)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

@@ -163,3 +163,8 @@ def check_gradients(
     if raises and not check.report.ok:
         raise AssertionError(str(check.report))
     return check.report
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

@@ -2,7 +2,9 @@
 
 import inspect
 import re
+from importlib import import_module
 from types import ModuleType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -267,6 +269,33 @@ def test_a_symbolic_trace_has_a_way_out():
     graph = torch.fx.Tracer(autowrap_modules=(safeops,)).trace(Root())
     traced = torch.fx.GraphModule(Root(), graph)
     assert traced(torch.tensor([4.0, 0.0])).tolist() == [2.0, 0.0]
+
+
+def test_what_has_every_attribute_is_no_array(framework):
+    """A mock is no array of any framework; TensorFlow alone takes one for a tensor."""
+    if framework == "tensorflow":
+        assert import_module("tensorflow").is_tensor(Mock())
+    with pytest.raises(TypeError, match=r"^safe_sqrt: expected arrays of .*got Mock"):
+        safeops.safe_sqrt(Mock())
+
+
+@pytest.mark.together
+def test_a_symbolic_trace_is_refused_beside_tensorflow():
+    """A Proxy of torch.fx is refused in the same words after TensorFlow has been imported."""
+    import torch
+
+    safeops.safe_softmax(asarray("tensorflow", [1.0]))
+    with pytest.raises(TypeError, match=r"^safe_softmax: .*Proxy of torch.fx"):
+        torch.fx.symbolic_trace(lambda x: 2 * safeops.safe_softmax(x))
+
+
+@pytest.mark.parametrize("name", ["linalg", "nan_reductions", "rotations", "segments", "testing"])
+def test_completion_in_a_module_shows_what_is_public(name):
+    """`dir` of a public module lists what it offers, and nothing that it imports."""
+    module = import_module(f"safeops.{name}")
+
+    assert dir(module) == sorted(module.__all__)
+    assert len(vars(module)) > len(dir(module))
 
 
 def test_completion_shows_what_is_public():

@@ -575,3 +575,8 @@ def explain(
     [('BLOCKED', 'log', 'where')]
     """
     return explained_call(f, args, argnums, limit, progress)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

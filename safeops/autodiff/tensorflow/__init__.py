@@ -323,3 +323,8 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
         msg = "expected eager tensors, got those of a graph, which have no values; call explain "
         raise RuntimeError(msg + "outside of tf.function")
     return explained_call(f, args, argnums)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

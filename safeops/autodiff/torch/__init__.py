@@ -563,3 +563,8 @@ def record_lines() -> Iterator[None]:
     """
     with RecordLines():
         yield
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)

@@ -288,3 +288,8 @@ def hessian(
     """
     once = jacrev(func, argnums, on_unknown=on_unknown)
     return jacrev(once, argnums, on_unknown=on_unknown)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion."""
+    return list(__all__)
