@@ -306,7 +306,7 @@ class _Safe:
     def __init__(self, f: Function, domain: Function, placeholder: Any, fill_value: Any) -> None:
         self.f, self.domain = f, domain
         self.placeholder, self.fill_value = placeholder, fill_value
-        update_wrapper(self, f)
+        update_wrapper(self, f, updated=())
 
     def __call__(self, *args: Array, **named: Array) -> Array:
         """Return `f` inside the domain and where an argument is NaN, else the fill."""

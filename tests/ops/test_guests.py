@@ -267,3 +267,15 @@ def test_a_function_made_safe_can_be_pickled():
     assert (copy.__name__, copy.__doc__) == ("logarithm", "Logarithm.")
     assert inspect.signature(copy) == inspect.signature(logarithm)
     assert isinstance(copy(np.float64(1)), np.float64)
+
+
+@pytest.mark.only("tensorflow")
+def test_a_function_of_tensorflow_made_safe_can_be_pickled():
+    """What TensorFlow attaches to its functions cannot be pickled, and is not copied."""
+    import tensorflow as tf
+
+    safe = safeops.make_safe(tf.math.log, positive, placeholder=1.0, fill_value=-1.0)
+
+    copy = pickle.loads(pickle.dumps(safe))  # noqa: S301  (our own)
+
+    assert to_numpy(copy(tf.constant([1.0, 0.0]))).tolist() == [0.0, -1.0]
