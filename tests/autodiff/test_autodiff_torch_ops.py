@@ -121,7 +121,7 @@ def test_elementwise_operations_have_no_exception(records):
     found = [r for r in records if r["elementwise"] and r["op"] not in PASSED_OVER]
 
     assert set(count(found, "planted")) == {"right", "all is read"}
-    assert len({r["op"] for r in found if r.get("planted") == "right"}) >= 130
+    assert len({r["op"] for r in found if r.get("planted") == "right"}) >= 130 - len(PASSED_OVER)
 
 
 def test_pytorch_fails_where_nan_is_planted(records):
