@@ -90,7 +90,10 @@ IN_MODES = """
 `rotvec_to_matrix` and `quaternion_to_rotvec` are tested with every change in every mode: eager,
 compiled, mapped, as a graph and under XLA.
 The others are tested so in PyTorch's eager modes and `vmap`, in `jax.jit` and in eager TensorFlow;
-in the other modes only `nox -s exhaustive` tests them."""
+in the other modes only `nox -s exhaustive` tests them.
+
+Vectors at small angles lie along an axis in these tables, so that their directions are not rounded.
+In general position [the slopes of angles](../explain/limits.md) have larger errors."""
 SPECTRAL = ("the same by the framework's `eigh` or `svd`", error_tables.SPECTRAL, "spectral")
 TABLES = (*cases.ROWS, *slices.ROWS, *reductions.ROWS)
 
