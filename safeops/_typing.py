@@ -81,6 +81,9 @@ class Backend(Protocol):
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
 
+    def ending(self, x: Array, tail: tuple[int, ...]) -> Array:
+        """Return `x` where a trace does not know that these are its last lengths; or an error."""
+
     def as_index(self, x: Array) -> Array:
         """Return whole numbers as integers that index."""
 

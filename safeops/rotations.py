@@ -72,7 +72,7 @@ def rotvec_to_matrix(w: Array, /) -> Array:
            [ 0.,  0.,  1.]])
     """
     xp, w = promote(w)
-    require_shape(w, 3, of="rotation vectors")
+    w = require_shape(w, 3, of="rotation vectors")
     return in_float32(xp, lambda w: rigid.matrix_of_turn(xp, rigid.turn_of_vector(xp, w)))(w)
 
 
@@ -118,7 +118,7 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
     array([0.        , 0.        , 3.14159265])
     """
     xp, matrix = promote(matrix)
-    require_shape(matrix, 3, 3, of="rotation matrices")
+    matrix = require_shape(matrix, 3, 3, of="rotation matrices")
     return in_float32(xp, lambda m: rigid.vector_of_turn(xp, rigid.quaternion_of_matrix(xp, m)))(
         matrix
     )
@@ -163,7 +163,7 @@ def rotvec_to_quaternion(w: Array, /) -> Array:
            [0., 0., 0., 1.]])
     """
     xp, w = promote(w)
-    require_shape(w, 3, of="rotation vectors")
+    w = require_shape(w, 3, of="rotation vectors")
     return in_float32(xp, lambda w: xp.concat(rigid.turn_of_vector(xp, w), axis=-1))(w)
 
 
@@ -209,7 +209,7 @@ def quaternion_to_rotvec(q: Array, /) -> Array:
            [1.57079633, 0.        , 0.        ]])
     """
     xp, q = promote(q)
-    require_shape(q, 4, of="quaternions")
+    q = require_shape(q, 4, of="quaternions")
     return in_float32(xp, partial(rigid.vector_of_turn, xp))(q)
 
 
@@ -254,7 +254,7 @@ def quaternion_to_matrix(q: Array, /) -> Array:
            [ 0.,  0.,  1.]])
     """
     xp, q = promote(q)
-    require_shape(q, 4, of="quaternions")
+    q = require_shape(q, 4, of="quaternions")
     return in_float32(xp, partial(rigid.matrix_of_quaternion, xp))(q)
 
 
@@ -301,7 +301,7 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
     array([0., 0., 1., 0.])
     """
     xp, matrix = promote(matrix)
-    require_shape(matrix, 3, 3, of="rotation matrices")
+    matrix = require_shape(matrix, 3, 3, of="rotation matrices")
     return in_float32(xp, partial(rigid.unit_of_matrix, xp))(matrix)
 
 
@@ -350,8 +350,8 @@ def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
            [0.70710678, 0.        , 0.        , 0.70710678]])
     """
     xp, p, q, t = promote(p, q, t)
-    require_shape(p, 4, of="quaternions")
-    require_shape(q, 4, of="quaternions")
+    p = require_shape(p, 4, of="quaternions")
+    q = require_shape(q, 4, of="quaternions")
     return in_float32(xp, partial(rigid.slerp, xp))(p, q, t)
 
 
@@ -500,8 +500,7 @@ def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) 
     xp, *points = promote(a, b, c, d)
     backend = backend_of(*points)
     points = [backend.flatten_axes(x, axis) for x in xp.broadcast_arrays(*points)]
-    for x in points:
-        require_shape(x, 3, of="points")
+    points = [require_shape(x, 3, of="points") for x in points]
     angle = in_float32(xp, partial(vectors.dihedral, xp))(*points)
     return xp.squeeze(angle, axis=-1)
 
@@ -548,7 +547,7 @@ def twist_to_matrix(twist: Array, /) -> Array:
            [ 0.,  0.,  0.,  1.]])
     """
     xp, twist = promote(twist)
-    require_shape(twist, 6, of="twists")
+    twist = require_shape(twist, 6, of="twists")
     return in_float32(xp, partial(rigid.matrix_of_twist, xp))(twist)
 
 
@@ -590,7 +589,7 @@ def matrix_to_twist(matrix: Array, /) -> Array:
     array([0., 0., 0., 0., 0., 0.])
     """
     xp, matrix = promote(matrix)
-    require_shape(matrix, 4, 4, of="matrices of rigid motions")
+    matrix = require_shape(matrix, 4, 4, of="matrices of rigid motions")
     return in_float32(xp, partial(rigid.twist_of_matrix, xp))(matrix)
 
 

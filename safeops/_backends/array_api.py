@@ -148,6 +148,11 @@ class ArrayAPI:
         """Return `x` with its axes from `start` on as one."""
         return self.xp.reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 
+    def ending(self, x: Array, tail: tuple[int, ...]) -> Array:
+        """Return `x`: only a trace of TensorFlow does not know lengths."""
+        del tail
+        return x
+
     def as_index(self, x: Array) -> Array:
         """Return whole numbers as integers that index."""
         return self.xp.astype(x, self.xp.int64)

@@ -9,23 +9,25 @@ range.
 import math
 
 from safeops._dtypes import limits
+from safeops._entry import backend_of
 from safeops._ops.norms import safe_norm, safe_normalize
 from safeops._ops.series import ARC_SINE, polynomial
 from safeops._ops.where import stop_gradient
 from safeops._typing import Array, Axis, Namespace
 
 
-def require_shape(x: Array, *tail: int, of: str) -> None:
-    """Raise ValueError if the last axes are known and have other lengths."""
+def require_shape(x: Array, *tail: int, of: str) -> Array:
+    """Return `x`; ValueError if its last axes are known and have other lengths."""
     shape = x.shape
     if getattr(shape, "rank", 0) is None:
-        return
+        return backend_of(x).ending(x, tail)
     given = tuple(shape)[-len(tail) :]
     fits = len(given) == len(tail)
     if not (fits and all(a in {None, b} for a, b in zip(given, tail, strict=True))):
         wanted = ", ".join(map(str, tail))
         msg = f"expected {of} of shape (..., {wanted}), got {tuple(shape)}"
         raise ValueError(msg)
+    return backend_of(x).ending(x, tail) if None in given else x
 
 
 # Parts of arrays: an entry keeps the last axis, with length 1.

@@ -375,6 +375,25 @@ def test_shapes_that_do_not_fit(name, framework):
         getattr(so, name)(*(asarray(framework, np.zeros(shape)) for shape in shapes))
 
 
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("rank", [None, "known"])
+@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+def test_lengths_that_a_trace_does_not_know(row, rank):
+    """A wrong length is an error also where only the running program knows it."""
+    import tensorflow as tf
+
+    if row.name in ANGLES:
+        pytest.skip("takes vectors of any length")
+    args = [tf.constant(np.stack([x, x])) for x in row.points_in("float64")[6]]
+    specs = [tf.TensorSpec(rank and [None] * len(x.shape), x.dtype) for x in args]
+    program = tf.function(row.op, input_signature=specs)
+    longer = tf.concat([args[0], args[0][..., :1]], -1)
+
+    np.testing.assert_allclose(program(*args), row.op(*args), rtol=1e-12, atol=1e-15)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        program(longer, *args[1:])
+
+
 @pytest.mark.parametrize("name", ["safe_angle", "squared_angle", "safe_dihedral"])
 def test_numbers_are_no_vectors(name, framework):
     """A number has no axis: an error, also where the framework takes it for a vector of one."""

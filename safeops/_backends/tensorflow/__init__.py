@@ -109,10 +109,18 @@ class TensorFlow(ArrayAPI):
         del like  # TensorFlow moves a scalar to the device of its operand
         return asarray(x, dtype=dtype)
 
+    def flatten_axes(self, x: Array, axis: Axis) -> Array:
+        """Return `x` with these axes as one, the last; that it is one may be all that is known."""
+        return x if axis == -1 and x.shape.rank is None else super().flatten_axes(x, axis)
+
     def flattened(self, x: Array, start: int) -> Array:
         """Return `x` with its axes from `start` on as one; its length need not be known."""
         shape = tf.shape(x)
         return tf.reshape(x, tf.concat([shape[:start], [tf.reduce_prod(shape[start:])]], 0))
+
+    def ending(self, x: Array, tail: tuple[int, ...]) -> Array:
+        """Return `x` with these last lengths; a running program finds that it has others."""
+        return tf.reshape(x, tf.concat([tf.shape(x)[: -len(tail)], tail], 0))
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest or smallest entry of each slice, axes kept; others have slope 0."""
