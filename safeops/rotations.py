@@ -87,7 +87,8 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
     Parameters
     ----------
     matrix : array, shape (..., 3, 3), real floating
-        Rotation matrices; the function does not check that they are. NaN stays NaN.
+        Rotation matrices; the function does not check that they are. `safeops.linalg.polar`, with
+        ``proper=True``, makes one of what is nearly one. NaN stays NaN.
 
     Returns
     -------
