@@ -82,6 +82,19 @@ def test_repairs(masked, name, tmp_path):
     assert_close(torch.autograd.grad(names["f"](x), x)[0].numpy(), gradient, rtol=1e-12)
 
 
+def test_a_part_of_a_module_is_no_operand(masked, tmp_path):
+    """The edit takes no ``special = torch.special`` for an array."""
+    file = tmp_path / "program.py"
+    call = "torch.where(x > 0, x.log() + special.expm1(x), 0.0)"
+    file.write_text(f"import torch\nspecial = torch.special\ndef f(x):\n    return {call}.sum()\n")
+    names = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+
+    (finding,) = masked.explain(names["f"], leaf([0.0, 4.0])).findings[:1]
+
+    assert "safe_where(x > 0, x, lambda x: x.log() + special.expm1(x)" in finding.repair.edit.new
+
+
 def test_an_edit_of_another_source_is_refused(masked):
     """An edit that does not fit raises, and says where it belongs."""
     report = masked.explain(programs.root_of_positive, leaf([0.0]))

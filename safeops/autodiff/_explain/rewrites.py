@@ -46,10 +46,24 @@ class Page:
 
     @cached_property
     def modules(self) -> set[str]:
-        """The imported names, and the usual names of namespaces."""
+        """The imported names, the usual names of namespaces, and ``ops`` of ``ops = keras.ops``."""
         imports = (x for x in ast.walk(self.tree) if isinstance(x, (ast.Import, ast.ImportFrom)))
         aliases = (alias for node in imports for alias in node.names)
-        return {(a.asname or a.name).split(".")[0] for a in aliases} | USUAL
+        names = {(a.asname or a.name).split(".")[0] for a in aliases} | USUAL
+        return names | {name for name in self.parts_of(names) if name not in self.bare}
+
+    def parts_of(self, names: set[str]) -> set[str]:
+        """Return what a file names that is an attribute of one of some names."""
+        given = [x for x in self.tree.body if isinstance(x, ast.Assign)]
+        parts = [x for x in given if isinstance(x.value, ast.Attribute) and root(x.value) in names]
+        return {x.id for part in parts for x in part.targets if isinstance(x, ast.Name)}
+
+    @cached_property
+    def bare(self) -> set[str]:
+        """The names that are read for themselves, as arrays are, and not for an attribute."""
+        read = [x for x in self.expressions if isinstance(x, ast.Name)]
+        alone = (x for x in read if not isinstance(self.parents[x], ast.Attribute))
+        return {x.id for x in alone if isinstance(x.ctx, ast.Load)}
 
     def text(self, node: ast.expr) -> str:
         """Return the source of an expression."""
@@ -196,9 +210,14 @@ def operands(page: Page, node: ast.expr) -> tuple[list[ast.expr], dict[str, ast.
 
 def is_module(page: Page, function: ast.expr) -> bool:
     """Whether a function is an attribute of a module, and not a method of an array."""
-    while isinstance(function, ast.Attribute):
-        function = function.value
-    return isinstance(function, ast.Name) and function.id in page.modules
+    return root(function) in page.modules
+
+
+def root(node: ast.expr) -> str:
+    """Return the name whose attribute of an attribute an expression is; "" if it has none."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 USUAL = {"F", "functional", "jax", "jnp", "math", "np", "tf", "torch", "xp"}
