@@ -19,6 +19,7 @@ SCALED = (
     "expected an optimizer without loss scaling, got a LossScaleOptimizer, which meets infinite "
     "gradients as a rule; train in bfloat16, or without the guard"
 )
+END_OF_DATA = ("StopIteration", "OutOfRangeError")  # the latter is of TensorFlow
 ONE_STEP = "expected steps_per_execution=1, got {}, of which one step cannot run again"
 
 
@@ -77,20 +78,63 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
         self.on_nan = on_nan
         self.tell = partial(publish, logger=logger, file=file)
         self.engine: Any = None
+        self.step: Any = None
+        self.plain: Any = None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Guard the model."""
         del logs
         check_model(self.model)
+        earlier = getattr(self.model.train_function, "__self__", None)
+        if isinstance(earlier, GuardCallback):  # of a fit that was interrupted
+            earlier.release()
+        self.engine, self.plain = None, self.model.train_function
+        if is_built(self.model):
+            self.begin()
+        self.model.train_function = self.guarded
+
+    def begin(self) -> None:
+        """Guard the steps of a model that has its variables."""
         if not self.model.optimizer.built:  # it has its variables from the first step on otherwise
             self.model.optimizer.build(self.model.trainable_variables)
+        self.model.train_function = self.plain
         engine = import_module(f"safeops.autodiff.{keras.config.backend()}._fit")
         self.engine = engine.Fit(self.model, self.on_nan, self.tell)
+        self.step, self.model.train_function = self.model.train_function, self.guarded
+
+    def guarded(self, *given: Any) -> Any:
+        """Run a step; an error or an interrupt ends the training without `on_train_end`."""
+        try:
+            if self.engine is None:  # on TensorFlow, which builds a model in its first step
+                build(self.model, given[0].element_spec)
+                self.begin()
+            return self.step(*given)
+        except BaseException as error:
+            if type(error).__name__ not in END_OF_DATA:
+                self.release()
+            raise
 
     def on_train_end(self, logs: Any = None) -> None:
         """Let the model be as it was."""
         del logs
-        self.engine.release()
+        self.release()
+
+    def release(self) -> None:
+        """Let the model be as it was."""
+        if self.engine is not None:
+            self.engine.release()
+        self.model.train_function = self.plain
+
+
+def is_built(model: Any) -> bool:
+    """Whether a model and its layers have their variables."""
+    return all(layer.built for layer in (model, *model.layers))
+
+
+def build(model: Any, batch: Any) -> None:
+    """Let a model have its variables: call it with the shapes of a batch."""
+    x, *_ = keras.utils.unpack_x_y_sample_weight(batch)
+    model(keras.tree.map_structure(lambda a: keras.KerasTensor(a.shape, a.dtype.name), x))
 
 
 def check_model(model: Any) -> None:

@@ -2,6 +2,8 @@
 
 import logging
 from contextlib import suppress
+from importlib import import_module
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -211,3 +213,147 @@ def test_what_is_refused():
         train(model, X, GuardCallback())
     with pytest.raises(ValueError, match="expected on_nan out of"):
         GuardCallback(on_nan="stop")
+
+
+def test_weights_that_overflow():
+    """The gradient of weights that are infinite already is NaN, and an error."""
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False)])
+    model.compile(keras.optimizers.SGD(3e38), "mse", jit_compile=False)
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        train(model, X, GuardCallback(logger=QUIET))
+
+    assert caught.value.report.step == 1
+    assert caught.value.report.parameters == (model.weights[0].path,)
+
+
+class Whole(keras.Model):
+    """A model that has no variables before its first step."""
+
+    def __init__(self):
+        super().__init__()
+        layers = [keras.layers.Dense(8, "tanh"), keras.layers.Dropout(0.2), keras.layers.Dense(1)]
+        self.body = keras.Sequential(layers)
+
+    def call(self, x, training=False):
+        """Return one number a row."""
+        return self.body(x, training=training)
+
+
+def not_built(metrics=("mae",)):
+    """Return a compiled model without variables."""
+    keras.utils.set_random_seed(0)
+    model = Whole()
+    model.compile(keras.optimizers.Adam(0.01), loss_of, metrics=list(metrics), jit_compile=False)
+    return model
+
+
+def test_a_model_that_is_built_by_its_first_step():
+    """Its finite training is the same, and its first step can be skipped."""
+    plain, watched = not_built(), not_built()
+
+    assert train(watched, X, GuardCallback()) == train(plain, X)
+    assert_same(state_of(watched), state_of(plain))
+
+    x = np.roll(BAD, -SIZE, axis=0)  # the bad row is in the first batch
+    skipped, part = not_built(), not_built()
+    loss = train(skipped, x, GuardCallback(on_nan="skip", logger=QUIET))
+    assert loss == train(part, x[SIZE:])
+    numbers = [[numbers_of(v) for v in m.metrics_variables] for m in (skipped, part)]
+    assert_same(*numbers)
+
+
+def test_an_interrupted_training():
+    """It leaves no guard in the model."""
+
+    class Interrupted(keras.Sequential):
+        def train_step(self, *_):
+            raise KeyboardInterrupt
+
+    model = new_model(Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(model, X, GuardCallback())
+
+    assert not isinstance(getattr(model.train_function, "__self__", None), GuardCallback)
+    assert "apply" not in vars(model.optimizer)
+
+
+def in_thread(action):
+    """Return what an action returns in another thread."""
+    found = []
+    thread = Thread(target=lambda: found.append(action()))
+    thread.start()
+    thread.join()
+    return found
+
+
+@pytest.mark.skipif(keras.config.backend() != "tensorflow", reason="a tape is of TensorFlow")
+@pytest.mark.parametrize("on_nan", ["skip", "mask"])
+def test_another_thread(on_nan):
+    """It has its own gradients while a step is explained and masked."""
+    tf = import_module("tensorflow")
+
+    def slope():
+        with tf.GradientTape() as tape:
+            w = tf.constant([0.0, 4.0])
+            tape.watch(w)
+            y = tf.reduce_sum(tf.where(w > 0, tf.math.log(w), 0.0))
+        return tape.gradient(y, w).numpy()
+
+    found = []
+
+    def loss(y, x):
+        found.extend(in_thread(slope))
+        return loss_of(y, x)
+
+    model = new_model()
+    model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=False)
+    train(model, BAD, GuardCallback(on_nan=on_nan, logger=QUIET))
+
+    assert len(found) > 1
+    assert all(np.isnan(x[0]) and x[1] == 0.25 for x in found)
+
+
+@pytest.mark.skipif(keras.config.backend() != "torch", reason="other arrays cannot be written to")
+def test_a_step_that_writes_into_its_batch():
+    """It is not masked: it would be the step of another batch."""
+    torch = import_module("torch")
+
+    class Writing(keras.Sequential):
+        def train_step(self, data):
+            data[0].mul_(2.0)
+            return own_step(loss_of)(self, data)
+
+    model = new_model(Writing)
+    with pytest.raises(NonFiniteGradientError) as caught:
+        train(model, torch.tensor(BAD), GuardCallback(on_nan="mask", logger=QUIET))
+
+    assert "it writes into what it is given" in caught.value.__notes__[0]
+
+
+@pytest.mark.skipif(keras.config.backend() == "torch", reason="PyTorch records what runs")
+def test_a_step_whose_gradient_is_compiled_apart():
+    """What was traced before is explained on JAX, and is UNKNOWN on TensorFlow."""
+    model = new_model(apart_step(loss_of))
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        train(model, BAD, GuardCallback(logger=QUIET))
+
+    kinds = {finding.kind for finding in caught.value.report.findings}
+    assert kinds == {"UNKNOWN" if keras.config.backend() == "tensorflow" else "BLOCKED"}
+
+
+def apart_step(loss):
+    """Return a model that takes its gradients in a compiled function."""
+    if keras.config.backend() == "tensorflow":
+        tf = import_module("tensorflow")
+        compiled = tf.function(own_step(loss))
+    else:
+        compiled = import_module("jax").jit(own_step(loss), static_argnums=0)
+
+    class Apart(keras.Sequential):
+        def train_step(self, *given):
+            return compiled(self, *given)
+
+    return Apart

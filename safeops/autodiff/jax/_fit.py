@@ -7,7 +7,9 @@ tells which gradients are not finite.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import jax
@@ -17,8 +19,10 @@ from safeops.autodiff._explain.report import Finding, Report, make_report
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.jax import masked_grad
 from safeops.autodiff.jax._guard import NOT_CURED, batch_of, which_are_finite
+from safeops.autodiff.jax._redirect import changed_here
 from safeops.autodiff.jax._watching import Watch, watching
 
+ONE = Lock()  # a watch is told of the gradients that any thread has watched
 KINDS = ("trainable", "non_trainable", "optimizer", "metrics")
 
 
@@ -64,7 +68,7 @@ class Fit:
         logs, after = self.run("plain", self.model.train_step, state, data)
         self.steps += 1
         finite = self.finite_in(after)
-        if not (self.usual & ~finite).any() or not (names := self.bad_names(state, data)):
+        if not self.is_alarm(after, finite) or not (names := self.bad_names(state, data)):
             self.usual = finite
             return logs, after
         report = self.explained(state, data, names)
@@ -87,8 +91,12 @@ class Fit:
     def finite_in(self, state: Any) -> Any:
         """Return which weights, and which numbers of the optimizer, are finite."""
         trainable, _, optimizer, _ = state
-        found = (x for x in (*trainable, *optimizer) if jnp.issubdtype(x.dtype, jnp.inexact))
-        return which_are_finite(list(found))
+        return which_are_finite([*inexact(trainable), *inexact(optimizer)])
+
+    def is_alarm(self, state: Any, finite: Any) -> bool:
+        """Whether to look at the gradients: in a weight that is NaN already no NaN shows."""
+        weights = finite[: len(inexact(state[0]))]
+        return not weights.all() or bool((self.usual & ~finite).any())
 
     def noted(self, state: Any, data: Any) -> Any:
         """Return which gradients are finite, and what the step returns."""
@@ -120,10 +128,13 @@ class Fit:
         reports: list[Report] = []
         reason, notes = "again", []
         try:
-            with watching(Watch(reports.append, batch=batch_of(data))):
-                self.model.train_step(state, data)
+            for compiles in (nullcontext, jax.disable_jit):  # a step may have traced a part before
+                watch = Watch(reports.append, batch=batch_of(data))
+                if not reports:
+                    with ONE, watching(watch, changed_here), compiles():
+                        self.model.train_step(state, data)
         except Exception as error:  # noqa: BLE001  (whatever a program raises that is not compiled)
-            reason, notes = "once", [f"{type(error).__name__}: {error}"]
+            reason, notes = "apart", [f"{type(error).__name__}: {error}"]
         finding = Finding("UNKNOWN", "the step", reason=reason)
         unknown = make_report("jax", [finding], "the gradients of one step", notes)
         report = reports[0] if reports else unknown
@@ -134,3 +145,8 @@ class Fit:
         for variable, value in zip(self.model.metrics_variables, state[-1], strict=True):
             variable.assign(value)  # `fit` has taken the numbers of its variables away
         return self.model.get_metrics_result()
+
+
+def inexact(arrays: Any) -> list[Any]:
+    """Return the arrays that can hold a NaN."""
+    return [x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]

@@ -191,10 +191,10 @@ def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Rep
 
 
 @contextmanager
-def watching(watch: Watch) -> Iterator[list[bool]]:
-    """Context in which each gradient is looked at."""
+def watching(watch: Watch, changed: Any = changed_everywhere) -> Iterator[list[bool]]:
+    """Context in which each gradient is looked at, in all threads or in this one."""
     try:
-        with changed_everywhere(watched):
+        with changed(watched):
             OPEN.every.append(watch)
             yield watch.passes
     finally:

@@ -9,23 +9,23 @@ has written is put back, and it runs again with an optimizer that notes which gr
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Report
+from safeops.autodiff._explain.report import Finding, Report, make_report
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
-from safeops.autodiff.tensorflow._guard import (
-    NOT_CURED,
-    REPLICAS,
-    batch_of,
-    inner,
-    is_finite,
-    name_of,
-    put_back,
+from safeops.autodiff.tensorflow._guard import NOT_CURED, REPLICAS, batch_of
+from safeops.autodiff.tensorflow._redirect import taped_by
+from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back
+
+ELSEWHERE = (
+    "expected a train_step that takes its gradients itself, got one that takes them in a compiled "
+    "function of its own, which is traced already"
 )
 
 
@@ -43,17 +43,6 @@ class AskedTape(tf.GradientTape):
     def gradient(self, target: Any, *_: Any, **__: Any) -> Any:
         """Raise what is differentiated."""
         raise Asked(target)
-
-
-@contextmanager
-def taped_by(tape: Any) -> Iterator[None]:
-    """Context in which `tf.GradientTape` is another class, for the step of a model to find."""
-    plain = tf.GradientTape
-    tf.GradientTape = tape
-    try:
-        yield
-    finally:
-        tf.GradientTape = plain
 
 
 @contextmanager
@@ -84,11 +73,9 @@ class Fit:
         self.names = [name_of(v) for v in self.model.trainable_variables]
         self.bad = tf.Variable([False] * len(self.names), trainable=False)
         weights, optimizer = self.model.trainable_variables, self.model.optimizer.variables
-        others = (*self.model.non_trainable_variables, *self.model.metrics_variables)
-        self.every = [inner(v) for v in (*weights, *optimizer, *others)]
         watched = map(inner, (*weights, *optimizer))
         self.watched = [v for v in watched if v.dtype.is_floating or v.dtype.is_complex]
-        self.read = tf.function(self.values, autograph=False)
+        self.collect()
         self.sums = tf.function(self.look_at_sums, autograph=False)
         self.entries = tf.function(self.look_at_entries, autograph=False)
         self.again = tf.function(self.noted, autograph=False)
@@ -108,13 +95,22 @@ class Fit:
         """Return what a step returns, and its batch."""
         return {"logs": self.step(data), "data": data}
 
-    def values(self) -> list[Array]:
-        """Return what all variables are."""
-        return [v.read_value() for v in self.every]
+    def collect(self) -> None:
+        """List the variables that a step may change: metrics make theirs in the first step."""
+        model = self.model
+        every = (*model.variables, *model.optimizer.variables, *model.metrics_variables)
+        self.every = list({id(v): v for v in map(inner, every)}.values())
+        self.values = tf.function(lambda: [v.read_value() for v in self.every], autograph=False)
 
-    def restore(self, values: Sequence[Array]) -> None:
+    def read(self) -> list[tuple[Any, Array]]:
+        """Return all variables, and what they are."""
+        return [(v.handle, x) for v, x in zip(self.every, self.values(), strict=True)]
+
+    def restore(self, before: Sequence[tuple[Any, Array]]) -> None:
         """Write into all variables what they were."""
-        put_back([(v.handle, x) for v, x in zip(self.every, values, strict=True)])
+        if len(before) < len(self.every):  # of the first step
+            self.model.reset_metrics()
+        put_back(before)
 
     def look_at_sums(self) -> Array:
         """Return which weights, and which numbers of the optimizer, have a finite sum."""
@@ -160,8 +156,10 @@ class Fit:
         before = self.read()
         found = self.plain(iterator)
         self.steps += 1
+        if self.steps == 1:
+            self.collect()
         finite = self.which_are_finite()
-        if not (self.usual & ~finite).any() or self.is_of_optimizer(before, found["data"]):
+        if not self.is_alarm(finite) or self.is_of_optimizer(before, found["data"]):
             self.usual = finite
             return found["logs"]
         report = self.explained(found["data"])
@@ -179,6 +177,11 @@ class Fit:
             error.add_note(NOT_CURED)
         self.release()
         raise error
+
+    def is_alarm(self, finite: Any) -> bool:
+        """Whether to look at the gradients: in a weight that is NaN already no NaN shows."""
+        weights = finite[: len(self.names)]
+        return not weights.all() or bool((self.usual & ~finite).any())
 
     def is_of_optimizer(self, before: Any, data: Any) -> bool:
         """
@@ -198,14 +201,20 @@ class Fit:
     def explained(self, data: Any) -> Report:
         """Return the report on a step."""
         names = [name for name, bad in zip(self.names, self.bad.numpy(), strict=True) if bad]
-
-        def loss(_: Any) -> Any:
-            try:
-                self.step(data)
-            except Asked as asked:
-                return asked.loss
-
-        with taped_by(AskedTape):
-            variables = [inner(v) for v in self.model.trainable_variables]
-            report = explained_call(loss, (variables,), 0, batch_of(data))
+        variables = [inner(v) for v in self.model.trainable_variables]
+        try:
+            with taped_by(AskedTape):
+                report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))
+        except Exception as error:  # noqa: BLE001  (whatever a program raises that is traced apart)
+            finding = Finding("UNKNOWN", "the step", reason="apart")
+            note = f"{type(error).__name__}: {error}"
+            report = make_report("tensorflow", [finding], "the gradients of one step", [note])
         return replace(report, parameters=tuple(names), step=self.steps - 1)
+
+    def loss(self, data: Any, _: Any) -> Any:
+        """Return the loss of a step."""
+        try:
+            self.step(data)
+        except Asked as asked:
+            return asked.loss
+        raise RuntimeError(ELSEWHERE)

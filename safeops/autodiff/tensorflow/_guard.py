@@ -13,6 +13,7 @@ from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
+from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back
 
 NOT_CURED = "the masked gradient is not finite either"
 IN_GRAPH = (
@@ -20,18 +21,6 @@ IN_GRAPH = (
 )
 ONE_LIST = "expected a sequence of variables of TensorFlow, got {}; write [variable] for one"
 REPLICAS = "expected one replica, got a strategy of several, each with a gradient of its own"
-
-
-def put_back(before: Sequence[Any]) -> None:
-    """Write into variables what they were before a step."""
-    for handle, value in before:
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-def inner(variable: Any) -> Any:
-    """Return the variable of TensorFlow that a variable of Keras holds."""
-    held = getattr(variable, "value", None)
-    return held if isinstance(held, tf.Variable) else variable
 
 
 def listed(variables: Any) -> list[Any]:
@@ -45,23 +34,10 @@ def listed(variables: Any) -> list[Any]:
     return found
 
 
-def name_of(variable: Any) -> str:
-    """Return the name of a variable: its path in a model of Keras."""
-    return str(getattr(variable, "path", None) or variable.name.removesuffix(":0"))
-
-
 def all_finite(gradients: Iterable[Any]) -> Array:
     """Whether each entry of each gradient is finite; of sparse rows, their values."""
     found = [is_finite(g) for g in gradients if g is not None]
     return tf.reduce_all(tf.stack(found)) if found else tf.constant(True)  # noqa: FBT003  (a value)
-
-
-def is_finite(gradient: Any) -> Array:
-    """Whether each entry of a gradient is finite."""
-    values = getattr(gradient, "values", gradient)
-    if values.dtype.is_complex:
-        values = tf.stack([tf.math.real(values), tf.math.imag(values)])
-    return tf.reduce_all(tf.math.is_finite(values))
 
 
 def batch_of(data: Any) -> int:

@@ -15,7 +15,7 @@ from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite
-from safeops.autodiff.torch._guard import NOT_CURED, Guard, Place, all_finite
+from safeops.autodiff.torch._guard import NO_RERUN, NOT_CURED, Guard, Place, all_finite
 from safeops.autodiff.torch._sharded import local_of
 
 COMPILED = (
@@ -106,7 +106,9 @@ class Fit(Guard):
         if self.on_nan == "skip":
             return self.model.get_metrics_result()
         error = NonFiniteGradientError(report)
-        if self.on_nan == "mask":
+        if self.on_nan == "mask" and memory.written:
+            error.add_note(NO_RERUN)
+        elif self.on_nan == "mask":
             with suppress(StepEnded), masked_backward():
                 return self.model.train_step(batch)
             memory.restore_buffers()

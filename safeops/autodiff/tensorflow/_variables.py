@@ -1,0 +1,33 @@
+"""Variables of a program and their gradients: names, numbers, and whether these are finite."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._typing import Array
+
+
+def put_back(before: Sequence[Any]) -> None:
+    """Write into variables what they were before a step."""
+    for handle, value in before:
+        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def inner(variable: Any) -> Any:
+    """Return the variable of TensorFlow that a variable of Keras holds."""
+    held = getattr(variable, "value", None)
+    return held if isinstance(held, tf.Variable) else variable
+
+
+def name_of(variable: Any) -> str:
+    """Return the name of a variable: its path in a model of Keras."""
+    return str(getattr(variable, "path", None) or variable.name.removesuffix(":0"))
+
+
+def is_finite(gradient: Any) -> Array:
+    """Whether each entry of a gradient is finite."""
+    values = getattr(gradient, "values", gradient)
+    if values.dtype.is_complex:
+        values = tf.stack([tf.math.real(values), tf.math.imag(values)])
+    return tf.reduce_all(tf.math.is_finite(values))
