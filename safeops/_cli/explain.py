@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from safeops._cli.importing import at_import
 from safeops._cli.reports import FORMATS
 from safeops._speech import INSTALL
 from safeops.autodiff import Report
@@ -31,18 +32,18 @@ EPILOG = f"""
 The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
 wrong command line, else the exit code of the script (1 if it raises). With --format json or sarif
 the report is all of standard output, and what the script prints goes to standard error. Watched are
-backward passes of PyTorch, jax.grad and jax.value_and_grad, also in compiled code, and steps that a
-guard of safeops.integrations watches; of PyTorch those of the main thread. Not watched are other
-processes that the script starts, and tapes of TensorFlow. A process that it forks prints its first
-report to standard error, and goes on. To explain another function, call safeops.autodiff.explain.
+backward passes of PyTorch, jax.grad, jax.value_and_grad and tf.GradientTape, also in compiled code,
+and steps that a guard of safeops.integrations watches; of PyTorch those of the main thread. Not
+watched are other processes that the script starts. A process that it forks prints its first report
+to standard error, and goes on. To explain another function, call safeops.autodiff.explain.
 """
 # The context of each framework that watches a program.
-WATCHES = {"torch": "watch_backward", "jax": "watch_grad"}
+WATCHES = {"torch": "watch_backward", "jax": "watch_grad", "tensorflow": "watch_tape"}
 WRITER = "jax._src.debugging"  # it logs each exception of a callback
-NEEDS_ONE = f"explain watches gradients of PyTorch and JAX: {INSTALL.format('torch')}"
+NEEDS_ONE = f"explain watches gradients of {', '.join(WATCHES)}: {INSTALL.format('torch')}"
 ALL_FINITE = "all gradients were finite: {} looked at"
 UNSEEN = (
-    "no backward pass of PyTorch was seen, and no gradient of jax.grad; "
+    "no backward pass of PyTorch was seen, and no gradient of jax.grad or tf.GradientTape; "
     "safeops.autodiff.explain takes a function"
 )
 
@@ -64,7 +65,7 @@ def add_explain(commands: Any) -> None:
 
 def explain_script(options: Namespace) -> int:
     """Run a script; return 3 if one of its gradients is not finite, 1 if it raises."""
-    if not any(map(find_spec, (*WATCHES, "tensorflow"))):
+    if not any(map(find_spec, WATCHES)):
         print(NEEDS_ONE, file=sys.stderr)
         return 2
     if wrong := what_is_wrong(options):
@@ -96,17 +97,23 @@ def explain_script(options: Namespace) -> int:
 
 @contextmanager
 def watching(watch: Callable[[Report], None]) -> Iterator[list[list[bool]]]:
-    """Watch the gradients of each framework that is installed."""
+    """Watch the gradients of each framework that the script imports."""
     logger = logging.getLogger(WRITER)
+    passes: list[list[bool]] = []
     with ExitStack() as stack:
         logger.addFilter(is_of_others)
         stack.callback(logger.removeFilter, is_of_others)
-        installed = [name for name in WATCHES if find_spec(name) is not None]
-        modules = {name: import_module(f"safeops.autodiff.{name}") for name in installed}
-        yield [
-            stack.enter_context(getattr(module, WATCHES[name])(watch))
-            for name, module in modules.items()
-        ]
+        actions = {name: partial(begin, name, watch, stack, passes) for name in WATCHES}
+        stack.enter_context(at_import(actions))
+        yield passes
+
+
+def begin(
+    name: str, watch: Callable[[Report], None], stack: ExitStack, passes: list[list[bool]]
+) -> None:
+    """Watch the gradients of a framework."""
+    module = import_module(f"safeops.autodiff.{name}")
+    passes.append(stack.enter_context(getattr(module, WATCHES[name])(watch)))
 
 
 def is_of_others(record: logging.LogRecord) -> bool:

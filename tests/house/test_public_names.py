@@ -64,7 +64,7 @@ NAMES = {
         grad hessian jacrev value_and_grad vjp
     """,
     "autodiff/tensorflow/__init__": """
-        GradientTape UnknownOperationWarning explain grad value_and_grad
+        GradientTape UnknownOperationWarning explain grad value_and_grad watch_tape
     """,
     "integrations/__init__": """
         NonFiniteGradientError guard

@@ -191,5 +191,6 @@ WAYS_OUT = {
     "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",
     "shards": "run the step in one process, with the batch and the parameters of this one",
     "script": "run it in torch.jit.optimized_execution(False)",
+    "tape": "put the step into a tf.function, in which a tape leaves a graph",
     "sparse": "run it on dense tensors, by to_dense()",
 }

@@ -53,7 +53,7 @@ class Finding:
         What to do: an edit of the program, the import that the edit needs, and a sentence.
     reason : str
         Why the finding is UNKNOWN: "again", "apart", "kernel", "loop", "mkldnn", "once", "script",
-        "shards" or "sparse"; "" for an operation without a rule.
+        "shards", "sparse" or "tape"; "" for an operation without a rule.
     entered_at : Location or None
         The line that made the NaN operand, if it is another line.
     passed : int
@@ -105,9 +105,10 @@ def _forward(finding: Finding) -> str:
 def _unknown(finding: Finding) -> str:
     why = REASONS[finding.reason].format(finding.operation)
     rest = "; from here on the gradient is the ordinary one"
-    return why if finding.reason in ("again", "apart", "once", "shards") else why + rest
+    return why if finding.reason in WHOLE else why + rest
 
 
+WHOLE = ("again", "apart", "once", "shards", "tape")  # of a backward pass, not of an operation
 REASONS = {
     "": "{} has no rule",
     "again": "{} made a gradient that is not finite, and a finite one when it ran again",
@@ -118,6 +119,7 @@ REASONS = {
     "mkldnn": "{} is a kernel of mkldnn, and has no rule",
     "shards": "{} made a gradient that is not finite, and of which each process has a part",
     "script": "TorchScript has compiled a graph, in which a selection is a product",
+    "tape": "{} made a gradient that is not finite, and keeps no program to look at",
     "sparse": "the derivative of {} is one of sparse tensors, and has no rule",
 }
 

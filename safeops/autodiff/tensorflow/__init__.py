@@ -38,8 +38,16 @@ from safeops.autodiff.tensorflow._passes import (
     seeds_of,
     with_tensors,
 )
+from safeops.autodiff.tensorflow._watching import watch_tape
 
-__all__ = ["GradientTape", "UnknownOperationWarning", "explain", "grad", "value_and_grad"]
+__all__ = [
+    "GradientTape",
+    "UnknownOperationWarning",
+    "explain",
+    "grad",
+    "value_and_grad",
+    "watch_tape",
+]
 
 
 class GradientTape(tf.GradientTape):

@@ -1,5 +1,6 @@
 """The explanation of a TensorFlow gradient: which passes run, and their findings."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -29,8 +30,52 @@ def explained_call(
     places = [i % len(args) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
     args = with_tensors(args, tuple(places))
     traced = _traced(f, args, places)
-    leaves = tf.nest.flatten([args[i] for i in places])
-    checked = f"the gradient at {counted(sum(tf.size(x).numpy() for x in leaves))}"
+    return _report(traced, tf.nest.flatten([args[i] for i in places]), batch)
+
+
+def explained_graph(
+    targets: Sequence[Array], seeds: Any, sources: Sequence[Any], known: dict[Any, Any]
+) -> Report:
+    """
+    Explain a gradient of tensors in a graph, which is not run.
+
+    `known` has the values, by reference, from which the graph makes the targets.
+    """
+    graph = targets[0].graph
+    known |= {inner.ref(): held for inner in graph.inputs if (held := _held(inner)) is not None}
+    with graph.as_default(), tf.name_scope(""):
+        value = _sum_of(targets, seeds)
+        before, seed = len(graph.get_operations()), seeds_of(value, None)
+        found = tf.gradients([value], sources, [seed], unconnected_gradients="zero")
+    rows = [getattr(x, "values", x) for x in found]
+    new = graph.get_operations()[before:]
+    read = [x for x in known.values() if tf.is_tensor(x) and x.dtype != tf.resource]
+    return _report(_Traced(graph, read, known, value, seed, rows, new), sources, 0)
+
+
+def _sum_of(targets: Sequence[Array], seeds: Any) -> Array:
+    """Return a scalar whose gradient is that of several targets, with cotangents."""
+    if seeds is None and len(targets) == 1 and targets[0].shape.rank == 0:
+        return targets[0]
+    given = [tf.ones_like(y) for y in targets] if seeds is None else tf.nest.flatten(seeds)
+    return tf.add_n([tf.reduce_sum(y * g) for y, g in zip(targets, given, strict=True)])
+
+
+def _held(inner: Array) -> Any:
+    """Return the variable's handle behind an input of a graph; None if it is something else."""
+    while (graph := getattr(inner, "graph", None)) is not None:
+        outer = next((x for x, y in graph.captures if y is inner), None)
+        if outer is None or outer.dtype != tf.resource:
+            return None
+        if not hasattr(outer, "op"):
+            return outer
+        inner = outer
+    return None
+
+
+def _report(traced: "_Traced", leaves: Sequence[Any], batch: int) -> Report:
+    """Return the report on a program and its gradient."""
+    checked = f"the gradient at {counted(sum(math.prod(x.shape) for x in leaves))}"
     found = _found(traced, batch, [tuple(x.shape) for x in leaves])
     return make_report("tensorflow", found, checked)
 
