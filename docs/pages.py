@@ -70,8 +70,8 @@ Behind each row and each tick stands a test.
 A tick means that these derivatives are exact in that mode: {orders}.
 In `fwd-rev`, forward mode runs over reverse mode.
 A number points to a note: what is left out, and why, or what only `nox -s exhaustive` tests.
-Plain `nox` tests each row in one mode, the rows taking turns.
-The other modes are tested with every change too, by `nox -t rest`.
+Plain `nox` tests each row in one mode of one framework, the rows taking turns.
+The other modes are tested with every change too, by `nox -t rest`, unless a note says otherwise.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
 WITHOUT = """## Without a row
@@ -248,6 +248,6 @@ def tick(row: object, framework: str, mode: str, notes: dict[str, int]) -> str:
         found.append(f"Without {', '.join(f'`{order}`' for order in skipped)}: {fact}.")
     if derivatives.is_left(row, (framework, mode)):
         fact = derivatives.REPEATED[framework, mode]
-        found.append(f"Second derivatives in `nox -s exhaustive` only: {fact}.")
+        found.append(f"In `nox -s exhaustive` only: {fact}.")
     numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in found]
     return f"✓ ({', '.join(numbers)})" if numbers else "✓"

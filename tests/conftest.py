@@ -20,12 +20,16 @@ import pytest
 
 import exponents
 from alone import hide_all_but
+from derivatives import is_left
 from frameworks import FRAMEWORKS, module_of
 
 WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
 WITH_AUTODIFF = [name for name in FRAMEWORKS if name not in WITHOUT_AUTODIFF]
+# Whose turn it is at a common test in plain nox: eager PyTorch takes a tenth of the time of the
+# others, which compile.
+TURNS = (*["torch"] * 5, "jax", *["torch"] * 5, "tensorflow")
 FIXTURES = ("framework", "autodiff_framework")
-FIXTURES_OF_WAYS = {*FIXTURES, "way", "mode"}
+FIXTURES_OF_WAYS = {*FIXTURES, "way", "cotangent_way", "mode"}
 
 # One result for each commit: the same examples each time, and no time limit on a busy machine.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
@@ -51,13 +55,19 @@ def pytest_configure(config):
         os.environ["KERAS_BACKEND"] = able[0]  # Keras reads it when it is imported
     if "jax" in config.frameworks:
         keep_programs(config)
-    for name in config.frameworks:
-        try:
-            import_module(module_of(name))
-        except ImportError as error:
-            msg = f"framework {name} is selected and cannot be imported: {error}"
-            raise pytest.UsageError(msg) from error
-        SET_UP.get(name, lambda: None)()
+    if not config.getoption("tx", None):  # what only hands out tests needs no framework
+        for name in config.frameworks:
+            set_up(name)
+
+
+def set_up(name):
+    """Import a framework, and set what the tests expect of it."""
+    try:
+        import_module(module_of(name))
+    except ImportError as error:
+        msg = f"framework {name} is selected and cannot be imported: {error}"
+        raise pytest.UsageError(msg) from error
+    SET_UP.get(name, lambda: None)()
 
 
 def keep_programs(config):
@@ -125,10 +135,10 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what this run is not for, and skip what it has not got."""
-    wanted = {item for item in items if concerns(item, config.frameworks)}
+    wanted = {item for item in items if concerns(item, config.frameworks) and not repeats(item)}
     if part := config.getoption("part"):
-        first = in_first_part([item for item in items if item in wanted], config.frameworks)
-        wanted = first if part == "first" else wanted - first
+        first, rest = parts_of([item for item in items if item in wanted], config.frameworks)
+        wanted = first if part == "first" else rest
     config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
     items[:] = [item for item in items if item in wanted]
     missing = sorted(set(FRAMEWORKS) - set(config.frameworks))
@@ -149,6 +159,14 @@ def concerns(item, selected):
     return None not in names and (only is None or not set(only.args).isdisjoint(names))
 
 
+def repeats(item):
+    """Whether a row in a mode is left to the exhaustive run, since another mode has the same."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    if exponents.EXHAUSTIVE or item.get_closest_marker("exhaustive") is None:
+        return False
+    return {"row", "way"} <= given.keys() and is_left(given["row"], given["way"])
+
+
 def concerns_none(item):
     """Whether a test says nothing about a framework."""
     named = not FIXTURES_OF_WAYS.isdisjoint(item.fixturenames)
@@ -162,26 +180,40 @@ def value_of(item, name, index=None):
     return id(value if index is None or not isinstance(value, tuple) else value[index])
 
 
-def in_first_part(items, selected):
+def parts_of(items, selected):
     """
-    Return what plain nox runs of these tests.
+    Return what plain nox runs of these tests, and what its rest runs.
 
-    It leaves out what is marked `second`, and runs beside NumPy alone what concerns no framework.
-    Of a test marked `in_turn(NAME)` it runs each value of that parameter once; the other parameters
-    take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)` does so with an
-    entry of the values. Of a test that runs on every framework with derivatives, each of these
-    frameworks runs its share, unless it is marked `everywhere`.
+    What concerns no framework runs beside NumPy alone, in plain nox. What is marked `second` is in
+    the rest. Of a test marked `in_turn(NAME)` plain nox runs each value of that parameter once; the
+    other parameters take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)`
+    does so with an entry of the values. The rest runs the other items, or `rest=N` more of each
+    value; `nox -s exhaustive` runs all. Of a test that runs on every framework with derivatives,
+    one of these frameworks runs it in plain nox, by `TURNS`, unless it is marked `everywhere`.
     """
-    tests = {}
+    first, rest, tests = set(), set(), {}
     for item in items:
-        if item.get_closest_marker("second") or ("numpy" not in selected and concerns_none(item)):
-            continue
-        tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return {
-        same[i % len(same)]
-        for name, items in tests.items()
-        for i, same in enumerate(share(name, by_turns(items), selected))
-    }
+        if item.get_closest_marker("second"):
+            rest.add(item)
+        elif "numpy" in selected or not concerns_none(item):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for name, same_test in tests.items():
+        lists = by_turns(same_test)
+        shared = share(name, lists, selected)
+        others = [same for same in lists if same not in shared]
+        for i, same in enumerate(shared + others):
+            turned = same[i % len(same) :] + same[: i % len(same)]
+            taken = int(i < len(shared))
+            first.update(turned[:taken])
+            rest.update(turned[taken : turns_in_all(same[0])])
+    return first, rest
+
+
+def turns_in_all(item):
+    """Return how many items of a value plain nox and its rest run together; None for all."""
+    turns = item.get_closest_marker("in_turn")
+    more = turns.kwargs.get("rest") if turns else None
+    return None if more is None else 1 + more
 
 
 def by_turns(items):
@@ -199,12 +231,12 @@ def share(test, lists, selected):
     """Return which lists this run has: frameworks with derivatives take turns at them."""
     item = lists[0][0]
     only = item.get_closest_marker("only")
-    able = [name for name in WITH_AUTODIFF if only is None or name in only.args]
-    turns = [able.index(name) for name in selected if name in able]
-    if not turns or concerns_none(item) or item.get_closest_marker("everywhere"):
+    able = [name for name in TURNS if only is None or name in only.args]
+    everywhere = concerns_none(item) or item.get_closest_marker("everywhere")
+    if everywhere or set(able).isdisjoint(selected):
         return lists
     start = crc32(test.encode())  # so that tests of one item do not all run on one framework
-    return [same for i, same in enumerate(lists, start) if i % len(able) in turns]
+    return [same for i, same in enumerate(lists, start) if able[i % len(able)] in selected]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -23,6 +23,7 @@ from jax.ad_checkpoint import checkpoint_name  # noqa: E402
 from jax.experimental import sparse  # noqa: E402
 from jax.experimental.ode import odeint  # noqa: E402
 
+from parts import first_of  # noqa: E402
 from reported_jax import PROGRAMS_RUN, Operations, assert_same, with_rule  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 from safeops.autodiff.jax import _pairs as pairs  # noqa: E402
@@ -68,6 +69,7 @@ ANY = LINEAR | {
 POINT = np.array([0.5, 1.5, 2.5])
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("used", [3, 2, 0])
 @pytest.mark.parametrize("name", ANY)
 def test_rules_of_the_user(name, used):
@@ -250,7 +252,7 @@ def test_what_is_not_active_is_zero(monkeypatch, exact):
         x = jnp.asarray(POINTS["singular"](numbers))
         masked.grad(partial(tape.run, program, Ruled), exact=exact)(x)
     for f in (SOLVED["solve"], SOLVED["cholesky"], *MOVED.values()):
-        masked.grad(lambda w, f=f: first_of(f, w * MATRICES), exact=exact)(1.3)
+        masked.grad(lambda w, f=f: of_the_first(f, w * MATRICES), exact=exact)(1.3)
 
 
 # Linear algebra by batches, of which one matrix is used.
@@ -293,19 +295,19 @@ MOVED = {
 }
 
 
-def first_of(f, matrices):
+def of_the_first(f, matrices):
     """Return a number of the first result of a batch."""
     out = f(matrices)[0]
     return jnp.sum(out * jnp.arange(1.0, 1.0 + out.size).reshape(out.shape))
 
 
-@pytest.mark.parametrize("name", SOLVED | MOVED)
+@pytest.mark.parametrize("name", first_of(SOLVED | MOVED, *SOLVED))
 def test_a_matrix_that_nothing_reads(name):
     """One matrix of a batch is NaN: the gradient is that of the program without it."""
     f = (SOLVED | MOVED)[name]
-    wanted = jax.grad(lambda w: first_of(f, w * jnp.stack([MATRICES[0]] * 2)))(1.3)
+    wanted = jax.grad(lambda w: of_the_first(f, w * jnp.stack([MATRICES[0]] * 2)))(1.3)
 
-    loss = lambda w: first_of(f, w * MATRICES)  # noqa: E731
+    loss = lambda w: of_the_first(f, w * MATRICES)  # noqa: E731
 
     assert_close(masked.grad(loss, on_unknown="error")(1.3), wanted, 1e-9, name)
     assert np.isnan(jax.grad(loss)(1.3))
@@ -315,7 +317,7 @@ def test_a_matrix_that_nothing_reads(name):
 def test_a_singularity_that_is_read(name):
     """A root at 0 in the matrix that is used leaves the gradient undefined, as in jax.grad."""
     point = np.stack([[[4.0, 0.0], [0.0, 1.0]]] * 2)
-    loss = lambda x: first_of(SOLVED[name], jnp.sqrt(x))  # noqa: E731
+    loss = lambda x: of_the_first(SOLVED[name], jnp.sqrt(x))  # noqa: E731
 
     ordinary, got = np.asarray(jax.grad(loss)(point)), np.asarray(masked.grad(loss)(point))
 
@@ -327,8 +329,8 @@ def test_a_singularity_that_is_read(name):
 def test_second_derivatives_of_a_solution():
     """Masked twice, a solver that nothing else can differentiate is still differentiated."""
     solve = jax.vmap(lambda m: jax.scipy.sparse.linalg.cg(lambda v: m @ v, RIGHT[0])[0])
-    f = lambda w: first_of(solve, w * MATRICES)  # noqa: E731
-    wanted = jax.grad(jax.grad(lambda w: first_of(solve, w * MATRICES[:1])))(1.3)
+    f = lambda w: of_the_first(solve, w * MATRICES)  # noqa: E731
+    wanted = jax.grad(jax.grad(lambda w: of_the_first(solve, w * MATRICES[:1])))(1.3)
 
     assert_close(masked.grad(masked.grad(f))(1.3), wanted, 1e-8, "")
 
@@ -487,6 +489,7 @@ def test_a_loop_that_is_mapped_keeps_masks():
 SHARDED = Path(__file__).with_name("sharded_jax.py")
 
 
+@pytest.mark.second
 def test_collectives_and_loops_on_two_devices():
     """In shard_map, with and without check_vma, gradients are those of jax.grad."""
     path = str(Path(masked.__file__).parents[3])  # that of the package under test

@@ -109,7 +109,6 @@ def module_at(path):
     return getattr(import_module(package), name)
 
 
-@pytest.mark.everywhere
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain_functions_take_each_matrix_by_itself(name, autodiff_framework):
     """

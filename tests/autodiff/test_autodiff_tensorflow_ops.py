@@ -11,6 +11,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 import sweep_tensorflow as sweep  # noqa: E402
 from assertions import assert_close  # noqa: E402
 from frameworks import to_numpy  # noqa: E402
+from parts import IN_PARTS, every_second, seeds_of  # noqa: E402
 from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
@@ -51,7 +52,7 @@ def ordinary(f, *args):
 
 @pytest.mark.usefixtures("checked")
 @pytest.mark.filterwarnings("ignore:.*")  # of operations that TensorFlow has deprecated
-@pytest.mark.parametrize("name", DEFAULT)
+@pytest.mark.parametrize("name", every_second(DEFAULT))
 def test_operations(name):
     """Healthy: ordinary. Planted: as without the NaN. Used: undefined. Not active: 0."""
     found = sweep.verdict(name)
@@ -307,10 +308,11 @@ def run(steps, rules, x):
 
 @pytest.mark.filterwarnings("ignore::safeops.autodiff.tensorflow.UnknownOperationWarning")
 @pytest.mark.usefixtures("checked")
-def test_random_programs_with_custom_gradients():
+@IN_PARTS
+def test_random_programs_with_custom_gradients(part):
     """Where nothing is singular the masked gradient equals the ordinary one, always."""
     differ = []
-    for seed in range(PROGRAMS_RUN):
+    for seed in seeds_of(part, PROGRAMS_RUN):
         steps, rules, x = drawn(seed)
         f = lambda x, steps=steps, rules=rules: run(steps, rules, x)  # noqa: E731
         wanted, got = ordinary(f, x), to_numpy(masked.grad(f)(x))

@@ -125,6 +125,7 @@ def test_a_mask_of_rows_stays_one(monkeypatch):
     assert not x.grad[~kept].any()
 
 
+@pytest.mark.second
 def test_rotated_halves_of_padded_rows_compile(masked):
     """Inductor's C++ compiles the masks of slices that are put back, also of disjunctions."""
     x, kept = rows(torch.float64)

@@ -17,6 +17,7 @@ pytestmark = [
     pytest.mark.only("torch"),
     pytest.mark.xdist_group("sweep-compiled"),
     pytest.mark.exhaustive,
+    pytest.mark.second,  # reported programs are traced in plain nox
 ]
 
 HERE = Path(__file__).parent

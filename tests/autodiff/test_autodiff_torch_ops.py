@@ -15,7 +15,11 @@ import safeops
 from frameworks import torch_from
 
 # One process runs the sweep once, for all of these tests.
-pytestmark = [pytest.mark.only("torch"), pytest.mark.xdist_group("sweep")]
+pytestmark = [
+    pytest.mark.only("torch"),
+    pytest.mark.xdist_group("sweep"),
+    pytest.mark.second,  # more than a minute
+]
 
 HERE = Path(__file__).parent
 ROOT = Path(safeops.__file__).parents[1]

@@ -66,6 +66,7 @@ def test_a_compiled_step_that_makes_nan(tmp_path):
     assert "step 3" not in done.stderr
 
 
+@pytest.mark.second
 def test_a_compiled_step_that_makes_none(tmp_path):
     """The script is as without the command, and told how many gradients were looked at."""
     done = run_command(tmp_path, SCRIPT, "script.py", "1")

@@ -299,6 +299,7 @@ def test_rules_in_vmap_and_under_the_detector(name):
         assert_close(to_numpy(a), to_numpy(b), 1e-15, name)
 
 
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @WAYS
 def test_what_comes_to_a_fill_is_lost(name, bad):

@@ -202,11 +202,13 @@ def run_state(plant):
     return done.returncode
 
 
+@pytest.mark.second
 def test_import_changes_no_flag():
     """TensorFlow behaves after the import of the backend as it did before."""
     assert run_state("") == 0
 
 
+@pytest.mark.second
 def test_a_changed_flag_is_seen():
     """NumPy behaviour switched on makes the comparison fail."""
     assert run_state("tf.experimental.numpy.experimental_enable_numpy_behavior()") == 1

@@ -77,6 +77,7 @@ def cotangents_of(dtype):
     return (inf, -inf, nan, *((1e4, 1e-4) if dtype == "float16" else (1e30, 1e-30)))
 
 
+@pytest.mark.second  # a second program for each row
 @ROWS
 def test_a_cotangent_keeps_to_its_entry(row, cotangent_way):
     """To every other entry: 0 to what is filled, NaN of a slope stays, no entry has another's."""

@@ -30,14 +30,14 @@ UNSUPPORTED = {
     ),
 }
 
-# Modes whose second derivatives repeat those of another mode. The default run has them for some
-# rows of each kind, the exhaustive run for all rows.
+# Modes that repeat another mode. The default run has them for some rows of each kind, the
+# exhaustive run for all rows.
 REPEATED = {
-    ("jax", "eager"): "jit has those of the same program",
-    ("jax", "grad-of-jit"): "jit has those of the same program",
-    ("torch", "compile"): "func has those of the same operations",
-    ("tensorflow", "function"): "xla has those of the same graph",
-    ("tensorflow", "unknown-shape"): "xla has those of the same graph with a shape",
+    ("jax", "eager"): "jit has the same program",
+    ("jax", "grad-of-jit"): "jit has the same program",
+    ("torch", "compile"): "func has the same operations",
+    ("tensorflow", "function"): "xla has the same graph",
+    ("tensorflow", "unknown-shape"): "xla has the same graph with a shape",
 }
 OF_EACH_KIND = (
     *("safe_div", "safe_sqrt", "safe_pow", "xlogy", "safe_norm"),  # with rules of their own in JAX
@@ -47,7 +47,7 @@ OF_EACH_KIND = (
 
 
 def is_left(row, way):
-    """Whether second derivatives of a row in a mode are left to the exhaustive run."""
+    """Whether the derivatives of a row in a mode are left to the exhaustive run."""
     return way in REPEATED and row.name not in OF_EACH_KIND
 
 
