@@ -248,6 +248,8 @@ def tick(row: object, framework: str, mode: str, notes: dict[str, int]) -> str:
         found.append(f"Without {', '.join(f'`{order}`' for order in skipped)}: {fact}.")
     if derivatives.is_left(row, (framework, mode)):
         fact = derivatives.REPEATED[framework, mode]
-        found.append(f"In `nox -s exhaustive` only: {fact}.")
+        whole = derivatives.is_left_whole(row, (framework, mode))
+        what = "In" if whole else "Second derivatives in"
+        found.append(f"{what} `nox -s exhaustive` only: {fact}.")
     numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in found]
     return f"✓ ({', '.join(numbers)})" if numbers else "✓"

@@ -20,7 +20,7 @@ import pytest
 
 import exponents
 from alone import hide_all_but
-from derivatives import is_left
+from derivatives import is_left_whole
 from frameworks import FRAMEWORKS, module_of
 
 WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
@@ -164,7 +164,7 @@ def repeats(item):
     given = item.callspec.params if hasattr(item, "callspec") else {}
     if exponents.EXHAUSTIVE or item.get_closest_marker("exhaustive") is None:
         return False
-    return {"row", "way"} <= given.keys() and is_left(given["row"], given["way"])
+    return {"row", "way"} <= given.keys() and is_left_whole(given["row"], given["way"])
 
 
 def concerns_none(item):

@@ -47,8 +47,14 @@ OF_EACH_KIND = (
 
 
 def is_left(row, way):
-    """Whether the derivatives of a row in a mode are left to the exhaustive run."""
+    """Whether second derivatives of a row in a mode are left to the exhaustive run."""
     return way in REPEATED and row.name not in OF_EACH_KIND
+
+
+def is_left_whole(row, way):
+    """Whether a row in a mode is left to the exhaustive run."""
+    # Grappler rewrites conditions of a graph, and XLA does not (2.21).
+    return is_left(row, way) and way != ("tensorflow", "function")
 
 
 def due(row, way):
