@@ -40,10 +40,11 @@ class Torch(ArrayAPI):
 
     def kernel(self, name: str, generic: Function) -> Function | None:
         """Return the kernel of that name; what Dynamo traces has others."""
-        if self.is_compiling() and name in recomputing.NAMES:
-            return partial(recomputing.recomputed, generic)
-        if torch.compiler.is_dynamo_compiling() and name == "_length":
-            return widening.length
+        if self.is_compiling():
+            if name in recomputing.NAMES:
+                return partial(recomputing.recomputed, generic)
+            if name == "_length":
+                return widening.length
         return self.kernels.get(name)
 
     def owns(self, x: object) -> bool:

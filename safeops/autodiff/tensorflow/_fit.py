@@ -142,7 +142,7 @@ class Fit:
         variables = list(trainable_variables or self.model.trainable_variables)
         named = zip(map(name_of, variables), given, strict=True)
         flags = {name: ~is_finite(g) for name, g in named if g is not None}
-        bad = tf.stack([flags.get(name, tf.constant(False)) for name in self.names])  # noqa: FBT003
+        bad = tf.stack([flags.get(name, tf.constant(False)) for name in self.names])  # noqa: FBT003  (a value)
         self.bad.assign(bad)
 
         def apply() -> Array:
