@@ -1,5 +1,6 @@
 """PyTorch's kernels: values and derivatives of the double where, and when they are asked."""
 
+import math
 import warnings
 from unittest.mock import patch
 
@@ -182,6 +183,36 @@ def test_values_and_derivatives_are_those_of_the_double_where(name, dtype):
                 exact = order == "value" and name in EXACT
                 rtol = 0.0 if exact else RTOL[dtype]
                 assert_near(a.detach(), b.detach(), rtol, (order, seed), cancels=name in CANCELS)
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@NAMES
+def test_a_few_numbers_of_any_size_have_the_results_of_the_double_where(name, dtype):
+    """Of a handful of entries a kernel asks in Python whether a square or a sum is lost."""
+    import torch
+
+    f, number = CALLS[name]
+    random, most = np.random.default_rng(7), 0.95 * math.log10(np.finfo(dtype).max)
+    for turn in range(60):
+        leaves = []
+        for i in range(number):
+            size = 10 ** random.uniform(-most, most, () if turn % 2 else (3, 5))
+            with np.errstate(over="ignore", invalid="ignore"):
+                x = (special_numbers(dtype, (3, 5), 2 * turn + i) * size).astype(dtype)
+            leaves.append(torch.tensor(x, requires_grad=True))
+
+        got, wanted = (values_and_slopes(g, leaves) for g in (f, generic(f)))
+
+        for a, b in zip(got, wanted, strict=True):
+            assert_near(a.detach(), b.detach(), RTOL[dtype], turn, cancels="softmax" in name)
+
+
+def values_and_slopes(f, leaves):
+    """Return the value and the gradient of its sum."""
+    import torch
+
+    out = f(*leaves)
+    return out, *torch.autograd.grad(out.sum(), leaves, materialize_grads=True)
 
 
 def assert_near(got, wanted, rtol, what, *, cancels=False):

@@ -192,7 +192,7 @@ class _Power(FillingFunction):
     @staticmethod
     def value(x: Array, p: Array) -> Array:
         out = x.pow(p)
-        if not p.numel() or (not _is_watched() and _least(p.detach()) >= 0):
+        if not p.numel() or (not _is_watched() and _least(p) >= 0):
             return out
         # Negative only where x is 0 and p is negative.
         real = torch.maximum(x.sign().sub_(0.5), p.sign())

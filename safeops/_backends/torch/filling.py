@@ -22,6 +22,7 @@ from safeops._dtypes import limits
 from safeops._typing import Array, Function
 
 _FEW = 2**11  # entries; up to here comparisons and `where` cost less than what replaces them
+_HANDFUL = 2**5  # entries; up to here a question asked in Python takes less than one operation
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 _LIMITS = {
     kind: limits(torch, torch.empty(0, dtype=kind, device="cpu"))
@@ -78,8 +79,12 @@ def _constant_below(x: Array, size: Array, bound: float) -> Array:
 
 
 def _records(*args: Any) -> bool:
-    tensors = (x for x in args if isinstance(x, torch.Tensor))
-    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    if not torch.is_grad_enabled():
+        return False
+    for x in args:  # noqa: SIM110  (`any` of a generator takes twice as long)
+        if isinstance(x, torch.Tensor) and x.requires_grad:
+            return True
+    return False
 
 
 def is_unseen(x: Array) -> bool:
@@ -120,7 +125,7 @@ def _is_watched() -> bool:
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
-        or any(private.dispatch_mode(key) is not None for key in _TRACERS)
+        or (_has_mode() and any(private.dispatch_mode(key) is not None for key in _TRACERS))
         or private.in_transform()
         or private.forward_level() >= 0
     )
@@ -172,8 +177,34 @@ def _unseen(ask: Function) -> Function:
 
 
 @_unseen
+def _numbers(x: Array) -> list[Any] | None:
+    """Return the entries as numbers of Python; None if they are many."""
+    if x.numel() > _HANDFUL:
+        return None
+    return list((x if x.ndim == 1 else x.detach().ravel()).tolist())
+
+
+@_unseen
+def _asked(x: Array, question: str) -> float:
+    return float(getattr(x.detach(), question)().item())
+
+
 def _least(x: Array) -> float:
-    return float(x.amin().item())
+    """Return the smallest entry; there is no NaN."""
+    numbers = _numbers(x)
+    return _asked(x, "amin") if numbers is None else min(numbers)
+
+
+def _most(x: Array) -> float:
+    """Return the largest entry; there is no NaN."""
+    numbers = _numbers(x)
+    return _asked(x, "amax") if numbers is None else max(numbers)
+
+
+def _total(x: Array) -> float:
+    """Return the sum of all entries."""
+    numbers = _numbers(x)
+    return _asked(x, "sum") if numbers is None else sum(numbers)
 
 
 @_unseen
@@ -185,7 +216,6 @@ def _are_equal(x: Array, y: Array) -> bool:
     return difference.amin().item() == 0 == difference.amax().item()
 
 
-@_unseen
 def _are_finite(*args: Array) -> bool:
     """Whether the sums of all entries are finite; False also if a sum overflows."""
-    return all(math.isfinite(x.detach().sum().item()) for x in args)
+    return all(math.isfinite(_total(x)) for x in args)

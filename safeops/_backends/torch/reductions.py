@@ -19,8 +19,10 @@ from safeops._backends.torch.filling import (
     _has_memory,
     _is_watched,
     _least,
+    _most,
     _ones_where,
     _records,
+    _total,
     _unseen,
     _zero_where_at_most,
 )
@@ -264,18 +266,6 @@ def _root_mean_square(
     return None if norm is None else norm / number.sqrt()
 
 
-@_unseen
-def _is_infinite(extreme: Array, sign: int) -> bool:
-    """Whether a slice has only infinite entries, of the sign that is not the extreme."""
-    return math.isinf((extreme.amin() if sign > 0 else extreme.amax()).item())
-
-
-@_unseen
-def _has_nan(x: Array) -> bool:
-    """Whether there is a NaN, or infinities of both signs."""
-    return math.isnan(x.sum().item())
-
-
 def _extreme(
     sign: int,
     x: Array,
@@ -295,10 +285,12 @@ def _extreme(
     """
     if not _is_reduced(x, axis, where, initial, fill_value):
         return None
-    out = _Extreme.of(x, axis, sign, skips)
-    if _is_infinite(out.detach(), sign) if skips else _has_nan(out.detach()):
-        return None
-    return dropped(out, axis, keepdims=keepdims)
+    out = dropped(_Extreme.of(x, axis, sign, skips), axis, keepdims=keepdims)
+    if not skips:
+        aside = math.isnan(_total(out))
+    else:
+        aside = math.isinf(_least(out) if sign > 0 else _most(out))
+    return None if aside else out
 
 
 KERNELS: dict[str, Function] = {

@@ -9,11 +9,14 @@ from safeops._backends.shapes import dropped
 from safeops._backends.torch import private
 from safeops._backends.torch.filling import (
     _FEW,
+    _HANDFUL,
     _LIMITS,
     FillingFunction,
     _are_plain,
+    _numbers,
     _out_option,
     _threshold,
+    _total,
     _unseen,
     _zero_where_at_most,
 )
@@ -82,9 +85,12 @@ def _norm(
 def _is_in_range(x: Array, norm: Array, axis: Axis) -> bool:
     """Whether no square was lost: each small norm belongs to a slice of zeros."""
     bound = _LIMITS[x.dtype]
+    least = math.sqrt(bound.smallest_normal / bound.eps)
+    numbers, most = _numbers(x), math.sqrt(bound.max / _HANDFUL)
+    if numbers and all(a == 0 or least <= abs(a) <= most for a in numbers):
+        return True
     if not norm.amax().item() < math.inf:  # inf or NaN
         return False
-    least = math.sqrt(bound.smallest_normal / bound.eps)
     if norm.amin().item() >= least:
         return True
     if isinstance(axis, int) and x.numel() > _FEW:
@@ -131,10 +137,10 @@ class _Softmax(FillingFunction):
         return _zero_where_at_most(slope, present, 0.5), None, None
 
 
-@_unseen
 def _has_nan(rows: Array, axis: int) -> bool:
     """Whether there is a NaN, in rows that are all NaN or have none."""
-    return math.isnan(rows.detach().select(axis, 0).sum().item())
+    some = rows if rows.numel() <= _HANDFUL else rows.detach().select(axis, 0)
+    return math.isnan(_total(some))
 
 
 _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
