@@ -175,17 +175,19 @@ def _power_with_exponent(xp: Namespace) -> Function:
 
     def power(x: Array, p: Array) -> Array:
         low = xp.logical_and(xp.abs(p) < 1, x < math.inf)
-        return double_where(xp, low, (x, p), partial(_low_power, xp), xp.pow)
+        # The power itself is computed once: where it is `low` its slopes are selected away.
+        usual = xp.pow(*(xp.where(low, stop_gradient(z), z) for z in (x, p)))
+        exponent = double_where(xp, xp.logical_not(low), (x, p), 0.0, partial(_exponent, xp))
+        # The factor is 1 and not 0: a factor of 0 would make NaN of an infinite cotangent.
+        factor = xp.exp(exponent - stop_gradient(exponent))
+        return xp.where(low, stop_gradient(usual) * factor, usual)
 
     return power
 
 
-def _low_power(xp: Namespace, x: Array, p: Array) -> Array:
-    """Return the power times a factor of 1 that carries its slopes: ``exp(y - constant(y))``."""
-    # The factor is 1 and not 0: a factor of 0 would make NaN of an infinite cotangent.
+def _exponent(xp: Namespace, x: Array, p: Array) -> Array:
     product = backend_of(x).formulas.get("log_product")
-    exponent = p * xp.log(x) if product is None else product(p, x)
-    return stop_gradient(xp.pow(x, p)) * xp.exp(exponent - stop_gradient(exponent))
+    return p * xp.log(x) if product is None else product(p, x)
 
 
 def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
