@@ -369,3 +369,54 @@ def test_no_fill_is_refused(name):
 
     with pytest.raises(TypeError, match="expected a number or an array as fill_value, got None"):
         getattr(so, name)(*[x] * OPTIONS.get(name, (None, 1))[1], fill_value=None)
+
+
+LOST = np.full(10**6, 1e-19, np.float32)  # squares are below the smallest normal number
+LOST[0] = 4e-16
+NORMS = {
+    "usual": [[3.0, 4.0], [1.0, 0.0]],
+    "zeros": [[3.0, 4.0], [0.0, -0.0]],
+    "small": [[3.0, 4.0], [3e-30, 4e-30], [0.0, 0.0]],
+    "large": [[3e30, 4e30], [3.0, 4.0]],
+    "infinite": [[-np.inf, 1.0], [3e30, 4e30]],
+    "NaN": [[np.nan, 1.0], [3.0, 4.0]],
+    "NaN and small": [[np.nan, 1.0], [3e-30, 4e-30]],
+    "many lost": [LOST],
+}
+
+
+@pytest.mark.parametrize("kind", NORMS)
+@pytest.mark.parametrize("mode", ["jit", "vmap", "vmap of columns"])
+def test_a_norm_is_one_sum_only_where_no_square_is_lost(kind, mode):
+    """A branch for all slices chooses how to sum; it gives what the norm in float64 is."""
+    import jax
+    import jax.numpy as jnp
+
+    x = np.asarray(NORMS[kind], np.float32)
+    calls = {
+        "jit": lambda x: so.safe_norm(x, axis=-1),
+        "vmap": jax.vmap(so.safe_norm),
+        "vmap of columns": lambda x: jax.vmap(so.safe_norm, in_axes=1)(x.T),
+    }
+    wanted = np.linalg.norm(x.astype(float), axis=-1)
+
+    got = jax.jit(calls[mode])(x)
+
+    assert_close(got, wanted, 1e-6, kind)
+    if "lost" in kind or "small" in kind or "large" in kind:
+        with pytest.raises(AssertionError):
+            assert_close(jax.jit(lambda x: jnp.sqrt(jnp.sum(x * x, -1)))(x), wanted, 1e-6)
+
+
+def test_a_batch_of_norms_has_one_branch():
+    """A branch of each example would become a select, for which both ways are computed."""
+    import jax
+
+    def slope(f):
+        return jax.jit(jax.vmap(jax.grad(f))).lower(np.ones((3, 2), np.float32)).as_text()
+
+    def branch(x):
+        return jax.lax.cond(x.sum() > 1, lambda x: (x * x).sum(), lambda x: x.sum(), x)
+
+    assert "stablehlo.case" in slope(so.safe_norm)
+    assert "stablehlo.case" not in slope(branch)

@@ -191,28 +191,20 @@ def test_a_few_numbers_of_any_size_have_the_results_of_the_double_where(name, dt
     """Of a handful of entries a kernel asks in Python whether a square or a sum is lost."""
     import torch
 
+    def slopes(f, leaves):
+        out = f(*leaves)
+        return out, *torch.autograd.grad(out.sum(), leaves, materialize_grads=True)
+
     f, number = CALLS[name]
     random, most = np.random.default_rng(7), 0.95 * math.log10(np.finfo(dtype).max)
     for turn in range(60):
-        leaves = []
-        for i in range(number):
-            size = 10 ** random.uniform(-most, most, () if turn % 2 else (3, 5))
-            with np.errstate(over="ignore", invalid="ignore"):
-                x = (special_numbers(dtype, (3, 5), 2 * turn + i) * size).astype(dtype)
-            leaves.append(torch.tensor(x, requires_grad=True))
+        sizes = 10 ** random.uniform(-most, most, (number, 1, 1) if turn % 2 else (number, 3, 5))
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = (special_numbers(dtype, (number, 3, 5), turn) * sizes).astype(dtype)
+        leaves = [torch.tensor(part, requires_grad=True) for part in x]
 
-        got, wanted = (values_and_slopes(g, leaves) for g in (f, generic(f)))
-
-        for a, b in zip(got, wanted, strict=True):
-            assert_near(a.detach(), b.detach(), RTOL[dtype], turn, cancels="softmax" in name)
-
-
-def values_and_slopes(f, leaves):
-    """Return the value and the gradient of its sum."""
-    import torch
-
-    out = f(*leaves)
-    return out, *torch.autograd.grad(out.sum(), leaves, materialize_grads=True)
+        for a, b in zip(slopes(f, leaves), slopes(generic(f), leaves), strict=True):
+            assert_near(a.detach(), b.detach(), RTOL[dtype], turn, cancels="soft" in name)
 
 
 def assert_near(got, wanted, rtol, what, *, cancels=False):
