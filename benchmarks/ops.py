@@ -10,6 +10,8 @@ come, for PyTorch, the bytes that a backward pass keeps and the peak of memory, 
 `bars.py`.
 
 `--framework`, `--operation`, `--mode` and `--size` select; `--out FILE` writes all tables.
+`--device cuda` measures on an accelerator, by the time that passes until it has done its work, and
+no memory; give one framework with it.
 """
 
 import argparse
@@ -421,6 +423,31 @@ def in_tensorflow():
     return xp, tf.constant, modes, gradient
 
 
+def place(framework, device):
+    """Make a framework put all arrays on a device, and the clock wait for it."""
+    if framework == "torch":
+        import torch
+
+        torch.set_default_device(device)
+        timing.on_device(getattr(torch, device).synchronize)
+    elif framework == "jax":  # whose calls wait for their results
+        import jax
+
+        jax.config.update("jax_default_device", jax.devices(device)[0])
+        timing.on_device(lambda: None)
+    elif framework == "tensorflow":
+        import tensorflow as tf
+
+        kind = "GPU" if device == "cuda" else device.upper()
+        if not tf.config.list_logical_devices(kind):
+            msg = f"TensorFlow has no device {kind}"
+            raise ValueError(msg)
+        timing.on_device(tf.test.experimental.sync_devices)  # arrays are on the first by default
+    else:
+        msg = f"{framework} has no device {device}"
+        raise ValueError(msg)
+
+
 SET_UP = {"numpy": in_numpy, "torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}
 
 
@@ -580,6 +607,7 @@ def parsed():
     parser.add_argument("--quick", action="store_true", help="fewer cases and pairs")
     parser.add_argument("--json", type=Path, help="a file for all ratios")
     parser.add_argument("--out", type=Path, help="a file for the table")
+    parser.add_argument("--device", help="an accelerator, such as cuda; default: the processor")
     parser.add_argument("--framework", action="append", choices=list(SET_UP))
     parser.add_argument("--operation", action="append", choices=list(OPERATIONS))
     parser.add_argument("--mode", action="append")
@@ -596,11 +624,13 @@ def main():
         warnings.simplefilter("ignore")  # those of the unsafe operations
         for case in cases(options):
             if case.framework not in worlds:
+                if options.device:
+                    place(case.framework, options.device)
                 worlds[case.framework] = SET_UP[case.framework]()
             found.append(measure(case, worlds[case.framework], 9 if options.quick else 21))
             lines.append(line(found[-1]))
             print(lines[-1], flush=True)
-        if "torch" in worlds:
+        if "torch" in worlds and not options.device:
             lines += memory(options.operation or OPERATIONS)
             print("\n".join(lines[-len(options.operation or OPERATIONS) - 2 :]))
     lines = [*bars.lines(found), "", *lines]

@@ -18,6 +18,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 WORTH = 2e-4  # seconds that one timing takes at least, by repetition
 
 
+class Clock:
+    """What tells the time, and waits for a device that works beside the processor."""
+
+    now = staticmethod(time.process_time)  # of the processor: others may be at work on the machine
+    wait = staticmethod(lambda: None)
+
+
 class Ratio(NamedTuple):
     """The median of the ratios of pairs, and the quartiles."""
 
@@ -31,11 +38,18 @@ class Ratio(NamedTuple):
 
 
 def seconds(f, repeats=1):
-    """Return the time of one call, that of the processor: others may be at work on the machine."""
-    start = time.process_time()
+    """Return the time of one call."""
+    Clock.wait()
+    start = Clock.now()
     for _ in range(repeats):
         f()
-    return (time.process_time() - start) / repeats
+    Clock.wait()
+    return (Clock.now() - start) / repeats
+
+
+def on_device(wait):
+    """Measure the time that passes until a device has done its work: it has no other clock."""
+    Clock.now, Clock.wait = staticmethod(time.perf_counter), staticmethod(wait)
 
 
 def rounds(functions, pairs):

@@ -43,7 +43,13 @@ LAYERS = (
     ("_typing", "_speech"),
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
-    ("_backends.array_api", "_backends.methods", "_backends.shapes", "_backends.torch.private"),
+    (
+        "_backends.array_api",
+        "_backends.devices",
+        "_backends.methods",
+        "_backends.shapes",
+        "_backends.torch.private",
+    ),
     ("_backends.tensorflow.dtypes",),
     (
         "_backends.tensorflow.shapes",

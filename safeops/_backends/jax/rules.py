@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
+from safeops._backends.devices import BRANCHES_ON
 from safeops._backends.shapes import axes_of
 from safeops._dtypes import NARROW, dtype_name, is_positive_zero, limits
 from safeops._typing import Array, Axis, Backend, Function
@@ -354,19 +355,14 @@ def _times_log(asker: Asker, x: Array, y: Array) -> Array:
 
 
 def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
-    """
-    Return a Euclidean norm by one sum of squares where none is lost, else by `scaled`.
-
-    On a CPU a maximum takes twice as long as such a sum, and the scaled sum as long again. On other
-    devices a branch waits for its condition, and both passes run at the speed of memory. Several
-    devices would tell each other the condition.
-    """
-    if not x.size or jax.device_count() > 1:
+    """Return a Euclidean norm: on a CPU by one sum where no square is lost, else by `scaled`."""
+    if not x.size or jax.device_count() > 1:  # several devices would tell each other the condition
         return scaled(x, axis)
 
     @jax.custom_batching.custom_vmap
     def norm(x: Array) -> Array:
-        return jax.lax.platform_dependent(x, cpu=of_most, default=partial(scaled, axis=axis))
+        scaled_here, plain = (partial(f, axis=axis) for f in (scaled, partial(_by_one_sum, scaled)))
+        return jax.lax.platform_dependent(x, **{BRANCHES_ON: plain}, default=scaled_here)
 
     @norm.def_vmap  # a branch of each slice would compute both ways for all of them
     def batched(size: int, in_batched: Any, x: Array) -> tuple[Array, bool]:
@@ -374,23 +370,29 @@ def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
         axes = tuple(a + 1 for a in axes_of(axis, x.ndim - 1))
         return _root_of_squares(scaled, x, axes), True
 
-    def of_most(x: Array) -> Array:
-        total, bound = jnp.sum(x * x, axis, keepdims=True), limits(jnp, x)
-        # All squares together that are flushed are less than a rounding of this.
-        least = bound.smallest_normal / bound.eps * (x.size / total.size)
-        right = ((least <= total) & (total <= bound.max)) | jnp.isnan(total)
-
-        def without_most(x: Array) -> Array:
-            # That of the zeros among the slices is 0.
-            zero = jnp.sum(jnp.abs(x), axis, keepdims=True) == 0
-            return jax.lax.cond(jnp.all(right | zero), root, partial(scaled, axis=axis), x)
-
-        def root(_: Array) -> Array:
-            return jnp.sqrt(total)
-
-        return jax.lax.cond(jnp.all(right), root, without_most, x)
-
     return norm(x)
+
+
+def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
+    """
+    Return a norm by a sum of squares if it is right for all slices.
+
+    On a CPU a maximum takes twice as long as such a sum, and the scaled sum as long again. On other
+    devices a branch waits for its condition, and both passes run at the speed of memory.
+    """
+    total, bound = jnp.sum(x * x, axis, keepdims=True), limits(jnp, x)
+    # All squares together that are flushed are less than a rounding of this.
+    least = bound.smallest_normal / bound.eps * (x.size / total.size)
+    right = ((least <= total) & (total <= bound.max)) | jnp.isnan(total)
+
+    def root(_: Array) -> Array:
+        return jnp.sqrt(total)
+
+    def without_most(x: Array) -> Array:
+        zero = jnp.sum(jnp.abs(x), axis, keepdims=True) == 0  # slices whose root is right, too
+        return jax.lax.cond(jnp.all(right | zero), root, partial(scaled, axis=axis), x)
+
+    return jax.lax.cond(jnp.all(right), root, without_most, x)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from safeops._backends.devices import runs_as_program
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Function
 
@@ -107,7 +108,7 @@ def _fit(arrays: Sequence[Array]) -> bool:
     return (
         bool(arrays)
         and len(shapes) < 2  # noqa: PLR2004  (one shape)
-        and all("CPU" in x.device for x in arrays)
+        and all(map(runs_as_program, arrays))
         and all(0 < math.prod(shape) <= _FEW for shape in shapes)
     )
 

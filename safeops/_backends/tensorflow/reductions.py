@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from safeops._backends.devices import keeps_nan
 from safeops._backends.tensorflow.dtypes import (
     COMPLEX,
     INEXACT,
@@ -91,7 +92,7 @@ def _extreme(function: Function, x: Array, *axes: Any) -> Array:
     # The product gets no inf: ForwardAccumulator would multiply the inf with the tangent of the
     # factor, which is 0.
     found = function(x, *axes)
-    if x.dtype not in REAL or (tf.executing_eagerly() and "CPU" in x.device):
+    if x.dtype not in REAL or (tf.executing_eagerly() and keeps_nan(x)):
         return found
     nan, one = tf.constant(math.nan, x.dtype), tf.constant(1.0, x.dtype)
     has_nan = tf.reduce_any(tf.math.is_nan(x), *axes)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.devices import has_kernels
 from safeops._backends.torch import private
 from safeops._dtypes import limits
 from safeops._typing import Array, Function
@@ -103,7 +104,7 @@ def _are_plain(x: Any, *others: Any) -> bool:
     if _is_watched():  # first: torch.compile does not trace the questions below
         return False
     for y in (x, *others):
-        if type(y) not in _PLAIN or y.dtype is not x.dtype or not y.is_cpu or y.is_nested:
+        if type(y) not in _PLAIN or y.dtype is not x.dtype or not has_kernels(y) or y.is_nested:
             return False
         if y.layout is not torch.strided or _is_of_inference(y):
             return False

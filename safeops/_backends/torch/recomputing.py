@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from safeops._backends.devices import makes_masks_again
 from safeops._backends.torch import private
 from safeops._backends.torch.barriers import in_forward_mode
 from safeops._typing import Array, Function
@@ -46,4 +47,4 @@ def _is_differentiated(args: Sequence[Any]) -> bool:
     arrays = [x for x in args if isinstance(x, torch.Tensor)]
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in arrays)):
         return False
-    return all(type(x) is torch.Tensor and x.is_cpu for x in arrays)
+    return all(type(x) is torch.Tensor and makes_masks_again(x) for x in arrays)
