@@ -341,6 +341,67 @@ def test_exact_convolution():
     np.testing.assert_array_equal(jax.jit(masked.grad(f, exact=True))(kernel), [5.0, 3.0])
 
 
+DATA = np.arange(18.0).reshape(3, 2, 3) + 1  # of three steps
+DATA_OF_NAN = np.where(np.arange(2)[:, None] * np.arange(3)[:, None, None] == 1, NAN, DATA)
+
+
+def read(rows, weights):
+    """Sum what is read of a product: its second row is not read in the first column."""
+    return jnp.where(jnp.asarray([[True, True], [False, True]]), rows @ weights, 0.0).sum()
+
+
+def summed(weights):
+    """Sum over steps."""
+    return lax.scan(lambda total, rows: (total + read(rows, weights), 0.0), 0.0, DATA_OF_NAN)[0]
+
+
+def summed_twice(weights):
+    """Sum over steps of steps."""
+    steps = jnp.stack([DATA_OF_NAN, DATA])
+    inner = lambda rows: lax.scan(lambda c, r: (c + read(r, weights), 0.0), 0.0, rows)[0]  # noqa: E731
+    return lax.scan(lambda total, rows: (total + inner(rows), 0.0), 0.0, steps)[0]
+
+
+SUMS = {"by itself": (lambda w: read(DATA_OF_NAN[1], w), 1), "scan": (summed, 3)}
+SUMS["scan of scans"] = (summed_twice, 6)
+AROUND = {
+    "eager": lambda f: f,
+    "jit": jax.jit,
+    "vmap": lambda f: lambda w: jax.vmap(f)(jnp.stack([w, 2 * w]))[1],
+    "jit of vmap": lambda f: lambda w: jax.jit(jax.vmap(f))(jnp.stack([w, 2 * w]))[1],
+    "remat": lambda f: jax.jit(jax.checkpoint(f)),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", SUMS)
+def test_exact_in_loops_and_batches(name, around):
+    """
+    A coefficient of NaN that absent and active entries of a sum meet, in a step of several.
+
+    With `exact` the first column is the sum of the rows that were read: the first of each step.
+    """
+    f, steps = SUMS[name]
+    every = np.concatenate([DATA_OF_NAN, DATA])[:steps] if steps > 1 else DATA_OF_NAN[1:2]
+    weights = jnp.ones((3, 2))
+
+    got, usual = (AROUND[around](masked.grad(f, exact=e))(weights) for e in (True, False))
+
+    np.testing.assert_array_equal(got[:, 0], every[:, 0].sum(0))
+    assert np.isnan(got[:, 1]).all()  # the second row is read in the second column
+    assert np.isnan(usual[:, 0]).all()
+
+
+def test_exact_asks_once_for_a_batch():
+    """A branch of each example would be a select, for which both ways are computed."""
+    w = jnp.ones((4, 3, 2))
+    ours = jax.jit(jax.vmap(masked.grad(lambda w: read(DATA[0], w), exact=True))).lower(w)
+    branch = jax.vmap(lambda w: lax.cond(w.sum() > 1, lambda: w, lambda: 2 * w))
+
+    assert "stablehlo.case" in ours.as_text()
+    assert "stablehlo.case" not in jax.jit(branch).lower(w).as_text()
+
+
 # What the code relies on beside the public API.
 
 

@@ -3,10 +3,11 @@ Products of tensors over pairs: matrix products and convolutions.
 
 Absent entries and active ones may stand in one sum, where both meet a coefficient that is not
 finite. By default the product is taken once, with coefficients that meet absent entries only set to
-0; with `exact` it is taken a second time where that is not enough.
+0; with `exact` it is taken once more, in parts, where that is not enough.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,9 +24,9 @@ from safeops.autodiff.jax._pairs import (
     array_of,
     cleared,
     factors_of,
+    if_finite,
     plain,
     value_of,
-    varying_as,
 )
 
 
@@ -42,11 +43,13 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     ((left, right), (left_batch, right_batch)) = eqn.params["dimension_numbers"]
     ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
     active = array_of(pair)
-    met = _spread_over(_any_but(active, (*ours[0], *ours[1])), (*theirs[0], *theirs[1]), other)
+
+    def met() -> Array:
+        return _spread_over(_any_but(active, (*ours[0], *ours[1])), (*theirs[0], *theirs[1]), other)
+
     others = other.ndim - len(theirs[0]) - len(theirs[1])
     reached = _reached(active, ours, others, at, eqn.outvars[0].aval)
-    used = jnp.where(met, other, jnp.zeros((), other.dtype))
-    return [_product(factors.product, pair.value, used, active, reached, how)]
+    return [_product(factors.product, pair.value, other, active, met, reached, how)]
 
 
 def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
@@ -81,24 +84,28 @@ def _reached(mask: Array, ours: Any, others: int, at: int, out: Any) -> Array:
     return lax.broadcast_in_dim(kept, out.shape, axes)
 
 
-def _product(product: Any, x: Array, y: Array, active: Array, reached: Array, how: Options) -> Pair:
-    """Return the product; with `exact`, absent entries meet no coefficient that is not finite."""
-    if not how.exact:
-        return cleared(product(x, y), reached)
-    finite = jnp.isfinite(y)
+def _product(
+    product: Any, x: Array, y: Array, active: Array, met: Any, reached: Array, how: Options
+) -> Pair:
+    """
+    Return the product; with `exact`, absent entries of x meet no coefficient that is not finite.
 
-    def rest() -> Array:
+    They are 0: where all results are finite they met none, and the product is right as it is.
+    """
+    if not how.exact:
+        return cleared(product(x, jnp.where(met(), y, jnp.zeros((), y.dtype))), reached)
+    once = cleared(product(x, y), reached)
+
+    def again() -> Array:
+        used = jnp.where(met(), y, jnp.zeros((), y.dtype))
+        finite = jnp.isfinite(used)
+        safe = product(x, jnp.where(finite, used, jnp.zeros((), y.dtype)))
         # Where an active entry meets one that is not finite, the IEEE product stands.
         hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
-        return jnp.where(hit, product(x, y), jnp.zeros((), out.dtype))
+        return cleared(jnp.where(hit, product(x, used), safe), reached).value
 
-    # The large product stays outside: XLA runs a branch on one thread (CPU).
-    safe = product(x, jnp.where(finite, y, jnp.zeros((), y.dtype)))
-    out, whole = jax.typeof(safe), finite.all()
-    if not isinstance(whole, jax.core.Tracer):  # eagerly, each branch would be compiled again
-        return Pair(safe if whole else safe + rest(), reached)
-    none = varying_as(jnp.zeros(out.shape, out.dtype), out)
-    return Pair(safe + lax.cond(whole, lambda: none, lambda: varying_as(rest(), out)), reached)
+    (value,) = if_finite([once.value], lambda: [again()])
+    return Pair(value, once.active)
 
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
@@ -113,8 +120,8 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     reached = _in_windows(factors, mask)
     if pair.active is True:
         return [Pair(factors.product(pair.value, other), reached)]
-    used = jnp.where(_met_in_windows(factors, mask), other, jnp.zeros((), other.dtype))
-    return [_product(factors.product, pair.value, used, mask, reached, how)]
+    met = partial(_met_in_windows, factors, mask)
+    return [_product(factors.product, pair.value, other, mask, met, reached, how)]
 
 
 def _in_windows(factors: Factors, mask: Array) -> Array:

@@ -6,6 +6,7 @@ from the program alone: it is found by tracing before anything runs, for loops t
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from safeops.autodiff.jax._pairs import (
     active_of,
     array_of,
     evaluate,
+    if_finite,
     is_inexact,
     is_zero,
     shape_of,
@@ -110,7 +112,26 @@ def settled(
 
 
 def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """Scan a body over pairs."""
+    """
+    Scan a body over pairs.
+
+    With `exact` it is scanned once without, and again if a result is not finite: a question in each
+    step would take longer than the step.
+    """
+    if not how.exact:
+        return _scan(eqn, ins, how)
+    once = _scan(eqn, ins, replace(how, exact=False))
+    kinds = [kind_of(x) for x in once]
+
+    def again() -> list[Array]:
+        outs = as_kinds(_scan(eqn, ins, how), kinds)
+        return jax.tree.leaves(pack_all(outs, kinds))
+
+    arrays, form = jax.tree.flatten(pack_all(once, kinds))
+    return unpack_all(jax.tree.unflatten(form, if_finite(arrays, again)), kinds)
+
+
+def _scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     params = eqn.params
     n_consts, n_carry = params["num_consts"], params["num_carry"]
     carry, xs = ins[n_consts : n_consts + n_carry], ins[n_consts + n_carry :]

@@ -14,6 +14,7 @@ literal 0, as those are that JAX's own transposition writes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -188,6 +189,30 @@ def axes_of(x: Any) -> frozenset[Any]:
     aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
     kind = getattr(aval, "manual_axis_type", None)  # before 0.10: vma
     return frozenset(aval.vma if kind is None else kind.varying)
+
+
+@jax.custom_batching.custom_vmap
+def _all(good: Array) -> Array:
+    """Whether all are, in every example of a batch: a branch of each example would be a select."""
+    return good.all()
+
+
+@_all.def_vmap
+def _all_of_batch(size: int, in_batched: Any, good: Array) -> tuple[Array, bool]:
+    del size, in_batched
+    return _all(good), False
+
+
+def if_finite(once: list[Array], again: Callable[[], list[Array]]) -> list[Array]:
+    """Return arrays if all their numbers are finite, else those that `again` computes."""
+    right = reduce(jnp.logical_and, [_all(jnp.isfinite(x)) for x in once if is_inexact(x)])
+    if not isinstance(right, jax.core.Tracer):  # eagerly, each branch would be compiled again
+        return once if right else again()
+
+    def other() -> list[Array]:
+        return [varying_as(x, like) for x, like in zip(again(), once, strict=True)]
+
+    return list(lax.cond(right, lambda: once, other))
 
 
 def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
