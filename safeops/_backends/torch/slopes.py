@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from safeops._backends.torch.barriers import in_forward_mode
 from safeops._backends.torch.elementwise import _Exponential
 from safeops._backends.torch.filling import (
     _LIMITS,
@@ -118,9 +119,16 @@ def _product(special: Function, log: Function) -> Function:
     Return a product with a logarithm, by PyTorch's own function where a transform sees it.
 
     The rules of that function form ``x / y / y``; those of ``x * log(y)`` form ``1 / y**2`` in
-    forward mode over forward mode, and x comes after. Eagerly it takes ten times as long.
+    forward mode over forward mode, and x comes after. Eagerly it takes ten times as long; compiled,
+    where Inductor (2.13) looks for NaN one by one, 2.2 of ``x * log(y)`` in place of 1.4.
     """
-    return lambda x, y: special(x, y) if _is_watched() else x * log(y)
+
+    def product(x: Array, y: Array) -> Array:
+        if _is_watched() and (in_forward_mode() or not torch.compiler.is_dynamo_compiling()):
+            return special(x, y)
+        return x * log(y)
+
+    return product
 
 
 FORMULAS: dict[str, Function] = {
