@@ -6,7 +6,7 @@ from functools import partial
 from safeops._dtypes import limits
 from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
-from safeops._ops.where import double_where, stop_gradient
+from safeops._ops.where import double_where, is_nan, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
@@ -395,6 +395,6 @@ def _angle(xp: Namespace, y: Array, x: Array) -> Array:
 
 def _length(xp: Namespace, x: Array, y: Array) -> Array:
     """Return the length of a vector; beside NaN `xp.hypot` of inf is inf, as in C, and not here."""
-    undefined = xp.logical_or(xp.isnan(x), xp.isnan(y))
+    undefined = xp.logical_or(is_nan(x), is_nan(y))
     nan = 0.5 * x + 0.5 * y
     return xp.hypot(xp.where(undefined, nan, x), xp.where(undefined, nan, y))

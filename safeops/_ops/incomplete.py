@@ -10,7 +10,7 @@ from safeops._ops.gamma import SLOPE, STIRLING, digamma, log_gamma
 from safeops._ops.normal import scaled_tail
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import TANGENT, polynomial
-from safeops._ops.where import stop_gradient
+from safeops._ops.where import is_nan, stop_gradient
 from safeops._speech import INSTALL
 from safeops._typing import Array, Function, Namespace
 
@@ -164,7 +164,7 @@ def _edges(xp: Namespace, a: Array, x: Array) -> _Edges:
     zero_a, zero = xp.abs(a) < least, xp.abs(x) < least
     lost = xp.logical_or(a <= -least, x <= -least)
     lost = xp.logical_or(lost, xp.logical_and(a == math.inf, x == math.inf))
-    lost = xp.logical_or(lost, xp.logical_or(xp.isnan(a), xp.isnan(x)))
+    lost = xp.logical_or(lost, xp.logical_or(is_nan(a), is_nan(x)))
     kept = xp.logical_not(lost)
     zero = xp.logical_and(kept, zero)
     kept = xp.logical_and(kept, xp.logical_not(zero))

@@ -4,6 +4,7 @@ from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path
 from safeops._ops.division import safe_div
 from safeops._ops.slices import enter_slices
+from safeops._ops.where import is_nan
 from safeops._typing import Array
 
 
@@ -57,7 +58,7 @@ def safe_interp(x: Array, xp: Array, fp: Array, /) -> Array:
     """
     space, dtype, _, (x, xp, fp) = enter_slices(x, xp, fp, where=None)
     _require_knots(xp, fp)
-    backend, undefined = backend_of(x), space.isnan(x)
+    backend, undefined = backend_of(x), is_nan(x)
     last = space.max(backend.as_index(backend.places(xp, 0)))
     place = backend.as_index(backend.ranks(xp, x)) - 1  # of the last knot that is not above x
     outside = space.logical_or(place < 0, place >= last)

@@ -6,7 +6,7 @@ from typing import Any
 from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
-from safeops._ops.where import double_where, stop_gradient
+from safeops._ops.where import double_where, is_nan, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
@@ -419,7 +419,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
     least = limits(xp, p).smallest_normal
     both_zero = xp.logical_and(xp.abs(p) < least, q > -least)
     filled = xp.logical_or(p < least, q < least)
-    undefined = xp.logical_or(xp.isnan(p), xp.isnan(q))
+    undefined = xp.logical_or(is_nan(p), is_nan(q))
     filled = xp.logical_and(filled, xp.logical_not(undefined))
     formula = _formula(p, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
     out = double_where(xp, filled, (p, q), 0.0, formula)

@@ -7,7 +7,7 @@ from typing import Any
 from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
-from safeops._ops.where import double_where, stop_gradient
+from safeops._ops.where import double_where, is_nan, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
@@ -142,7 +142,7 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     xp, x, p = promote(x, p)
     bound = limits(xp, x).smallest_nonzero
     tiny = xp.abs(x) < bound
-    constant = xp.logical_and(xp.isnan(x), p == 0)  # 1, whatever the base
+    constant = xp.logical_and(is_nan(x), p == 0)  # 1, whatever the base
     zero = xp.logical_or(tiny, constant)
     fractional = xp.floor(p) < p  # False for NaN, which stays NaN
     unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
@@ -157,7 +157,7 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
     p = xp.where(negative, stop_gradient(p), p)
     size = xp.where(negative, -x, x)  # abs(NaN) has slope 0 in PyTorch 2.13, NaN in TensorFlow
     size = (xp.pow if backend_of(x).keeps_exponent else _power_with_exponent(xp))(size, p)
-    undefined = xp.logical_and(negative, xp.isnan(p))
+    undefined = xp.logical_and(negative, is_nan(p))
     size = size + xp.where(undefined, p, 0.0)  # 1 ** NaN is 1, but (-1) ** NaN is NaN
     odd = xp.floor(p / 2) < p / 2
     return xp.where(xp.logical_and(negative, odd), -size, size)

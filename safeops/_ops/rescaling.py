@@ -7,7 +7,7 @@ from safeops._entry import fast_path
 from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import _direction, safe_norm, safe_normalize
 from safeops._ops.slices import enter_slices
-from safeops._ops.where import stop_gradient
+from safeops._ops.where import is_nan, stop_gradient
 from safeops._typing import Array, Axis
 
 
@@ -67,7 +67,7 @@ def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Arr
     radius = radius + xp.zeros_like(norm)
     inside = xp.logical_and(norm <= radius, radius > 0)
     radius = xp.where(radius < 0, 0.0, radius)
-    undefined = xp.isnan(radius)  # of which the slopes are NaN too, at a zero slice as well
+    undefined = is_nan(radius)  # of which the slopes are NaN too, at a zero slice as well
     unused, most = xp.logical_or(inside, undefined), limits(xp, norm).max
     # The norm is a scale too, if it is in range: it is at least the largest entry.
     peak = xp.where(unused, 1.0, xp.where(norm > most, most, norm))

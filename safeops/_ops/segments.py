@@ -11,7 +11,7 @@ from safeops._ops.engine import enter_correction, enter_option
 from safeops._ops.norms import scale_of_powers
 from safeops._ops.powers import safe_sqrt
 from safeops._ops.slices import require_fit
-from safeops._ops.where import double_where
+from safeops._ops.where import double_where, is_nan
 from safeops._typing import Array, Backend, DType, Namespace
 
 LONGEST = 31  # doublings of a length that is not known
@@ -139,13 +139,13 @@ def extreme(s: Segments, sign: int, fill_value: Any) -> Array:
     x = s.x if sign == 1 else -s.x
     ones = xp.ones_like(x)
     peak = s.peak(x)
-    undefined = s.total(s.kept(xp.where(xp.isnan(x), ones, 0.0))) > 0
+    undefined = s.total(s.kept(xp.where(is_nan(x), ones, 0.0))) > 0
     factor = xp.where(undefined, math.nan, xp.ones_like(peak))
     tie = xp.logical_and(s.keep, x == s.spread(peak))
     some = s.spread(s.total(xp.where(tie, ones, 0.0))) > 0
     # Where all that is kept is -inf, or some of it NaN.
     tie = xp.logical_or(tie, xp.logical_and(x == -math.inf, xp.logical_not(some)))
-    tie = xp.logical_and(s.keep, xp.logical_or(tie, xp.isnan(s.spread(factor))))
+    tie = xp.logical_and(s.keep, xp.logical_or(tie, is_nan(s.spread(factor))))
     number = s.total(xp.where(tie, ones, 0.0))
     empty = number == 0
     origin = xp.where(xp.isfinite(peak), peak, 0.0)

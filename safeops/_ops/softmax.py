@@ -8,7 +8,7 @@ from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
-from safeops._ops.where import double_where
+from safeops._ops.where import double_where, is_nan
 from safeops._typing import Array, Axis, Backend, DType, Namespace
 
 LONGEST = 31  # doublings of a length that is not known
@@ -410,7 +410,7 @@ def _terms(rows: _Rows, labels: Array, axis: int) -> tuple[Array, Array]:
     endless = xp.where(impossible < 0, -math.inf, nothing)
     endless = xp.where(impossible > 0, math.inf, endless)
     # A product, of which the slope is NaN too.
-    return total * xp.where(xp.isnan(impossible), math.nan, nothing + 1.0) + endless, empty
+    return total * xp.where(is_nan(impossible), math.nan, nothing + 1.0) + endless, empty
 
 
 def _enter_smoothing(part: Any) -> float:

@@ -66,6 +66,11 @@ def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> A
     return x if alone else xp.where(cond, if_true, if_false)
 
 
+def is_nan(x: Array) -> Array:
+    """Whether each entry is NaN. Inductor of PyTorch 2.13 has no vector loop for `isnan`."""
+    return x != x  # noqa: PLR0124  (True at NaN alone)
+
+
 @speaking
 def stop_gradient(x: Array, /) -> Array:
     """
@@ -325,7 +330,7 @@ class _Safe:
         *arrays, fill = rest
         kept = promote_mask(self.domain(*arrays), arrays[0])
         for x in arrays:
-            kept = xp.logical_or(kept, xp.isnan(x))
+            kept = xp.logical_or(kept, is_nan(x))
         backend = backend_of(*arrays)
         each = _placeholders(backend, arrays, self.placeholder)
         with _quiet(backend, self.placeholder):
