@@ -1,8 +1,10 @@
 """The command line: `python -m safeops`."""
 
+import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.util import find_spec
 from typing import Any
@@ -27,8 +29,22 @@ wrong command line.
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    options = make_parser().parse_args(argv)
-    return int(options.run(options))
+    with until_the_pipe_breaks():
+        options = make_parser().parse_args(argv)
+        return int(options.run(options))
+
+
+@contextmanager
+def until_the_pipe_breaks() -> Iterator[None]:
+    """End without a word where the reader of the output, such as `head`, has enough."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()  # a closed pipe is met here, and not when Python ends
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
 
 
 def make_parser() -> ArgumentParser:

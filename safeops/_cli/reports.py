@@ -21,6 +21,8 @@ REGION = {
     "end_line": "endLine",
     "end_column": "endColumn",
 }
+OF_FINDING = ("operation", "entries", "size", "what", "selection", "times", "modules", "rows")
+OF_REPORT = ("framework", "parameters", "step", "rank")
 RELATED = {"selected_at": "dropped here", "entered_at": "the NaN came in here"}
 
 
@@ -36,9 +38,11 @@ def as_json(reports: Sequence[Report]) -> str:
 
 def as_sarif(reports: Sequence[Report]) -> str:
     """Return reports as a log in SARIF 2.1.0."""
-    found = [finding for report in reports for finding in report.to_dict()["findings"]]
-    used = sorted({finding["kind"] for finding in found})
-    results = [result(finding, used) for finding in found]
+    found = [(finding, x) for x in map(Report.to_dict, reports) for finding in x["findings"]]
+    used = sorted({finding["kind"] for finding, _ in found})
+    results = [
+        result(finding, used) | {"properties": properties(finding, x)} for finding, x in found
+    ]
     return sarif_log([(kind, RULES[kind][0]) for kind in used], results)
 
 
@@ -57,6 +61,12 @@ def result(finding: Mapping[str, Any], used: Sequence[str]) -> dict[str, Any]:
         "locations": [] if finding["where"] is None else [located(finding["where"])],
     }
     return given | ({"relatedLocations": related} if related else {})
+
+
+def properties(finding: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what SARIF has no key for: which entries and which training a finding is of."""
+    own = {key: finding[key] for key in OF_FINDING}
+    return own | {key: report[key] for key in OF_REPORT}
 
 
 def located(place: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def guard(
         step, and so are gradients to which the step adds. There is no gradient where the step
         replaces it, nor where all are 0, so that the optimizer has nothing to do (a GradScaler
         skips the step itself). "mask": the step runs again with masked gradients; an error if these
-        are not finite either, or if the step writes into its arguments or parameters.
+        are not finite either, or if the step writes into its arguments or parameters. A module to
+        whose buffers a NaN came has the buffers that it had before the step.
     scaler : torch.amp.GradScaler, optional
         The scaler of the training, whose own overflows are neither reported nor handled here: a
         step counts if its gradients are not finite without the scale.

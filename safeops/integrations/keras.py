@@ -31,9 +31,9 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     ----------
     on_nan : {"raise", "skip", "mask"}, default: "raise"
         What follows the report. "raise": an error. "skip": the step has not been. "mask": the step
-        runs again with masked gradients; an error if these are not finite either. After an error
-        and after a skipped step, weights, averages, seeds, metrics and the optimizer are what they
-        were before the step.
+        runs again with masked gradients; an error if these are not finite either, and averages to
+        which a NaN came are what they were before. After an error and after a skipped step,
+        weights, averages, seeds, metrics and the optimizer are what they were before the step.
     logger, file
         As for `safeops.integrations.guard`.
 

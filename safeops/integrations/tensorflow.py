@@ -65,7 +65,8 @@ def value_and_grad(
     other variables that `f` reads or writes, such as moving averages, the state of a
     `tf.random.Generator` and the seeds of Keras, are put back before the explanation, before the
     masked gradient, and before an error. Random numbers without such a state, those of
-    `tf.random.uniform` and `tf.nn.dropout`, are others when `f` runs again.
+    `tf.random.uniform` and `tf.nn.dropout`, are others when `f` runs again. An average to which a
+    NaN came in a masked step is what it was before.
 
     **Source.** `tf.debugging.enable_check_numerics`, which stops at the first NaN, used or not.
 

@@ -98,6 +98,8 @@ def test_a_report_for_machines(tmp_path):
     assert (result["ruleId"], result["level"]) == ("BLOCKED", "warning")
     assert place["artifactLocation"] == {"uri": "script.py"}
     assert (place["region"]["startLine"], place["region"]["startColumn"]) == (8, 14)
+    assert result["properties"]["selection"] == "index"
+    assert (result["properties"]["parameters"], result["properties"]["rank"]) == ([], None)
 
     done = run_command(tmp_path, "--format", "json", "script.py", "1", "4")
 

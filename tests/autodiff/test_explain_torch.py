@@ -337,6 +337,22 @@ def test_checkpoints(masked):
         masked.explain(lambda x: f(x, use_reentrant=True), leaf([0.0, 4.0]))
 
 
+def test_a_compiled_function_runs_eagerly(masked):
+    """The report on the result of torch.compile has the line in the function."""
+
+    @torch.compile(backend="aot_eager")
+    def program(x):
+        roots = x.sqrt()
+        return torch.where(x > 0, roots, 0.0).sum()
+
+    program(leaf([1.0, 4.0])).backward()  # compiled, and for these shapes
+
+    (finding,) = masked.explain(program, leaf([0.0, 4.0])).findings
+
+    assert (finding.kind, finding.operation, finding.selection) == ("BLOCKED", "sqrt", "where")
+    assert finding.where.source == "roots = x.sqrt()"
+
+
 def test_compiled_programs_are_refused(masked):
     """The result of torch.compile raises the error of the other doors."""
     program = torch.compile(lambda x: x.sqrt()[1], backend="aot_eager")

@@ -357,3 +357,23 @@ def apart_step(loss):
             return compiled(self, *given)
 
     return Apart
+
+
+@pytest.mark.everywhere
+def test_a_masked_step_keeps_averages_finite():
+    """An average to which a NaN came is what it was before the step, and the training goes on."""
+    x = X.copy()
+    x[SIZE + 1] = np.nan
+    layers = [keras.Input((2,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+    model = keras.Sequential(layers)
+
+    def finite_part(y, found):
+        size = ops.sum(found, -1) + y[:, 0]
+        return ops.where(ops.isfinite(size), size, 0.0)
+
+    model.compile(keras.optimizers.SGD(0.01), finite_part, jit_compile=False)
+
+    train(model, x, GuardCallback(on_nan="mask", logger=QUIET))
+
+    assert all(np.isfinite(numbers).all() for numbers in state_of(model))
+    assert (numbers_of(model.layers[0].moving_mean) != 0).all()

@@ -160,3 +160,18 @@ def test_a_loss_of_several_numbers():
 
     with pytest.raises(TypeError, match="expected a function with a scalar value"):
         value_and_grad(lambda x: w * x, [w])(GOOD[0])
+
+
+def test_a_masked_step_keeps_averages_finite():
+    """An average to which a NaN came is what it was before the step."""
+    program = Program()
+    program.mean.assign([1.0, 2.0])
+    bad = tf.constant([[1.0, 2.0], [np.nan, 0.0]])
+    gradient = value_and_grad(
+        program.loss, program.variables, has_aux=True, on_nan="mask", logger=QUIET
+    )
+
+    _, gradients = gradient(bad)
+
+    assert all(np.isfinite(g).all() for g in numbers_of(gradients) if g is not None)
+    assert program.mean.numpy().tolist() == [1.0, 2.0]

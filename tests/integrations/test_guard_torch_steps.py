@@ -188,3 +188,22 @@ def test_a_parameter_that_is_not_finite():
 
     with pytest.raises(NonFiniteGradientError, match="the parameter weight is nan at 1 entry"):
         guard(model, logger=QUIET)(add)(model, None, GOOD)
+
+
+def test_a_masked_step_keeps_running_means_finite():
+    """Means to which a NaN came are what they were before the step; those of another layer move."""
+    torch.manual_seed(0)
+    norms = [torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2)]
+    model = torch.nn.ModuleList(norms)
+    before = copy.deepcopy(model[0].state_dict())
+
+    @guard(model, on_nan="mask", logger=QUIET)
+    def step(x):
+        rows = model[0](x).sum(-1) + model[1](x.nan_to_num()).sum(-1)
+        torch.where(rows.isfinite(), rows, 0.0).sum().backward()
+
+    step(torch.tensor([[1.0, 2.0], [torch.nan, 1.0], [3.0, 1.0]]))
+
+    assert all(x.isfinite().all() for x in model.state_dict().values())
+    torch.testing.assert_close(model[0].state_dict(), before, rtol=0, atol=0)
+    assert model[1].num_batches_tracked == 1

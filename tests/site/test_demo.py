@@ -239,3 +239,17 @@ def test_the_readme_shows_what_comes_out(capsys, monkeypatch):
 def without_versions(line):
     """Return a line without version numbers and without space at its end."""
     return re.sub(r"\d+\.\d+\.\d+", "", line).rstrip()
+
+
+@SHOWN
+@pytest.mark.parametrize("words", [["recipe", "--list"], ["--help"]])
+def test_a_reader_that_has_enough(words):
+    """A pipe that is closed, as `head` does, ends each command without a traceback."""
+    command = [sys.executable, "-m", "safeops", *words]
+    with subprocess.Popen(
+        command, cwd=HOUSE.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as done:
+        done.stdout.close()
+        said = done.stderr.read()
+
+    assert said == b""

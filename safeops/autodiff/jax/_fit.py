@@ -80,7 +80,7 @@ class Fit:
             with masked_grad():  # which counts when the step is traced
                 (flags, logs), after = self.run("masked", self.noted, state, data)
             if all(flags):
-                return logs, after
+                return logs, with_finite(state, after)
             error.add_note(NOT_CURED)
         # What `fit` puts back into the model when it ends, by an error too.
         held = {f"{kind}_variables": part for kind, part in zip(KINDS, state, strict=True)}
@@ -145,6 +145,18 @@ class Fit:
         for variable, value in zip(self.model.metrics_variables, state[-1], strict=True):
             variable.assign(value)  # `fit` has taken the numbers of its variables away
         return self.model.get_metrics_result()
+
+
+def with_finite(before: Any, after: Any) -> Any:
+    """Return a state in which averages that have become not finite are those before."""
+    trainable, others, *rest = after
+    pairs = zip(before[1], others, strict=True)
+    return trainable, [x if is_bad(y) and not is_bad(x) else y for x, y in pairs], *rest
+
+
+def is_bad(x: Any) -> bool:
+    """Whether an array is not finite."""
+    return bool(inexact([x])) and not jnp.isfinite(x).all()
 
 
 def inexact(arrays: Any) -> list[Any]:

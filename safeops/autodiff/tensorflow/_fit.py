@@ -21,7 +21,7 @@ from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._guard import NOT_CURED, REPLICAS, batch_of
 from safeops.autodiff.tensorflow._redirect import taped_by
-from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back
+from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
 
 ELSEWHERE = (
     "expected a train_step that takes its gradients itself, got one that takes them in a compiled "
@@ -172,6 +172,7 @@ class Fit:
             with taped_by(GradientTape):
                 logs = self.masked(found["data"])
             if not self.bad.numpy().any():
+                put_back_bad(before)
                 return logs
             self.restore(before)
             error.add_note(NOT_CURED)

@@ -13,7 +13,7 @@ from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
-from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back
+from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
 
 NOT_CURED = "the masked gradient is not finite either"
 IN_GRAPH = (
@@ -114,6 +114,7 @@ class Guard:
         if self.on_nan == "mask":
             found, gradients, finite, _ = self.masked(*args, **kwargs)
             if finite:
+                put_back_bad(before)
                 return found, gradients
             put_back(before)
             error.add_note(NOT_CURED)

@@ -14,6 +14,15 @@ def put_back(before: Sequence[Any]) -> None:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
 
+def put_back_bad(before: Sequence[Any]) -> None:
+    """Write into the variables that have become not finite what they were before a step."""
+    numbers = [(h, x) for h, x in before if x.dtype.is_floating or x.dtype.is_complex]
+    for handle, value in numbers:
+        now = tf.raw_ops.ReadVariableOp(resource=handle, dtype=value.dtype)
+        if is_finite(value) and not is_finite(now):
+            put_back([(handle, value)])
+
+
 def inner(variable: Any) -> Any:
     """Return the variable of TensorFlow that a variable of Keras holds."""
     held = getattr(variable, "value", None)

@@ -110,7 +110,9 @@ class Fit(Guard):
             error.add_note(NO_RERUN)
         elif self.on_nan == "mask":
             with suppress(StepEnded), masked_backward():
-                return self.model.train_step(batch)
+                logs = self.model.train_step(batch)
+                memory.mend_buffers()
+                return logs
             memory.restore_buffers()
             memory.restore_random()
             error.add_note(NOT_CURED)

@@ -6,9 +6,8 @@ remembered: random states, buffers, gradients. If the gradients are finite after
 """
 
 import random
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import starmap
@@ -26,6 +25,7 @@ from safeops.autodiff._explain.report import Finding, Report, counted, listed, m
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
+from safeops.autodiff.torch._explain.passes import eagerly
 from safeops.autodiff.torch._explain.report import rows_of
 from safeops.autodiff.torch._modes import Watch
 from safeops.autodiff.torch._ranks import ranks
@@ -133,6 +133,12 @@ class Memory:
                     place.put(tensor)
                 write(tensor, copy)
 
+    def mend_buffers(self) -> None:
+        """Put back the buffers of each module in which one has become not finite."""
+        bad = {id(place.module) for place, _, copy in self.buffers if became_bad(place.get(), copy)}
+        kept = [held for held in self.buffers if id(held[0].module) in bad]
+        replace(self, buffers=kept).restore_buffers()
+
     def restore_gradients(self) -> None:
         """Put the gradients back, and write into them what they were."""
         with torch.no_grad():
@@ -146,6 +152,13 @@ def write(tensor: Any, copy: Any) -> None:
     """Write into a tensor, unless it is the same: an expanded constant cannot be written to."""
     if copy is not None and not is_same(tensor, copy):
         local_of(tensor).copy_(local_of(copy))
+
+
+def became_bad(tensor: Any, copy: Any) -> bool:
+    """Whether a tensor is not finite, and its copy is."""
+    if tensor is None or copy is None or not_finite(local_of(tensor)) is None:
+        return False
+    return not_finite(local_of(copy)) is None
 
 
 def is_same(tensor: Any, copy: Any) -> bool:
@@ -422,6 +435,7 @@ class Guard:
             memory.restore_buffers()
             error.add_note(NOT_CURED)
             raise error
+        memory.mend_buffers()
         return result
 
 
@@ -494,13 +508,6 @@ def without_optimizer() -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-def eagerly() -> Any:
-    """Return a context in which compiled functions run eagerly."""
-    # What has compiled nothing has not imported the compiler, which takes seconds.
-    has_compiler = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if has_compiler else nullcontext()
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Explanations of backward passes: of a function, of a graph, of a call of autograd."""
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,9 +36,16 @@ def explained_call(
     for i in numbers:
         every[i] = tree_map(lambda x: input_of(x, create_graph=False), args[i])
     leaves = tree_leaves([every[i] for i in numbers])
-    with RecordLines(), torch.enable_grad():
+    with eagerly(), RecordLines(), torch.enable_grad():
         value = f(*every)
     return explained(value, leaves)
+
+
+def eagerly() -> Any:
+    """Return a context in which compiled functions run eagerly."""
+    # What has compiled nothing has not imported the compiler, which takes seconds.
+    has_compiler = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if has_compiler else nullcontext()
 
 
 def explained(tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0) -> Report:
