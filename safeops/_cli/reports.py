@@ -12,6 +12,7 @@ RULES = {
     "FORWARD": ("value-not-finite", "error"),
     "GENUINE": ("derivative-not-finite", "error"),
     "BLOCKED": ("derivative-not-finite-where-nothing-is-used", "warning"),
+    "INTERIM": ("value-on-the-way-not-finite", "note"),
     "UNKNOWN": ("operation-without-a-rule", "note"),
 }
 # A line of a report as a region of SARIF.

@@ -103,7 +103,12 @@ def grad(
     return lambda *args: gradient_in(framework_of(args))(*args)
 
 
-def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+def explain(
+    f: Callable[..., Array],
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    interim: bool = False,
+) -> Report:
     """
     Which line of a function makes its gradient NaN, and whether the entries concerned are used.
 
@@ -115,6 +120,10 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
         Its arguments: arrays, or tuples, lists and dicts of them, and Python numbers beside them.
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
+    interim : bool, default: False
+        Whether each operation that makes inf or NaN out of finite numbers is a finding too, of the
+        kind INTERIM, also if nothing uses them and value and gradient are finite. A number that is
+        given as -inf, as in a mask, may be one or not.
 
     Returns
     -------
@@ -143,7 +152,8 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     [('BLOCKED', 'log', 'where')]
     """
     explain_in = import_module(f"{__name__}.{framework_of(args)}").explain
-    return explain_in(f, *args, argnums=argnums)
+    report: Report = explain_in(f, *args, argnums=argnums, interim=interim)
+    return report
 
 
 def framework_of(args: Sequence[Any]) -> str:

@@ -323,6 +323,37 @@ def test_a_clean_program_has_a_clean_report(autodiff_framework, f):
     assert str(report).startswith("clean: value and gradient are finite; checked the gradient at 2")
 
 
+def test_infinities_on_the_way(autodiff_framework):
+    """They are findings if asked for, with their line, though value and gradient are finite."""
+    xp = load(autodiff_framework).xp
+
+    def f(x):
+        size = xp.exp(1000 * x)  # overflows
+        return xp.sum(xp.where(size > 2, x, 2 * x))
+
+    def finite(x):
+        return xp.sum(x * x)
+
+    x = asarray(autodiff_framework, [0.0, 4.0])
+    report = explain(f, x, interim=True)
+    (found,) = report.findings
+
+    assert explain(f, x).ok
+    assert explain(finite, x, interim=True).ok
+    assert (found.kind, found.operation, found.entries) == ("INTERIM", "exp", 1)
+    assert found.where.line in lines_marked(f, "overflows")
+    assert str(report).startswith("INTERIM  the value of exp is inf at 1 of 2 entries on the way")
+
+
+def test_a_value_that_is_reported_is_not_on_the_way(autodiff_framework):
+    """What makes the value itself infinite is one finding, FORWARD."""
+    xp = load(autodiff_framework).xp
+
+    found = explain(lambda x: xp.sum(xp.log(x)), asarray(autodiff_framework, [0.0]), interim=True)
+
+    assert [finding.kind for finding in found.findings] == ["FORWARD"]
+
+
 def test_a_report_fails_a_test(autodiff_framework):
     """`assert_clean` raises with the text of the report."""
     report = report_on(explained.CASES[0], autodiff_framework)

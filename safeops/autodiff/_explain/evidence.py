@@ -9,7 +9,7 @@ the forward pass made values that are not finite. A cause that reaches the gradi
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -284,6 +284,16 @@ class Evidence:
             if not (of_value or follows):
                 yield self._finding(cause, named)
 
+    def interim(self, result: Any, named: Callable[[Site], str]) -> Iterator[Finding]:
+        """Yield a finding for each operation that made a value not finite, but not the result."""
+        used = self.forward.makers_of(result)
+        for site, made in self.forward.sites.items():
+            is_number = (
+                made.written and not made.shape
+            )  # such as the -inf that a maximum starts from
+            if made.entries and site not in used and not is_number:
+                yield replace(self._forward(site, named, every=True), kind="INTERIM")
+
     def _finding(self, cause: Cause, named: Callable[[Site], str]) -> Finding:
         runs = [
             max(run.values(), key=lambda count: count.entries)
@@ -314,10 +324,12 @@ class Evidence:
             return ()
         return found
 
-    def _forward(self, maker: Site, named: Callable[[Site], str]) -> Finding:
+    def _forward(
+        self, maker: Site, named: Callable[[Site], str], *, every: bool = False
+    ) -> Finding:
         made = self.forward.sites.get(maker, Made())
         entries, rows = made.entries, made.rows
-        for active in self.active[maker]:
+        for active in () if every else self.active[maker]:
             if made.met is not None and made.times == 1 and active.shape == made.met.shape:
                 met = made.met & active
                 entries, rows = (

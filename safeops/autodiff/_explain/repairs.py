@@ -88,7 +88,7 @@ def target_of(finding: "Finding", framework: str) -> Target | None:
     """Return the expression to replace: the `where` around an operation, or the operation."""
     where = finding.where
     page = None if where is None else page_of(where.file)
-    if page is None or where is None or finding.kind == "UNKNOWN":
+    if page is None or where is None or finding.kind in ("UNKNOWN", "INTERIM"):
         return None
     node = expression_at(page, where, finding.operation)
     if node is None:
@@ -179,6 +179,7 @@ TEXTS = {
     "GENUINE": "keep these entries out: there is no finite derivative; "
     "at a singular point a safe operation chooses one",
     "FORWARD": "keep these entries out, by safe_where or before the program",
+    "INTERIM": "",
     "UNKNOWN": "drop the entries before this operation, or write it with others",
 }
 # The sentence for UNKNOWN, by reason, where the reason has one of its own.

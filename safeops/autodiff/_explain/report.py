@@ -11,7 +11,7 @@ from safeops.autodiff._explain.locations import Location
 from safeops.autodiff._explain.records import finding_record
 from safeops.autodiff._explain.repairs import NOTHING, Repair, repairs_of
 
-Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"]
+Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN", "INTERIM"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # in the order in which a report has them
 STYLES = {"FORWARD": "bold red", "GENUINE": "bold red", "BLOCKED": "bold yellow"}
 DIM, GOOD = "dim", "green"
@@ -25,9 +25,10 @@ class Finding:
 
     Attributes
     ----------
-    kind : {"FORWARD", "GENUINE", "BLOCKED", "UNKNOWN"}
+    kind : {"FORWARD", "GENUINE", "BLOCKED", "UNKNOWN", "INTERIM"}
         FORWARD: the value is not finite. GENUINE, BLOCKED: the derivative is not finite at entries
-        that are used, that are not used. UNKNOWN: an operation has no rule.
+        that are used, that are not used. UNKNOWN: an operation has no rule. INTERIM, if asked for:
+        a value on the way is not finite, used or not.
     operation : str
         Its name in the array API standard: sqrt, log, div, norm, softmax. "input" for an argument
         that is not finite itself; "" if unknown.
@@ -102,6 +103,11 @@ def _forward(finding: Finding) -> str:
     return f"{subject} {_what(finding)} used"
 
 
+def _interim(finding: Finding) -> str:
+    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
+    return f"{subject} {_what(finding)}".rpartition(", which ")[0] + " on the way"
+
+
 def _unknown(finding: Finding) -> str:
     why = REASONS[finding.reason].format(finding.operation)
     rest = "; from here on the gradient is the ordinary one"
@@ -124,7 +130,13 @@ REASONS = {
 }
 
 
-MESSAGES = {"BLOCKED": _blocked, "GENUINE": _genuine, "FORWARD": _forward, "UNKNOWN": _unknown}
+MESSAGES = {
+    "FORWARD": _forward,
+    "GENUINE": _genuine,
+    "BLOCKED": _blocked,
+    "UNKNOWN": _unknown,
+    "INTERIM": _interim,
+}
 
 
 def _of(finding: Finding) -> str:
@@ -258,7 +270,7 @@ class Report:
             yield finding.kind, STYLES.get(finding.kind, "bold")
             yield f"  {finding.message}\n", "bold"
             rows = [*_rows(finding), *_advice(finding.repair, known=finding.repair in said)]
-            said.add(finding.repair)
+            said |= {finding.repair} - {NOTHING}
             yield from ((f"{text}\n", style) for text, style in rows)
             yield "\n", ""
         yield "\n".join(self._closing()), DIM
@@ -267,7 +279,7 @@ class Report:
 def _rows(finding: Finding) -> Iterator[Part]:
     """Yield the lines under the message: where it was computed, and what dropped it."""
     where, selected_at = finding.where, finding.selected_at
-    verb = "made" if finding.kind == "FORWARD" else "computed"
+    verb = "made" if finding.kind in ("FORWARD", "INTERIM") else "computed"
     dropped = f"dropped by {finding.selection or 'a selection'}"
     at_once = finding.kind == "BLOCKED" and where is not None and _line(where) == _line(selected_at)
     if at_once:

@@ -529,6 +529,7 @@ def explain(
     argnums: int | Sequence[int] = 0,
     limit: float = 20.0,
     progress: Callable[[str], None] | None = None,
+    interim: bool = False,
 ) -> Report:
     """
     Which line of a function makes its gradient not finite, and whether the entries are used.
@@ -547,6 +548,10 @@ def explain(
         operation, reported as UNKNOWN. Loops in which all is finite are not run step by step.
     progress : callable, optional
         Called with a text, each second of such a loop; `print` will do.
+    interim : bool, default: False
+        Whether each operation that makes inf or NaN out of finite numbers is a finding too, of the
+        kind INTERIM, also if nothing uses them and value and gradient are finite. A number that is
+        given as -inf, as in a mask, may be one or not.
 
     Returns
     -------
@@ -574,7 +579,7 @@ def explain(
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'log', 'where')]
     """
-    return explained_call(f, args, argnums, limit, progress)
+    return explained_call(f, args, argnums, limit, progress, interim=interim)
 
 
 def __dir__() -> list[str]:

@@ -285,7 +285,9 @@ def grad(
     return wrapped
 
 
-def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+def explain(
+    f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0, interim: bool = False
+) -> Report:
     """
     Which line of a function makes its gradient not finite, and whether the entries are used.
 
@@ -297,6 +299,10 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
         Where to take the gradient.
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
+    interim : bool, default: False
+        Whether each operation that makes inf or NaN out of finite numbers is a finding too, of the
+        kind INTERIM, also if nothing uses them and value and gradient are finite. A number that is
+        given as -inf, as in a mask, may be one or not.
 
     Returns
     -------
@@ -330,7 +336,7 @@ def explain(f: Callable[..., Any], *args: Any, argnums: int | Sequence[int] = 0)
     if not tf.executing_eagerly():
         msg = "expected eager tensors, got those of a graph, which have no values; call explain "
         raise RuntimeError(msg + "outside of tf.function")
-    return explained_call(f, args, argnums)
+    return explained_call(f, args, argnums, interim=interim)
 
 
 def __dir__() -> list[str]:

@@ -453,7 +453,12 @@ def value_and_grad(
     return wrapped
 
 
-def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0) -> Report:
+def explain(
+    f: Callable[..., Array],
+    *args: Any,
+    argnums: int | Sequence[int] = 0,
+    interim: bool = False,
+) -> Report:
     """
     Which line of a function makes its gradient NaN, and whether the entries concerned are used.
 
@@ -465,6 +470,10 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
         Its arguments.
     argnums : int or sequence of ints, default: 0
         Arguments to differentiate with respect to.
+    interim : bool, default: False
+        Whether each operation that makes inf or NaN out of finite numbers is a finding too, of the
+        kind INTERIM, also if nothing uses them and value and gradient are finite. A number that is
+        given as -inf, as in a mask, may be one or not.
 
     Returns
     -------
@@ -493,7 +502,7 @@ def explain(f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'sqrt', 'where')]
     """
-    return explained_call(f, args, argnums)
+    return explained_call(f, args, argnums, interim=interim)
 
 
 def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any = None) -> Report:

@@ -1,7 +1,7 @@
 """The explanation of a JAX gradient: which passes run, and their findings."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,8 @@ def explained_call(
     limit: float,
     progress: Callable[[str], None] | None,
     batch: int = 0,
+    *,
+    interim: bool = False,
 ) -> Report:
     """
     Take the gradient of a function, and explain it if it is not finite.
@@ -58,14 +60,15 @@ def explained_call(
     check_output(value)
     checked = _checked(pullback, value, chosen)
     ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
-    if not ordinary and jnp.isfinite(value):
+    bad = not jnp.isfinite(value)
+    if not (ordinary or bad or interim):
         return make_report("jax", (), checked)
     took = max(time.monotonic() - start, LEAST)
     looking = Looking(limit * took, progress)
-    findings, masked = _found(of_chosen, chosen, looking, callbacks, batch)
-    bad = not jnp.isfinite(value)
+    findings, masked, on_the_way = _found(of_chosen, chosen, looking, callbacks, batch)
     found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
-    return make_report("jax", found, checked, looking.notes())
+    every = [*(found if ordinary or bad else ()), *(on_the_way if interim else ())]
+    return make_report("jax", every, checked, looking.notes())
 
 
 def _bad(arrays: Sequence[Array]) -> int:
@@ -86,8 +89,8 @@ def _found(
     looking: Looking,
     callbacks: Callbacks,
     batch: int,
-) -> tuple[list[Finding], int]:
-    """Return the findings, and the number of nonfinite entries of the masked gradient."""
+) -> tuple[list[Finding], int, Iterator[Finding]]:
+    """Return the findings, how many entries of the masked gradient are not finite, and INTERIM."""
     forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
     shapes = [x.shape for x in jax.tree.leaves(chosen)]
     result = callbacks.answering(watching(f, forward, looking))(*chosen)
@@ -110,4 +113,5 @@ def _found(
         replace(x, reason="loop") if x.kind == "UNKNOWN" and (x.operation, x.where) in cut else x
         for x in evidence.findings(causes, result, named)
     ]
-    return findings, _bad([pairs.value_of(x) for x in outs])
+    bad = _bad([pairs.value_of(x) for x in outs])
+    return findings, bad, evidence.interim(result, named)

@@ -20,7 +20,12 @@ from safeops.autodiff.tensorflow._tables import READERS, RULES
 
 
 def explained_call(
-    f: Callable[..., Any], args: tuple[Any, ...], argnums: int | Sequence[int], batch: int = 0
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    argnums: int | Sequence[int],
+    batch: int = 0,
+    *,
+    interim: bool = False,
 ) -> Report:
     """
     Trace a function with its gradient, and explain it if it is not finite.
@@ -30,7 +35,7 @@ def explained_call(
     places = [i % len(args) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
     args = with_tensors(args, tuple(places))
     traced = _traced(f, args, places)
-    return _report(traced, tf.nest.flatten([args[i] for i in places]), batch)
+    return _report(traced, tf.nest.flatten([args[i] for i in places]), batch, interim=interim)
 
 
 def explained_graph(
@@ -73,10 +78,12 @@ def _held(inner: Array) -> Any:
     return None
 
 
-def _report(traced: "_Traced", leaves: Sequence[Any], batch: int) -> Report:
+def _report(
+    traced: "_Traced", leaves: Sequence[Any], batch: int, *, interim: bool = False
+) -> Report:
     """Return the report on a program and its gradient."""
     checked = f"the gradient at {counted(sum(math.prod(x.shape) for x in leaves))}"
-    found = _found(traced, batch, [tuple(x.shape) for x in leaves])
+    found = _found(traced, batch, [tuple(x.shape) for x in leaves], interim=interim)
     return make_report("tensorflow", found, checked)
 
 
@@ -122,7 +129,9 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
     return _Traced(concrete.graph, inputs, known, *made)
 
 
-def _found(traced: _Traced, batch: int, shapes: Sequence[tuple[int, ...]]) -> list[Finding]:
+def _found(
+    traced: _Traced, batch: int, shapes: Sequence[tuple[int, ...]], *, interim: bool
+) -> list[Finding]:
     """Return the findings about a value or gradient that is not finite."""
     graph, inputs, known, value, seed, gradients, new = traced
     evidence = Evidence(Forward(numbers_of, inputs), batch, shapes)
@@ -139,4 +148,5 @@ def _found(traced: _Traced, batch: int, shapes: Sequence[tuple[int, ...]]) -> li
     actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
     masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))
     bad = not np.isfinite(values_of(result))
-    return [*findings, *missing(findings, value=bad, ordinary=0, masked=masked)]
+    findings += missing(findings, value=bad, ordinary=0, masked=masked)
+    return [*findings, *(evidence.interim(result, named) if interim else ())]

@@ -65,6 +65,8 @@ class RecordLines(TorchFunctionMode):
         # record.
         self.inside: list[tuple[int, int, Record]] = []
         self.longest = 10_000
+        # If asked for: the operations that made something not finite, and where.
+        self.made: list[tuple[Record, Array]] | None = None
         self.modules: list[str] = []  # the modules of a guarded model that run, innermost last
 
     def __torch_function__(
@@ -138,6 +140,8 @@ class RecordLines(TorchFunctionMode):
         nan = x.detach().isnan()
         record.first = unlike(record.bad, [~y.isfinite() for y in derived], by_entry=by_entry)
         record.first_nan = unlike(nan, [y.isnan() for y in derived], by_entry=by_entry)
+        if self.made is not None and record.first is not None and record.cause is None:
+            self.made.append((record, record.first))
 
 
 def fits(x: Array, result: Array) -> bool:

@@ -3,15 +3,16 @@
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report
-from safeops.autodiff.torch._explain.lines import RecordLines
-from safeops.autodiff.torch._explain.report import report_of
+from safeops.autodiff._explain.report import Finding, Report, make_report, merged
+from safeops.autodiff.torch._explain.lines import Record, RecordLines
+from safeops.autodiff.torch._explain.report import of_record, report_of
 from safeops.autodiff.torch._explain.watch import Graph
 from safeops.autodiff.torch._graph import (
     check_graph,
@@ -27,7 +28,11 @@ from safeops.autodiff.torch._tags import name_of
 
 
 def explained_call(
-    f: Callable[..., Array], args: Sequence[Any], argnums: int | Sequence[int]
+    f: Callable[..., Array],
+    args: Sequence[Any],
+    argnums: int | Sequence[int],
+    *,
+    interim: bool = False,
 ) -> Report:
     """Run a function while recording lines, and explain its gradient."""
     check_graph([])
@@ -36,9 +41,20 @@ def explained_call(
     for i in numbers:
         every[i] = tree_map(lambda x: input_of(x, create_graph=False), args[i])
     leaves = tree_leaves([every[i] for i in numbers])
-    with eagerly(), RecordLines(), torch.enable_grad():
+    lines = RecordLines()
+    lines.made = [] if interim else None
+    with eagerly(), lines, torch.enable_grad():
         value = f(*every)
-    return explained(value, leaves)
+    report = explained(value, leaves)
+    return with_interim(report, lines.made) if lines.made else report
+
+
+def with_interim(report: Report, made: Sequence[tuple[Record, Array]]) -> Report:
+    """Return a report with findings for what is not finite on the way."""
+    known = {(f.operation, str(f.where)) for f in report.findings if f.kind == "FORWARD"}
+    found = [replace(of_record(*one, 0), kind="INTERIM") for one in made]
+    new = [f for f in found if (f.operation, str(f.where)) not in known]
+    return replace(report, findings=(*report.findings, *merged(new)))
 
 
 def eagerly() -> Any:
