@@ -129,3 +129,57 @@ def test_what_is_used_is_not_called_unused(masked):
     report = masked.explain_backward(output)
 
     assert [f.operation for f in report.findings if f.kind == "BLOCKED"] == ["matmul"]
+
+
+ATTENTION = """
+import torch
+
+
+def loss(weights, rows, keep):
+    scores = (rows @ weights @ rows.mT).masked_fill(~keep[:, None], float("-inf"))
+    shares = torch.softmax(scores, -1)
+    out = shares @ (rows @ weights)
+    return torch.where(keep, out.square().sum(-1), 0.0).sum()
+"""
+
+MEAN = """
+import torch
+
+
+def loss(weights, rows, keep):
+    number = keep.sum(-1, keepdim=True)
+    mean = torch.where(keep[..., None], rows, 0.0).sum(1) / number
+    out = (mean @ weights).square().sum(-1)
+    return torch.where(number[:, 0] > 0, out, 0.0).sum()
+"""
+
+
+@pytest.mark.parametrize(("source", "made"), [(ATTENTION, "softmax"), (MEAN, "div")])
+def test_the_repair_is_where_the_nan_came_in(masked, tmp_path, source, made):
+    """An edit of that line makes the ordinary gradient that of the rows that are not empty."""
+    torch.manual_seed(0)
+    file = tmp_path / "program.py"
+    file.write_text(source)
+    rows = torch.randn(3, 4, 2, dtype=torch.float64)
+    keep = torch.ones(3, 4, dtype=torch.bool)
+    keep[1] = False  # an empty row
+    weights = torch.randn(2, 2, dtype=torch.float64, requires_grad=True)
+
+    def names_of(text):
+        names = {}
+        exec(compile(text, str(file), "exec"), names)
+        return names
+
+    def gradient(loss, some=slice(None)):
+        return torch.autograd.grad(loss(weights, rows[some], keep[some]), weights)[0]
+
+    loss = names_of(source)["loss"]
+    report = masked.explain(lambda w: loss(w, rows, keep), weights)
+    found = next(f for f in report.findings if f.entered_at is not None)
+    repair = found.repair
+    mended = names_of(f"{repair.imports}\n{repair.edit.applied(source)}")["loss"]
+
+    assert gradient(loss).isnan().any()
+    assert (found.operation, found.entered_by) == ("matmul", made)
+    assert repair.edit.where.line == found.entered_at.line
+    torch.testing.assert_close(gradient(mended), gradient(loss, [0, 2]))

@@ -207,3 +207,23 @@ def test_a_masked_step_keeps_running_means_finite():
     assert all(x.isfinite().all() for x in model.state_dict().values())
     torch.testing.assert_close(model[0].state_dict(), before, rtol=0, atol=0)
     assert model[1].num_batches_tracked == 1
+
+
+def test_rows_behind_a_reshape():
+    """Where words of all sequences are one axis, the row is that in which the NaN came in."""
+    model = new_model()
+    keep = torch.ones(3, 4, dtype=torch.bool)
+    keep[1] = False
+
+    @guard(model, logger=QUIET)
+    def step(x):
+        shares = torch.softmax(torch.where(keep, 0.0, -torch.inf), -1)
+        words = (x * shares[..., None]).reshape(12, 2)
+        out = model(words).view(3, 4)
+        torch.where(keep, out, 0.0).sum().backward()
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        step(torch.ones(3, 4, 2))
+
+    (found,) = caught.value.report.findings
+    assert (found.kind, found.operation, found.rows) == ("BLOCKED", "matmul", (1,))

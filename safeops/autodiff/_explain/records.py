@@ -63,6 +63,7 @@ def finding_record(finding: "Finding") -> dict[str, Any]:
         "selection": finding.selection,
         "selected_at": place_record(finding.selected_at),
         "entered_at": place_record(finding.entered_at),
+        "entered_by": finding.entered_by,
         "passed": finding.passed,
         "modules": list(finding.modules),
         "rows": list(finding.rows),

@@ -1,7 +1,7 @@
 """The repair of a line: which expression to replace, and by what."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from safeops.autodiff._explain.dataflow import decides
@@ -69,6 +69,7 @@ NOTHING = Repair()
 class Target:
     """The expression that a repair replaces."""
 
+    file: str
     page: Page
     node: "ast.expr"
     name: str  # the safe function that replaces it
@@ -85,6 +86,15 @@ def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
 
 
 def target_of(finding: "Finding", framework: str) -> Target | None:
+    """Return the expression to replace: at the line of a finding, or where its NaN came in."""
+    target = target_at(finding, framework)
+    if target is not None or not finding.entered_by:
+        return target
+    there = replace(finding, where=finding.entered_at, operation=finding.entered_by)
+    return target_at(replace(there, nan_operand=False, value="nan"), framework)
+
+
+def target_at(finding: "Finding", framework: str) -> Target | None:
     """Return the expression to replace: the `where` around an operation, or the operation."""
     where = finding.where
     page = None if where is None else page_of(where.file)
@@ -97,8 +107,8 @@ def target_of(finding: "Finding", framework: str) -> Target | None:
         for call in enclosing_wheres(page, node):
             change = safe_where_of(page, call) if is_selection(call, finding) else None
             if change is not None:
-                return Target(page, call, "safe_where", change)
-    return operation_target(finding, page, node, framework)
+                return Target(where.file, page, call, "safe_where", change)
+    return operation_target(finding, where.file, page, node, framework)
 
 
 def is_selection(call: "ast.Call", finding: "Finding") -> bool:
@@ -112,7 +122,7 @@ def is_selection(call: "ast.Call", finding: "Finding") -> bool:
 
 
 def operation_target(
-    finding: "Finding", page: Page, node: "ast.expr", framework: str
+    finding: "Finding", file: str, page: Page, node: "ast.expr", framework: str
 ) -> Target | None:
     """Return the operation as the target, if the program selects the same entries afterwards."""
     caveat, options = "", ""
@@ -133,7 +143,7 @@ def operation_target(
         if finding.value and found[0] != "safe_pow":  # a quotient is not finite at 0
             return None
         caveat += BESIDE
-    return Target(page, node, *found, caveat)
+    return Target(file, page, node, *found, caveat)
 
 
 # At a tiny denominator or a huge base the slope overflows, in these safe functions too.
@@ -158,7 +168,7 @@ def repair_of(
     line, old, new = rewritten(target.page, changes, target.node)
     text += target.caveat
     names = sorted({t.name for t in every if f"{t.name}(" in new})
-    edit = Edit(location(finding.where.file, line), old, new)
+    edit = Edit(location(target.file, line), old, new)
     return Repair(edit, f"from safeops import {', '.join(names)}", text)
 
 

@@ -57,13 +57,15 @@ class Finding:
         "shards", "sparse" or "tape"; "" for an operation without a rule.
     entered_at : Location or None
         The line that made the NaN operand, if it is another line.
+    entered_by : str
+        The operation that made the NaN operand there, of operands without NaN; "" if unknown.
     passed : int
         How many later operations met the same NaN; these have no finding of their own.
     modules : tuple of str
         The modules of a guarded model in which the line ran, such as "encoder.layers.3.norm".
     rows : tuple of int
-        The rows of a guarded batch with these entries; empty if these are all rows, or if the first
-        axis of the array has another length than the batch.
+        The rows of a guarded batch with these entries, or with the NaN where it came in; empty if
+        these are all rows, or if the first axis of the array has another length than the batch.
     """
 
     kind: Kind
@@ -80,6 +82,7 @@ class Finding:
     repair: Repair = NOTHING
     reason: str = ""
     entered_at: Location | None = None
+    entered_by: str = ""
     passed: int = 0
     modules: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
@@ -339,6 +342,7 @@ def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
                 selection=earlier.selection or finding.selection,
                 selected_at=earlier.selected_at or finding.selected_at,
                 entered_at=earlier.entered_at or finding.entered_at,
+                entered_by=earlier.entered_by or finding.entered_by,
                 passed=earlier.passed + finding.passed,
                 modules=tuple(dict.fromkeys((*earlier.modules, *finding.modules))),
                 rows=tuple(sorted({*earlier.rows, *finding.rows})),

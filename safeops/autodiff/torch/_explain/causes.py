@@ -6,7 +6,7 @@ from typing import Any
 
 from safeops._backends.torch import private
 from safeops.autodiff._explain.locations import Location
-from safeops.autodiff._explain.names import OF_ENTRIES
+from safeops.autodiff._explain.names import IN_TORCH, OF_ENTRIES
 from safeops.autodiff.torch._explain.lines import Record, record_of
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import Blocked
@@ -56,6 +56,14 @@ class Causes:
         made, met = (origin.cause or origin).where, record.where
         same = made is not None and met is not None and str(made) == str(met)
         return None if same else made
+
+    def entered_by(self, node: Any) -> str:
+        """Return the operation that made the NaN on another line, of operands without NaN."""
+        origin = self.entries.get(node)
+        if origin is None or self.entered_at(node) is None:
+            return ""
+        made = origin.cause or origin
+        return "" if made.nan_operand else IN_TORCH.get(made.operation, made.operation)
 
     def passed(self, node: Any) -> int:
         """Return how many later operations have met the NaN of a node."""

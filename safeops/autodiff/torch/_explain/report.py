@@ -7,7 +7,7 @@ gradient. The masked pass shows which entries are absent, and which node made th
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
@@ -225,7 +225,7 @@ class PassPair:
         bad, entries, what = causes.met[node]
         selection = Search(self.graph, self.masked.seen).selection_of(node, entries)
         record = None if selection is None else record_of(selection)
-        return finding(
+        found = finding(
             "BLOCKED",
             node,
             bad,
@@ -235,8 +235,14 @@ class PassPair:
             selection="" if selection is None else operation_of(selection),
             selected_at=None if record is None else record.where,
             entered_at=causes.entered_at(node),
+            entered_by=causes.entered_by(node),
             passed=causes.passed(node),
         )
+        origin = causes.entries.get(node)
+        came_in = None if origin is None else (origin.cause or origin).bad
+        if found.rows or came_in is None:
+            return found
+        return replace(found, rows=rows_of(came_in, self.batch))
 
     def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
         """Yield a finding for each fact without one, so that no report is clean by mistake."""
