@@ -365,20 +365,63 @@ def test_unknown_operations():
     assert [(f.kind, f.where.line) for f in report.findings] == [("UNKNOWN", line)]
 
 
-def test_sharded():
-    """A body on several devices is run whole: its line is that of the call."""
+def over_shards(f, out=()):
+    """Return a function of the parts of an array."""
     from jax.sharding import AxisType, PartitionSpec
 
-    def local(x):
-        return lax.psum(jnp.where(x > 0, jnp.log(x), 0.0).sum(), "i")
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+    return jax.shard_map(f, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=PartitionSpec(*out))
 
-    mesh, part = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,)), PartitionSpec("i")
-    f = jax.shard_map(local, mesh=mesh, in_specs=part, out_specs=PartitionSpec())
+
+def total_of_logs(x):
+    """Have a collective, and a library function that is compiled."""
+    logs = jnp.log(x)
+    rows = jnp.linalg.norm(jnp.where(x > 0, logs, 1.0))
+    return lax.psum(rows, "i") - lax.pmean(0.5, "i")
+
+
+def log_in_a_scan(x):
+    """Sum in a loop."""
+
+    def step(total, v):
+        return total + jnp.where(v > 0, jnp.log(v), 0.0), v
+
+    return lax.scan(step, 0 * x[0], x)[0][None]
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, lambda f: f])
+@pytest.mark.parametrize(
+    ("local", "out", "marks"),
+    [
+        (total_of_logs, (), ("jnp.log(x)", "jnp.where")),
+        (log_in_a_scan, ("i",), ("lax.scan", "lax.scan")),
+    ],
+)
+def test_sharded(wrap, local, out, marks):
+    """The line is that in the body; in a loop there, it is that of the loop."""
+    f = wrap(over_shards(local, out))
+
+    (found,) = masked.explain(lambda x: f(x).sum() * 2, jnp.asarray([0.0, 4.0])).findings
+
+    assert (found.kind, found.operation, found.selection) == ("BLOCKED", "log", "where")
+    assert found.entries == 1
+    assert found.where.line == line_of(local, marks[0])
+    assert found.selected_at.line == line_of(local, marks[1])
+
+
+def test_sharded_as_a_whole():
+    """A compiled body that branches runs whole: its line is that of the call."""
+
+    def local(x):
+        logs = jnp.where(x > 0, jnp.log(x), 0.0)
+        return lax.psum(lax.cond(x[1] > 0, jnp.sum, lambda y: jnp.sum(2.0 * y), logs), "i")
+
+    f = jax.jit(over_shards(local))
 
     (found,) = masked.explain(lambda x: f(x) * 2, jnp.asarray([0.0, 4.0])).findings
 
     assert (found.kind, found.operation, found.entries) == ("BLOCKED", "shard_map", 1)
-    assert found.where.line == line_of(test_sharded, "f(x) * 2")
+    assert found.where.line == line_of(test_sharded_as_a_whole, "f(x) * 2")
 
 
 def test_no_report_is_clean_by_mistake(monkeypatch):

@@ -128,6 +128,7 @@ LAYERS = (
     ("autodiff.torch._explain.report", "autodiff.torch._graph"),
     ("autodiff.*._passes",),
     ("autodiff.jax._explain", "autodiff.jax._explain.steps", "autodiff.tensorflow._explain"),
+    ("autodiff.jax._explain.shards",),
     ("autodiff.*._explain.sites",),
     ("autodiff.jax._explain.whole",),
     ("autodiff.*._explain.watch", "autodiff.*._explain.backward"),

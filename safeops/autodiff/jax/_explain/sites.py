@@ -10,7 +10,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from safeops._typing import Array
@@ -25,13 +26,15 @@ from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import Location, is_library, location_of
 from safeops.autodiff._explain.names import IN_JAX, OWN
 from safeops.autodiff._explain.words import word_of
-from safeops.autodiff.jax._choosers import CHOOSERS, Choosing, traced
+from safeops.autodiff.jax._choosers import CHOOSERS, Choosing, Passing, running_trace, traced
+from safeops.autodiff.jax._explain.shards import as_map
 from safeops.autodiff.jax._explain.steps import CALLS, body_of_call
 from safeops.autodiff.jax._pairs import bodies_in, plain
 
 SCOPE = re.compile(r"safeops-site-(\d+)-(\d+)")
 # Operations whose bodies belong to the program and run step by step.
 BODIES = ("scan", "while", "cond")
+RETYPED = ("pvary", "pcast", "reshard")  # they change types of `shard_map` alone
 
 Code: TypeAlias = tuple[CodeType, int, int]  # code, byte offset, line
 
@@ -59,16 +62,18 @@ class Sites:
 
 # Where an operation ran that runs again, from a record.
 PLACE: ContextVar[list[Code] | None] = ContextVar("place", default=None)
+CALLER: ContextVar[str] = ContextVar("caller", default="")
 
 
 @contextmanager
-def placed(codes: list[Code]) -> Iterator[None]:
+def placed(codes: list[Code], caller: str = "") -> Iterator[None]:
     """Context in which operations have the lines that they had when they ran before."""
-    token = PLACE.set(codes)
+    tokens = PLACE.set(codes), CALLER.set(caller)
     try:
         yield
     finally:
-        PLACE.reset(token)
+        PLACE.reset(tokens[0])
+        CALLER.reset(tokens[1])
 
 
 def codes_here() -> list[Code]:
@@ -85,7 +90,7 @@ def codes_here() -> list[Code]:
 
 def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
     """Return the site of the running line of Python."""
-    return Site(operation, *_place(codes_here()), _called(params))
+    return Site(operation, *_place(codes_here()), CALLER.get() or _called(params))
 
 
 def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
@@ -153,10 +158,12 @@ class Tagging(Choosing):
         with self.sites.scope(site):
             return super().process_primitive(primitive, args, params)
 
-    def process_shard_map(self, *args: Any, **params: Any) -> Any:
-        """Run a sharded function as one operation."""
+    def process_shard_map(self, *given: Any, **params: Any) -> Any:
+        """Run a sharded function as a map, or else as one operation."""
         with self.sites.scope(here("shard_map")):
-            return super().process_shard_map(*args, **params)
+            whole = super().process_shard_map(*given, **params)
+        with self.below():
+            return mapped(given, params, lambda parent: Tagging(parent, self.sites), whole)
 
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
@@ -212,6 +219,10 @@ def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites)
         site = inside(eqn, closed.jaxpr, outer)
         if eqn.primitive.name in CALLS:
             return _scoped(body_of_call(eqn.params), ins, site, sites)
+        if eqn.primitive.name == "shard_map":
+            outs = map_of(eqn, ins, lambda parent: Tagging(parent, sites))
+            if outs is not None:
+                return outs
         params = _tagged(eqn.primitive.name, eqn.params, site, sites)
         with sites.scope(site):
             return _chosen(eqn.replace(params=params), ins)
@@ -242,6 +253,76 @@ def each(
         outs = run(eqn, [read(atom) for atom in eqn.invars])
         known.update(zip(eqn.outvars, outs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def map_of(
+    eqn: JaxprEqn, args: Sequence[Any], over: Callable[[Any], Passing]
+) -> list[Array] | None:
+    """Run a `shard_map` as a map, under a trace; return None if it cannot be one."""
+    try:
+        return traced(as_map(eqn.params, _of_device(ClosedJaxpr(eqn.params["jaxpr"], ()))), over)(
+            *args
+        )
+    except Exception:  # noqa: BLE001  (a collective that a map lacks, in words of its own)
+        return None
+
+
+def mapped(given: Any, params: Any, over: Callable[[Any], Passing], whole: Any) -> Any:
+    """Run a `shard_map` that runs now as a map; return the results as JAX packs them."""
+    primitive, f, args = given
+    how = params | {"check_vma": False}  # without types of its mesh
+
+    def again(*args: Any) -> list[Any]:
+        for store in getattr(f, "stores", ()):
+            if store is not None:
+                store.reset()
+        return list(running_trace().process_shard_map(primitive, f, args, **how))
+
+    with suppress(Exception):  # before JAX 0.10, results are packed otherwise
+        closed = jax.make_jaxpr(again)(*args)
+        (eqn,) = (eqn for eqn in closed.jaxpr.eqns if eqn.primitive.name == "shard_map")
+        outs = map_of(eqn, args, over)
+        return whole if outs is None else whole.map2(lambda _, y: y, outs)
+    return whole
+
+
+def _of_device(
+    closed: ClosedJaxpr, outer: Sequence[Code] = (), caller: str = ""
+) -> Callable[..., list[Any]]:
+    """Return the body of a `shard_map` as a function, each operation with its line."""
+
+    def run(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+        name = eqn.primitive.name
+        codes = _of_user(_of_body(_codes(eqn), closed.jaxpr)) or list(outer)
+        # A number in the program has the mesh in its type.
+        pairs = zip(ins, eqn.invars, strict=True)
+        ins = [np.asarray(x) if isinstance(atom, Literal) else x for x, atom in pairs]
+        if name in RETYPED:
+            return ins
+        if name in CALLS:
+            body = body_of_call(eqn.params)
+            return _of_device(body, codes, caller or _called(eqn.params))(*ins)
+        with placed(codes, caller):
+            if name == "psum_invariant":
+                return [lax.psum(x, eqn.params["axes"]) for x in ins]
+            return _of_scan(eqn.params, ins, codes) if name == "scan" else plain(eqn, ins)
+
+    return lambda *args: each(closed, args, run)
+
+
+def _of_scan(params: Mapping[str, Any], ins: Sequence[Any], outer: Sequence[Code]) -> list[Any]:
+    """Run a scan, whose body has no types of a mesh then; its operations have its line."""
+    fixed, carried = params["num_consts"], params["num_carry"]
+    body = _of_device(params["jaxpr"], outer)
+
+    def step(carry: Any, xs: Any) -> Any:
+        outs = body(*ins[:fixed], *carry, *xs)
+        return outs[:carried], outs[carried:]
+
+    start, xs = list(ins[fixed : fixed + carried]), list(ins[fixed + carried :])
+    how = {"length": params["length"], "reverse": params["reverse"]}
+    last, ys = lax.scan(step, start, xs, **how)
+    return [*last, *ys]
 
 
 def count_of(jaxpr: Jaxpr) -> int:

@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from safeops.autodiff._explain.evidence import Forward, Site
 from safeops.autodiff.jax._choosers import Choosing, traced
-from safeops.autodiff.jax._explain.sites import each, here, inside, word_for
+from safeops.autodiff.jax._explain.sites import each, here, inside, map_of, mapped, word_for
 from safeops.autodiff.jax._explain.steps import Steps
 from safeops.autodiff.jax._explain.whole import Looking
 from safeops.autodiff.jax._pairs import plain
@@ -37,6 +37,16 @@ class Watching(Choosing):
             several = list(outs) if primitive.multiple_results else [outs]
             self.forward.made(site, args, several)
             return outs
+
+    def process_shard_map(self, *given: Any, **params: Any) -> Any:
+        """Run a sharded function as a map, or else as one operation."""
+        whole = super().process_shard_map(*given, **params)
+        with self.below():
+            return mapped(given, params, self.again, whole)
+
+    def again(self, parent: Any) -> "Watching":
+        """Return such a trace over another."""
+        return Watching(parent, self.forward, self.looking)
 
     def process_custom_jvp_call(
         self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
@@ -70,6 +80,8 @@ def _bodies_at(
             site = inside(eqn, closed.jaxpr, outer)
             steps = Steps(_bodies_at(site, forward, looking), looking)
             outs = steps.controlled(eqn.primitive.name, eqn.params, ins, site)
+            if outs is None and eqn.primitive.name == "shard_map":
+                outs = map_of(eqn, ins, lambda parent: Watching(parent, forward, looking))
             if outs is None:
                 outs = plain(eqn, ins)
                 forward.made(site, ins, outs)
