@@ -2,7 +2,8 @@
 What other guards cost per step: ``python benchmarks/guard_keras.py tensorflow [--quick]``.
 
 Or jax, or torch. A row each for the callback of Keras on that backend, and for the gradient that is
-guarded in a loop of one's own; for PyTorch for the diary. A step of Keras is that of `fit`, with
+guarded in a loop of one's own; for PyTorch for the diary; for JAX and TensorFlow for the context
+that watches the gradients of a script. A step of Keras is that of `fit`, with
 Adam. The median of pairs that take turns in one process, on one thread, with quartiles, guarded
 over plain. A row "A/A" holds the plain step against itself.
 """
@@ -10,7 +11,7 @@ over plain. A row "A/A" holds the plain step against itself.
 import os
 import sys
 import tempfile
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from itertools import repeat
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from timing import compare
 
-BACKEND = sys.argv[1]
+BACKEND, OURS = sys.argv[1], "safeops.autodiff"
 os.environ["KERAS_BACKEND"] = BACKEND
 
 import keras  # noqa: E402  (it reads the name of its backend)
@@ -116,6 +117,50 @@ def gradients():
     return tuple(lambda f=f: jax.block_until_ready(f(weights, x)) for f in (ours, plain))
 
 
+def watched_by_tensorflow(context):
+    """Return gradients by tapes that a context watches, and by tapes made before it."""
+    tf, watch_tape = import_module("tensorflow"), import_module(f"{OURS}.tensorflow").watch_tape
+    model, x, ordinary = encoder(), tf.constant(X), tf.GradientTape
+    variables = [v.value for v in model.trainable_variables]
+
+    def gradient(tape_of):
+        with tape_of() as tape:
+            value = tf.reduce_mean(tf.square(model(x)))
+        return tape.gradient(value, variables)
+
+    def compiled(tape_of):
+        return tf.function(partial(gradient, tape_of), autograph=False)
+
+    plain = compiled(ordinary)
+    plain()
+    context.enter_context(watch_tape(print))
+    ours = compiled(tf.GradientTape)
+    return {
+        "watch_tape, eager": (partial(gradient, tf.GradientTape), partial(gradient, ordinary)),
+        "watch_tape, tf.function": (ours, plain),
+    }
+
+
+def watched_by_jax(context):
+    """Return a compiled gradient that a context watches, and one made before it."""
+    jax, watch_grad = import_module("jax"), import_module(f"{OURS}.jax").watch_grad
+    model, x = encoder(), import_module("jax.numpy").asarray(X)
+    weights = [v.value for v in model.trainable_variables]
+    others = [v.value for v in model.non_trainable_variables]
+
+    def compiled():
+        def loss_of(weights, x):
+            return (model.stateless_call(weights, others, x)[0] ** 2).mean()
+
+        both = jax.jit(jax.value_and_grad(loss_of))
+        return lambda: jax.block_until_ready(both(weights, x))
+
+    plain = compiled()
+    plain()
+    context.enter_context(watch_grad(print))
+    return {"watch_grad, jax.jit": (compiled(), plain)}
+
+
 def main():
     """Print the rows."""
     pairs = 15 if "--quick" in sys.argv else 60
@@ -123,11 +168,15 @@ def main():
         "fit of Keras": (step_of_keras(guarded=True), step_of_keras(guarded=False)),
         "diary" if BACKEND == "torch" else "value_and_grad": gradients(),
     }
+    context = ExitStack()
+    if BACKEND != "torch":
+        rows |= {"tensorflow": watched_by_tensorflow, "jax": watched_by_jax}[BACKEND](context)
     print("| step | guarded / plain | quartiles | A/A |")
     print("| --- | --- | --- | --- |")
-    for name, pair in rows.items():
-        found, control = compare(*pair, pairs)
-        print(f"| {name}, {BACKEND} | {found.ratio:.3f} | {found} | {control.ratio:.3f} |")
+    with context:
+        for name, pair in rows.items():
+            found, control = compare(*pair, pairs)
+            print(f"| {name}, {BACKEND} | {found.ratio:.3f} | {found} | {control.ratio:.3f} |")
 
 
 if __name__ == "__main__":
