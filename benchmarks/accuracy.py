@@ -29,8 +29,15 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]
 
 import accuracy_points  # noqa: E402  (after the path)
+import accuracy_removable  # noqa: E402  (after the path)
 import numpy as np  # noqa: E402  (after the path)
-from accuracy_slices import SHAPED, SLICES, random  # noqa: E402  (after the path)
+from accuracy_slices import (  # noqa: E402  (after the path)
+    CALLED,
+    SHAPED,
+    SLICES,
+    along_last,
+    random,
+)
 from plain import is_own, plain  # noqa: E402  (after the path)
 
 import formulas  # noqa: E402  (after the path)
@@ -50,8 +57,11 @@ LEAST = (
     16  # times the smallest normal number, below which JAX and TensorFlow flush steps to a result
 )
 PICTURED = "float32"
-SPECIAL = {row.name: row for row in special_formulas.ROWS}  # with points of their own
-ELEMENTWISE = {row.name: row for row in formulas.ROWS} | SPECIAL
+# Of each elementwise function: its points, if it has its own, and its formula.
+ELEMENTWISE = {row.name: (None, row.exact) for row in formulas.ROWS}
+ELEMENTWISE |= {row.name: (row.points, row.exact) for row in special_formulas.ROWS}
+ELEMENTWISE |= {row.name: (accuracy_points.logits, row.exact) for row in formulas.LOSSES}
+ELEMENTWISE |= accuracy_removable.ROWS
 NAMES = (*ELEMENTWISE, *SLICES)
 
 
@@ -76,9 +86,9 @@ def exact(name, dtype):
 
 def elementwise(name, dtype):
     """Return what is exact at points inside the domain."""
-    form, formula = FORMATS[dtype], ELEMENTWISE[name].exact
-    points = getattr(accuracy_points, "pairs" if name in TWO else "whole_line")
-    args = (SPECIAL[name].points if name in SPECIAL else points)(dtype)
+    form, (points, formula) = FORMATS[dtype], ELEMENTWISE[name]
+    points = points or getattr(accuracy_points, "pairs" if name in TWO else "whole_line")
+    args = points(dtype)
     derivatives = formula(form, *map(wide, args))
     inside = np.any([np.nan_to_num(slope) != 0 for slope in derivatives.gradient], axis=0)
     for x in args:
@@ -90,10 +100,14 @@ def elementwise(name, dtype):
     axis = accuracy_points.axis_of(name)
     sizes = np.abs(value), tuple(map(np.abs, slopes))
     if name in SUMS:
-        sizes = (
-            np.broadcast_to(derivatives.size, inside.shape)[inside],
-            tuple(np.broadcast_to(g, inside.shape)[inside] for g in derivatives.gradient_size),
-        )
+        size, slope_sizes, _ = derivatives.sizes()
+        found = (np.broadcast_to(x, inside.shape)[inside] for x in (size, *slope_sizes))
+        least = LEAST * form.normal
+        found = [
+            np.where((np.abs(x) < least) & (x != 0), 0, size)
+            for x, size in zip((value, *slopes), found, strict=True)
+        ]
+        sizes = found[0], tuple(found[1:])
     return Exact(args, value, slopes, *sizes, ones, axis(*args))
 
 
@@ -101,15 +115,17 @@ def of_slices(name, dtype):
     """Return what is exact of slices; the units are those of the largest entry of a result."""
     points, formula = SLICES[name]
     args = points(dtype)
-    shape = args[0].shape if name in SHAPED else args[0].shape[:1]
+    x = args[0]
+    shape = x.shape if name in SHAPED else x.shape[:-1]
     cotangent = random(10).integers(1, 9, shape) * 0.25 if name in SHAPED else np.ones(shape)
-    value, slopes, terms, sizes = formula(*map(wide, args), wide(cotangent))
-    size = np.abs(value).max(-1, keepdims=True) if name in SHAPED else np.abs(value)
+    value, slopes, terms, sizes, size = formula(*map(wide, args), wide(cotangent))
+    if size is None:
+        size = np.abs(value).max(-1, keepdims=True) if name in SHAPED else np.abs(value)
     if terms is not None:
         largest = terms.max(-1, keepdims=True)
         size = np.maximum(size, largest if name in SHAPED else largest[:, 0])
     sizes = sizes or tuple(np.abs(slope).max(-1, keepdims=True) for slope in slopes)
-    axis = np.nanmax(np.abs(args[0]), -1)
+    axis = np.nanmax(np.abs(x.reshape(len(x), -1)), -1)
     return Exact(args, value, slopes, size, sizes, cotangent, axis)
 
 
@@ -119,8 +135,8 @@ TWO = (
 )
 
 
-# Their zeros below 0 are those of a sum, of which the largest term has the units.
-SUMS = ("safe_lgamma", "safe_digamma")
+# Their zeros are those of a sum, of which the largest term has the units.
+SUMS = ("safe_lgamma", "safe_digamma", "safe_binary_cross_entropy", "safe_focal_loss")
 
 
 def in_numpy(f, args, _):
@@ -165,22 +181,26 @@ RUN = {"numpy": in_numpy, "torch": in_torch, "jax": in_jax, "tensorflow": in_ten
 def ours(name):
     """Return our function, of slices along the last axis."""
     f = getattr(so, name)
-    return (lambda *args: f(*args, axis=-1)) if name in SLICES else f
+    return CALLED.get(name, along_last)(f) if name in SLICES else f
 
 
 def errors(f, framework, dtype, reference):
     """Return the errors of the value and of all slopes, NaN where there are no units to count."""
     arrays = [asarray(framework, x, dtype) for x in reference.args]
+    # The first argument of an incomplete gamma function has no slope in PyTorch.
+    fixed = arrays[: len(arrays) - len(reference.slopes)]
+    moving, count = arrays[len(fixed) :], len(arrays[0])
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        value, slopes = RUN[framework](f, arrays, asarray(framework, reference.cotangent, dtype))
+        value, slopes = RUN[framework](
+            lambda *args: f(*fixed, *args), moving, asarray(framework, reference.cotangent, dtype)
+        )
         found = {"value": of(value, reference.value, reference.value_size, dtype)}
         if slopes:
             known = is_number(reference.value, FORMATS[dtype])
             columns = zip(slopes, reference.slopes, reference.slope_sizes, strict=True)
-            found["slope"] = np.stack(
-                [of(got, aim, size, dtype, known) for got, aim, size in columns]
-            )
+            each = [of(got, aim, size, dtype, known) for got, aim, size in columns]
+            found["slope"] = np.concatenate([error.reshape(count, -1) for error in each], axis=1)
     return found
 
 
@@ -190,15 +210,18 @@ def is_number(value, form):
     return (size <= form.max) & ((size >= form.normal) | (size == 0))
 
 
-def of(got, aim, size, dtype, known=1):
-    """Return the errors of one array."""
+def of(got, aim, size, dtype, known=None):
+    """Return the errors of one array, where the entries or the slices of the value are known."""
     form = FORMATS[dtype]
     size = np.broadcast_to(size, aim.shape)
     counted = (size >= LEAST * form.normal) & (size <= form.max * (1 - 4 * form.eps))
-    known = np.reshape(known, np.shape(known) + (1,) * (aim.ndim - np.ndim(known)))
+    if known is not None:
+        if known.shape != aim.shape:
+            known = known.reshape(len(aim), -1).all(-1)
+        counted = counted & known.reshape(known.shape + (1,) * (aim.ndim - known.ndim))
     got = np.broadcast_to(to_numpy(got).astype(float), aim.shape)
     error = np.where(np.isfinite(got), ulps(got, aim, size, dtype, lost=0), math.inf)
-    return np.where(counted & (known == 1), error, math.nan)
+    return np.where(counted, error, math.nan)
 
 
 def summary(error):
@@ -218,12 +241,10 @@ def rounded(x):
 
 def curve(error, axis):
     """Return the ends of the axis in powers of 2, and the worst error in each part, -1 for none."""
-    power = np.log2(np.maximum(axis, 2.0**-1074))
+    power = np.log2(np.maximum(axis, axis[axis > 0].min()))  # a 0 is beside the least number
     low, high = np.floor(power.min()), np.ceil(power.max())
     place = np.minimum(((power - low) / max(high - low, 1) * BINS).astype(int), BINS - 1)
-    # Of all slopes of a point.
-    axes = tuple(i for i, n in enumerate(error.shape) if n != len(axis) or i > 1)
-    worst = np.fmax.reduce(error, axis=axes) if axes else error
+    worst = np.fmax.reduce(error.reshape(len(axis), -1), axis=1)  # of all slopes of a point
     parts = (worst[(place == i) & ~np.isnan(worst)] for i in range(BINS))
     return [low, high, *(rounded(float(part.max())) if part.size else -1 for part in parts)]
 

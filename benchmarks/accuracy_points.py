@@ -46,6 +46,16 @@ def pairs(dtype):
     return rounded(xs, dtype), rounded(ys, dtype)
 
 
+def logits(dtype):
+    """Return logits, those where no exponential is 0 or 1 among them, and labels."""
+    random = np.random.default_rng(1)
+    (x,) = whole_line(dtype)
+    x = np.concatenate([x, rounded(random.uniform(-40, 40, COUNT // 4), dtype)])
+    usual = random.choice([0, 0.25, 0.5, 1], len(x))
+    other = rounded(random.uniform(size=len(x)), dtype)
+    return x, np.where(random.choice([True, False], len(x)), usual, other)
+
+
 def size_of_last(*args):
     """Return the size of the last argument."""
     return np.abs(args[-1])
@@ -66,6 +76,7 @@ def difference(x, y):
     return np.abs(x - y)
 
 
+FIRST = ("safe_pow", "safe_binary_cross_entropy", "safe_focal_loss")
 # What the pictures have on their horizontal axis, where it is not the size of the last argument.
 AXES = {
     **dict.fromkeys(("safe_asin", "safe_acos", "safe_atanh", "safe_acosh"), far_from_one),
@@ -74,8 +85,8 @@ AXES = {
     **dict.fromkeys(("safe_logit", "safe_ndtri"), lambda x: np.minimum(np.abs(x), np.abs(1 - x))),
     **dict.fromkeys(("safe_logaddexp", "safe_logsubexp"), difference),
     **dict.fromkeys(("safe_hypot", "safe_atan2"), np.hypot),
-    "rel_entr": np.minimum,
-    "safe_pow": lambda *args: np.abs(args[0]),
+    **dict.fromkeys(("rel_entr", "logarithmic_mean"), np.minimum),
+    **dict.fromkeys(FIRST, lambda *args: np.abs(args[0])),
 }
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+QUANTILE = 0.3125  # a number of all dtypes, as its product with 100 is
 # Written with `m`, the functions of a framework, where it has none of its own.
 WRITTEN = {
     "safe_rsqrt": lambda m, x: 1 / m.sqrt(x),
@@ -24,7 +25,34 @@ WRITTEN = {
     "safe_logmeanexp": lambda m, x: m.logsumexp(x) - m.log_of_count(x),
     "safe_cross_entropy": lambda m, x, y: -m.sum(y * m.log_softmax(x)),
     "log_ndtr": lambda m, x: m.log(0.5 * m.erfc(-x / np.sqrt(2))),
+    "exprel": lambda m, x: m.expm1(x) / x,
+    "sinhc": lambda m, x: m.sinh(x) / x,
+    "boxcox": lambda m, x, p: (m.pow(x, p) - 1) / p,
+    "inv_boxcox": lambda m, y, p: m.pow(1 + p * y, 1 / p),
+    "logarithmic_mean": lambda m, x, y: (x - y) / (m.log(x) - m.log(y)),
+    "radial": lambda m, x: 1 / (1 + m.norm(x) * m.norm(x)),
+    "safe_binary_cross_entropy": lambda m, x, y: of_labels(m.log_sigmoid, x, y),
+    "safe_focal_loss": lambda m, x, y: of_labels(
+        lambda x: (1 - m.sigmoid(x)) ** 2 * m.log_sigmoid(x), x, y
+    ),
+    "safe_kl_divergence": lambda m, p, q: m.sum(p * m.log(p / q)),
+    "safe_standardize": lambda m, x: (x - m.mean(x)[:, None]) / m.std(x)[:, None],
+    "safe_clip_by_norm": lambda m, x, most: x * m.minimum(1 + 0 * most, most / m.norm(x)[:, None]),
+    "safe_cdist": lambda m, x, y: m.norm(x[:, :, None] - y[:, None]),
+    "safe_pdist": lambda m, x: m.norm(
+        m.stack([x[:, 0], x[:, 0], x[:, 1]], 1) - m.stack([x[:, 1], x[:, 2], x[:, 2]], 1)
+    ),
+    "safe_attention": lambda m, query, key, value: (
+        m.softmax(query @ m.transposed(key) / 2) @ value  # of four coordinates
+    ),
 }
+
+
+def of_labels(log, x, y):
+    """Return a binary loss of logits and labels, by a logarithm of the probability."""
+    return -y * log(x) - (1 - y) * log(-x)
+
+
 SHARED = {
     "safe_div": "divide",
     "xdivy": "divide",
@@ -51,8 +79,9 @@ SHARED = {
 SHARED |= {f"safe_{name}": name for name in ("log2", "log10", "sum", "prod", "mean", "var", "std")}
 SHARED |= {"safe_max": "max", "safe_min": "min"}
 SHARED |= {f"safe_{name}": name for name in ("ndtri", "erfinv", "digamma")}
-SHARED |= {"safe_lgamma": "gammaln"}
-OF_SCIPY = ("log_ndtr", "ndtri", "erfinv", "digamma", "gammaln")  # names, in other frameworks too
+SHARED |= {"safe_lgamma": "gammaln", "safe_gammainc": "gammainc", "safe_gammaincc": "gammaincc"}
+# Names, in other frameworks too.
+OF_SCIPY = ("log_ndtr", "ndtri", "erfinv", "digamma", "gammaln", "gammainc", "gammaincc")
 REDUCED = ("nansum", "nanprod", "nanmean", "nanvar", "nanstd", "nanmax", "nanmin", "nanmedian")
 ACCUMULATED = ("nancumsum", "nancumprod")
 
@@ -81,7 +110,7 @@ def of_numpy():
     import scipy.special as sp
 
     names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
-    names += " atanh atan2 sinc logaddexp"
+    names += " atanh atan2 sinc logaddexp sinh minimum stack"
     found = {name: getattr(np, name) for name in names.split()}
     names = "sum prod mean var std max min"
     found |= {name: along_last(getattr(np, name)) for name in names.split()}
@@ -90,9 +119,16 @@ def of_numpy():
     found |= {
         name: along_last(getattr(sp, name)) for name in ("softmax", "log_softmax", "logsumexp")
     }
-    found |= {name: getattr(sp, name) for name in OF_SCIPY}
+    found |= {name: getattr(sp, name) for name in (*OF_SCIPY, "exprel", "boxcox", "inv_boxcox")}
     return SimpleNamespace(
         **found,
+        sigmoid=sp.expit,
+        log_sigmoid=sp.log_expit,
+        transposed=np.matrix_transpose,
+        safe_interp=np.interp,
+        safe_logcumsumexp=along_last(np.logaddexp.accumulate),
+        nanquantile=lambda x: np.nanquantile(x, QUANTILE, axis=-1),
+        nanpercentile=lambda x: np.nanpercentile(x, 100 * QUANTILE, axis=-1),
         safe_logit=sp.logit,
         safe_hypot=np.hypot,
         norm=along_last(np.linalg.norm),
@@ -106,7 +142,7 @@ def of_torch():
     from torch.nn import functional
 
     names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
-    names += " atanh atan2 sinc logaddexp xlogy"
+    names += " atanh atan2 sinc logaddexp xlogy sinh minimum stack sigmoid"
     found = {name: getattr(torch, name) for name in names.split()}
     found |= {name: along_last(getattr(torch, name), "dim") for name in ("sum", "prod", "mean")}
     found |= {name: along_last(getattr(torch, name), "dim") for name in ("nansum", "nanmean")}
@@ -118,6 +154,16 @@ def of_torch():
     found |= {name: getattr(torch.special, name) for name in OF_SCIPY}
     return SimpleNamespace(
         **found,
+        log_sigmoid=functional.logsigmoid,
+        transposed=lambda x: x.mT,
+        safe_binary_cross_entropy=lambda x, y: functional.binary_cross_entropy_with_logits(
+            x, y, reduction="none"
+        ),
+        safe_standardize=lambda x: functional.layer_norm(x, x.shape[-1:], eps=0),
+        safe_cdist=torch.cdist,
+        safe_attention=functional.scaled_dot_product_attention,
+        safe_logcumsumexp=along_last(torch.logcumsumexp, "dim"),
+        nanquantile=lambda x: torch.nanquantile(x, QUANTILE, -1),
         safe_rsqrt=torch.rsqrt,
         safe_logit=torch.logit,
         xlog1py=torch.special.xlog1py,
@@ -140,7 +186,7 @@ def of_jax():
     import jax.scipy.special as sp
 
     names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
-    names += " atanh atan2 sinc logaddexp"
+    names += " atanh atan2 sinc logaddexp sinh minimum stack"
     found = {name: getattr(jnp, name) for name in names.split()}
     names = "sum prod mean var std max min"
     found |= {name: along_last(getattr(jnp, name)) for name in names.split()}
@@ -149,6 +195,17 @@ def of_jax():
     found |= {name: getattr(sp, name) for name in names}
     return SimpleNamespace(
         **found,
+        sigmoid=jax.nn.sigmoid,
+        log_sigmoid=jax.nn.log_sigmoid,
+        transposed=jnp.matrix_transpose,
+        safe_standardize=lambda x: jax.nn.standardize(x, epsilon=0),
+        safe_attention=lambda *args: jax.nn.dot_product_attention(
+            *(x[:, :, None] for x in args)  # of one head
+        )[:, :, 0],
+        safe_interp=jnp.interp,
+        safe_logcumsumexp=lambda x: jax.lax.cumlogsumexp(x, axis=1),
+        nanquantile=lambda x: jnp.nanquantile(x, QUANTILE, axis=-1),
+        nanpercentile=lambda x: jnp.nanpercentile(x, 100 * QUANTILE, axis=-1),
         safe_rsqrt=jax.lax.rsqrt,
         safe_logit=sp.logit,
         safe_hypot=jnp.hypot,
@@ -163,11 +220,11 @@ def of_jax():
 def without(f, *dtypes):
     """Return a function that TensorFlow has no kernel of some dtypes for (2.21)."""
 
-    def checked(x):
-        if x.dtype.name in dtypes:
+    def checked(*args):
+        if args[0].dtype.name in dtypes:
             msg = "no kernel for this dtype"
             raise TypeError(msg)
-        return f(x)
+        return f(*args)
 
     return checked
 
@@ -176,7 +233,7 @@ def of_tensorflow():
     """Return TensorFlow's functions."""
     tf = import_module("tensorflow")
     names = "divide multiply reciprocal sqrt pow exp expm1 log log1p asin acos acosh atanh atan2"
-    names += " sin erfc"
+    names += " sin erfc sinh minimum sigmoid log_sigmoid"
     found = {name: getattr(tf.math, name) for name in names.split()}
     reduced = {"sum": "sum", "prod": "prod", "mean": "mean", "var": "variance", "std": "std"}
     reduced |= {"max": "max", "min": "min"}
@@ -192,6 +249,13 @@ def of_tensorflow():
         ndtri=without(tf.math.ndtri, "float16", "bfloat16"),
         erfinv=without(tf.math.erfinv, "float16", "bfloat16"),
         safe_rsqrt=tf.math.rsqrt,
+        stack=tf.stack,
+        transposed=tf.linalg.matrix_transpose,
+        gammainc=without(tf.math.igamma, "float16", "bfloat16"),
+        gammaincc=without(tf.math.igammac, "float16", "bfloat16"),
+        safe_binary_cross_entropy=lambda x, y: tf.nn.sigmoid_cross_entropy_with_logits(y, x),
+        safe_clip_by_norm=lambda x, most: tf.clip_by_norm(x, most, axes=-1),
+        safe_logcumsumexp=along_last(tf.math.cumulative_logsumexp),
         xlogy=tf.math.xlogy,
         xlog1py=tf.math.xlog1py,
         logaddexp=lambda x, y: tf.reduce_logsumexp(tf.stack([x, y]), axis=0),

@@ -269,5 +269,8 @@ def jax_option(config, name, value):
     if "jax" not in config.frameworks:
         return nullcontext()
     import jax
+    import jax.experimental
 
+    if name == "enable_x64" and not hasattr(jax, name):  # in 0.6 it is at another place
+        return jax.experimental.enable_x64(value)
     return getattr(jax, name)(value)

@@ -1,11 +1,11 @@
 """Attention, in which a masked key or value contributes nothing, whatever it holds."""
 
 import math
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 from typing import Any
 
 from safeops._entry import fast_path, promote_mask
-from safeops._ops.slices import count, enter_number, enter_slices, length, require_fit
+from safeops._ops.slices import count, enter_number, enter_slices, equal, length, require_fit
 from safeops._ops.softmax import safe_softmax
 from safeops._typing import Array, Namespace
 
@@ -147,11 +147,11 @@ def _require_fit(query: Array, key: Array, value: Array) -> None:
     if any(getattr(shape, "rank", 0) is None for shape in shapes):
         return
     q, k, v = map(tuple, shapes)
-    fits = min(map(len, (q, k, v))) >= 2 and all(  # noqa: PLR2004  (rows and columns)
-        a == b or None in {a, b} for a, b in ((q[-1], k[-1]), (k[-2], v[-2]))
-    )
+    fits = min(map(len, (q, k, v))) >= 2  # noqa: PLR2004  (rows and columns)
+    fits = fits and equal(q[-1], k[-1]) and equal(k[-2], v[-2])
     heads = zip_longest(*(x[-3::-1] for x in (q, k, v)), fillvalue=1)
-    fits = fits and all(len({*axes} - {1, None}) <= 1 for axes in heads)
+    for axes in heads:
+        fits = fits and all(equal(a, b) or a == 1 or b == 1 for a, b in combinations(axes, 2))
     if not fits:
         msg = (
             f"expected query (..., n, d), key (..., m, d) and value (..., m, e), got shapes "

@@ -4,6 +4,7 @@ from typing import Any
 
 from safeops._entry import backend_of, fast_path, promote, promote_mask
 from safeops._ops.norms import safe_distance
+from safeops._ops.slices import equal
 from safeops._typing import Array, Namespace
 
 
@@ -145,7 +146,7 @@ def _require_pairs(keep: Array | None, *shapes: Any) -> None:
         return
     wanted, given = tuple(n for s in shapes for n in s), tuple(keep.shape)
     ends = zip(reversed(given), reversed(wanted), strict=False)
-    if not all(None in {a, b} or a in {1, b} for a, b in ends):
+    if not all(equal(a, b) or a == 1 for a, b in ends):
         msg = (
             f"expected where of a shape that broadcasts against that of the pairs, "
             f"(..., {', '.join(map(str, wanted))}), got {given}"
@@ -166,6 +167,6 @@ def _require_dimension(x: Array, y: Array) -> None:
     if any(getattr(z.shape, "rank", 0) is None for z in (x, y)):
         return
     of_x, of_y = x.shape[-1], y.shape[-1]
-    if None not in {of_x, of_y} and of_x != of_y:
+    if not equal(of_x, of_y):
         msg = f"expected points of one dimension, got {of_x} coordinates and {of_y}"
         raise ValueError(msg)

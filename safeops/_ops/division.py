@@ -105,8 +105,9 @@ def safe_mul(x: Array, y: Array, /) -> Array:
     Parameters
     ----------
     x, y : array, shape (...), real or complex floating
-        Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN. JAX and TensorFlow flush
-        subnormal numbers to 0: a subnormal `x` times an infinite `y` is NaN there.
+        Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN. Beside an `x` that is not
+        finite a subnormal `y` counts as 0, except in float16. JAX and TensorFlow flush subnormal
+        numbers to 0: a subnormal `x` times an infinite `y` is NaN there.
 
     Returns
     -------

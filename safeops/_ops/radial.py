@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from safeops._dtypes import limits
@@ -120,17 +121,21 @@ class _Near(NamedTuple):
     curvature: Function
 
 
-# Chebyshev's points from 0 to 1, and the factors that make coefficients of numbers there.
-_COUNT = 6
-_ANGLES = [math.pi * (i + 0.5) / _COUNT for i in range(_COUNT)]
-_POINTS = [(1 + math.cos(angle)) / 2 for angle in _ANGLES]
-_FACTORS = [
-    [(2 if j else 1) * math.cos(j * angle) / _COUNT for angle in _ANGLES] for j in range(_COUNT)
-]
+def _fit(count: int) -> tuple[list[float], list[list[float]]]:
+    """Return Chebyshev's points from 0 to 1, and what makes coefficients of numbers there."""
+    angles = [math.pi * (i + 0.5) / count for i in range(count)]
+    factors = [
+        [(2 if j else 1) * math.cos(j * angle) / count for angle in angles] for j in range(count)
+    ]
+    return [(1 + math.cos(angle)) / 2 for angle in angles], factors
+
+
 # Chebyshev's polynomials from 0 to 1, in powers of t.
 _POLYNOMIALS = (
-    *((1, 0, 0, 0, 0, 0), (-1, 2, 0, 0, 0, 0), (1, -8, 8, 0, 0, 0), (-1, 18, -48, 32, 0, 0)),
-    *((1, -32, 160, -256, 128, 0), (-1, 50, -400, 1120, -1280, 512)),
+    *((1,), (-1, 2), (1, -8, 8), (-1, 18, -48, 32), (1, -32, 160, -256, 128)),
+    *((-1, 50, -400, 1120, -1280, 512), (1, -72, 840, -3584, 6912, -6144, 2048)),
+    (-1, 98, -1568, 9408, -26880, 39424, -28672, 8192),
+    (1, -128, 2688, -21504, 84480, -180224, 212992, -131072, 32768),
 )
 
 
@@ -138,7 +143,8 @@ def _near(backend: Backend, f: Function, zero: Array) -> _Near:
     """
     Return a function below an eighth of the length over which its second derivative varies.
 
-    That is interpolated at six points, to 1e-11 if the function has a power series there. Beyond,
+    That is interpolated at six points, to 1e-11 if the function has a power series there, or at
+    nine for float64, to 1e-15; more would make numbers of the rounding of narrow dtypes. Beyond,
     what cancels in the first derivative leaves no more than fifty units of rounding.
     """
     xp, bound = backend.xp, limits(backend.xp, zero)
@@ -148,10 +154,11 @@ def _near(backend: Backend, f: Function, zero: Array) -> _Near:
     second = _derivative(backend, _derivative(backend, f))
     length, even = _shape(backend, f, stop_gradient(value), least)
     reach = xp.where(length > 8 * least, length / 8, least)
-    at = [least, *(point * reach for point in _POINTS)]
+    places, weights = _fit(6 if bound.eps > 2**-30 else 9)
+    at = [least, *(place * reach for place in places)]
     points = second(xp.concat([xp.expand_dims(r, axis=0) for r in at], axis=0))
-    numbers = [points[1 + i, ...] for i in range(_COUNT)]
-    series = [_dot(factors, numbers) for factors in _FACTORS]
+    numbers = [points[1 + i, ...] for i in range(len(places))]
+    series = [_dot(factors, numbers) for factors in weights]
     size = abs(stop_gradient(points[0, ...]))
     fits = abs(stop_gradient(series[-1])) <= bound.eps**0.5 * size
     first = xp.where(fits, series[0], points[0, ...])
@@ -162,7 +169,8 @@ def _near(backend: Backend, f: Function, zero: Array) -> _Near:
 
 def _curvature(series: list[Array], reach: Array, r: Array) -> Array:
     """Return the second integral, from 0, of a series in ``r / reach``, over ``r**2``."""
-    powers = [_dot(column, series) for column in zip(*_POLYNOMIALS, strict=True)]
+    columns = zip_longest(*_POLYNOMIALS[: len(series)], fillvalue=0)
+    powers = [_dot(column, series) for column in columns]
     return polynomial(r / reach, [a / ((k + 1) * (k + 2)) for k, a in enumerate(powers)])
 
 

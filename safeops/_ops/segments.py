@@ -10,7 +10,7 @@ from safeops._entry import backend_of, promote, promote_mask
 from safeops._ops.engine import enter_correction, enter_option
 from safeops._ops.norms import scale_of_powers
 from safeops._ops.powers import safe_sqrt
-from safeops._ops.slices import require_fit
+from safeops._ops.slices import equal, require_fit
 from safeops._ops.where import double_where, is_nan
 from safeops._typing import Array, Backend, DType, Namespace
 
@@ -113,7 +113,7 @@ def _require_ids(ids: Any, number: Any, x: Array) -> None:
     rows = x.shape[0] if len(x.shape) else None
     given = ids.shape[0] if len(ids.shape) == 1 else None
     fits = len(x.shape) and len(ids.shape) == 1
-    if not fits or not (rows == given or None in {rows, given}):
+    if not fits or not equal(rows, given):
         msg = (
             f"expected data of shape (n, ...) and segment_ids of shape (n,), got "
             f"{tuple(x.shape)} and {tuple(ids.shape)}"

@@ -40,12 +40,21 @@ def enter_number(wanted: str, option: Any) -> float:
     return float(option)
 
 
+def equal(a: int | None, b: int | None) -> bool:
+    """
+    Whether two lengths may be equal, of which None is not known.
+
+    They are compared one by one: a set of them makes numbers of the symbols of `torch.compile`.
+    """
+    return a is None or b is None or a == b
+
+
 def require_fit(keep: Array | None, x: Array) -> None:
     """Raise ValueError if `keep` has a shape that does not broadcast against the shape of `x`."""
     if keep is None or any(getattr(y.shape, "rank", 0) is None for y in (keep, x)):
         return
     pairs = zip(reversed(tuple(keep.shape)), reversed(tuple(x.shape)), strict=False)
-    if not all(None in {a, b} or a == b or 1 in {a, b} for a, b in pairs):
+    if not all(equal(a, b) or a == 1 or b == 1 for a, b in pairs):
         msg = (
             f"expected where of a shape that broadcasts against {tuple(x.shape)}, "
             f"got {tuple(keep.shape)}"

@@ -160,7 +160,8 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
     -----
     **Gradient.** The derivatives, both exact at every order; at ``lmbda == 0`` they are ``exp(y)``
     and ``-y**2 / 2 * exp(y)``. At ``lmbda * y == -1`` the derivatives of `safe_pow` at 0, and 0 at
-    the pole, where ``lmbda`` is negative.
+    the pole, where ``lmbda`` is negative. Where the result over ``lmbda * (1 + lmbda * y)`` is
+    below the smallest normal number, derivatives lose digits or are 0.
 
     **Source.** `scipy.special.inv_boxcox` for the value.
 
@@ -199,7 +200,9 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
     Notes
     -----
     **Gradient.** The derivatives, exact at every order; at ``x == y`` they are 1 / 2 and 1 / 2.
-    Where an argument is zero its slope is infinite: 0 is chosen for both arguments.
+    Where an argument is zero its slope is infinite: 0 is chosen for both arguments. JAX and
+    TensorFlow flush subnormal numbers: next to the smallest normal one the slopes lose digits
+    there.
 
     **Source.** The mean used for heat exchangers and in entropic schemes. Where x and y are of
     about the same size, the power series of ``atanh`` is used.
@@ -215,21 +218,24 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
 
 
 def _exprel(xp: Namespace, x: Array) -> Array:
-    """Return the quotient ``half / x * half``: it stays finite where ``exp(x)`` does not."""
+    """
+    Return the quotient ``half / x * half``: it stays finite where ``exp(x)`` does not.
+
+    What comes back to each half is in range; what comes back to one that is used twice is not.
+    """
     near, over, end = xp.abs(x) < 1, x > _too_far(xp, x), x == -math.inf
     outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
-    half = xp.exp(outside / 2.0)
-    far = xp.divide(half, outside) * half - 1.0 / outside
+    far = xp.divide(xp.exp(outside / 2.0), outside) * xp.exp(outside / 2.0) - 1.0 / outside
     far = xp.where(end, 0.0, xp.where(over, xp.exp(xp.where(over, x, 0.0)), far))
     return xp.where(near, polynomial(xp.where(near, x, 0.0), EXPONENTIAL), far)
 
 
 def _sinhc(xp: Namespace, x: Array) -> Array:
-    """Return the quotient, in which ``exp(x)`` is a product of two exponentials of ``x / 2``."""
+    """Return the quotient, in which ``exp(x)`` is a product of two halves, as for `exprel`."""
     near, over = xp.abs(x) < 1, xp.abs(x) > _too_far(xp, x)
     outside = xp.abs(xp.where(xp.logical_or(near, over), 1.0, x))
-    half = xp.exp(outside / 2.0)
-    far = xp.divide(half, 2.0 * outside) * half - xp.exp(-outside) / (2.0 * outside)
+    half = xp.divide(xp.exp(outside / 2.0), 2.0 * outside)
+    far = half * xp.exp(outside / 2.0) - xp.exp(-outside) / (2.0 * outside)
     inside = xp.where(near, x, 0.0)
     series = polynomial(inside * inside, HYPERBOLIC)
     infinite = xp.exp(xp.abs(xp.where(over, x, 0.0)))
@@ -250,8 +256,7 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     series = log * polynomial(xp.where(near, exponent, 0.0), EXPONENTIAL)
     # With half of the exponent twice, x**lmbda / lmbda is finite also where x**lmbda overflows.
     base, order = xp.where(grows, x, 1.0), xp.where(grows, lmbda, 1.0)
-    half = xp.pow(base, order / 2.0)
-    large = xp.divide(half, order) * half - 1.0 / order
+    large = xp.divide(xp.pow(base, order / 2.0), order) * xp.pow(base, order / 2.0) - 1.0 / order
     rest = xp.logical_or(xp.logical_or(near, grows), zero)
     order = xp.where(rest, 1.0, lmbda)
     small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order
@@ -266,40 +271,65 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
 
 
 def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
-    """Return the inverse: by the series of ``log1p(z) / z`` for a small product z, else by pow."""
+    """
+    Return the inverse: by the series of ``log1p(z) / z`` for a small product z, else by pow.
+
+    A large power ``1 / lmbda`` of ``1 + z`` loses the digits that the sum does not hold.
+    """
     product = lmbda * y
-    near = xp.abs(product) < 0.125  # noqa: PLR2004  (the bound of the series)
-    inside = xp.where(near, product, 0.0)
-    series = xp.exp(xp.where(near, y, 0.0) * polynomial(inside, LOGARITHM))
-    base = 1.0 + xp.where(near, 0.0, product)
+    near, small = xp.abs(product) < 0.125, xp.abs(lmbda) < 0.125  # noqa: PLR2004  (of the series)
+    steep = xp.logical_and(xp.logical_and(small, product > -1), xp.logical_not(near))
+    series = xp.where(near, y, 0.0) * polynomial(xp.where(near, product, 0.0), LOGARITHM)
+    log = xp.log1p(xp.where(steep, product, 0.0)) / xp.where(steep, lmbda, 1.0)
+    smooth = xp.exp(xp.where(near, series, log))
+    rest = xp.logical_or(near, steep)
+    base = 1.0 + xp.where(rest, 0.0, product)
     base = xp.where(base < 0, xp.log(xp.where(base < 0, base, 1.0)), base)
-    power = safe_pow(base, 1.0 / xp.where(near, 1.0, lmbda))
+    power = safe_pow(base, 1.0 / xp.where(rest, 1.0, lmbda))
     pole = xp.logical_and(base == 0, lmbda < 0)
-    return xp.where(near, series, xp.where(pole, math.inf, power))
+    return xp.where(rest, smooth, xp.where(pole, math.inf, power))
 
 
 def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
     """
-    Return ``scale * mean(x / scale, y / scale)``, with their geometric mean as a constant scale.
+    Return the mean: by a series of numbers near each other, which a constant scale keeps in range.
 
-    For each scale this is the mean of x and y; with this scale no square leaves the range.
+    Of a scale with three quarters of their exponent neither what comes back, times the scale, nor a
+    square of what is left leaves the range. Else the logarithms get scales of their own: what comes
+    back is scaled last, and has the size of a slope on the way.
     """
-    bound = limits(xp, x)
-    least = bound.smallest_nonzero
+    least = limits(xp, x).smallest_nonzero
     zero = xp.logical_or(
         xp.logical_and(xp.abs(x) < least, y > -least), xp.logical_and(xp.abs(y) < least, x > -least)
     )
     x, y = xp.where(zero, 1.0, x), xp.where(zero, 1.0, y)
-    scale = xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y))
-    most = 0.5 / bound.smallest_normal  # the reciprocal of a larger scale would be flushed to 0
-    scale = stop_gradient(xp.where(scale > most, most, scale))
-    inverse = stop_gradient(1.0 / scale)
-    x, y = x * inverse, y * inverse
-    middle = 0.5 * x + 0.5 * y
-    part = (0.5 * x - 0.5 * y) / middle  # safeops: ignore[SO001]  (0 for unlike signs alone: NaN)
+    root = xp.sqrt(xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y)))
+    left = xp.sqrt(root)  # of what is scaled: near 1 a logarithm has most digits
+    scale, inverse = _scale(xp, root * left)
+    a, b = x * inverse, y * inverse
+    middle = 0.5 * a + 0.5 * b
+    part = (0.5 * a - 0.5 * b) / middle  # safeops: ignore[SO001]  (0 for unlike signs alone: NaN)
     near = xp.logical_and(xp.logical_and(x > 0, y > 0), xp.abs(part) < 0.25)  # noqa: PLR2004  (of the series)
     inside = xp.where(near, part, 0.0)
-    series = middle / polynomial(inside * inside, TANGENT)
+    series = scale * (middle / polynomial(inside * inside, TANGENT))
+    log = stop_gradient(
+        xp.log(xp.where(near, 2.0, a / left)) - xp.log(xp.where(near, 1.0, b / left))
+    )
     x, y = xp.where(near, 2.0, x), xp.where(near, 1.0, y)
-    far = (x - y) / (xp.log(x) - xp.log(y))
-    return xp.where(zero, 0.0, scale * xp.where(near, series, far))
+    far = (x - y) / (log + _log_change(xp, x) - _log_change(xp, y))
+    return xp.where(zero, 0.0, xp.where(near, series, far))
+
+
+def _scale(xp: Namespace, size: Array) -> tuple[Array, Array]:
+    """Return a constant scale, and its reciprocal."""
+    most = 0.5 / limits(xp, size).smallest_normal  # the reciprocal of a larger one would be 0
+    scale = stop_gradient(xp.where(size > most, most, size))
+    return scale, stop_gradient(1.0 / scale)
+
+
+def _log_change(xp: Namespace, x: Array) -> Array:
+    """Return 0, with the derivatives of ``log(x)``; a 0 is here beside a negative number: NaN."""
+    size = xp.where(x == 0, 1.0, xp.abs(x))
+    _, inverse = _scale(xp, size)
+    log = xp.log(size * inverse)
+    return log - stop_gradient(log)
