@@ -386,3 +386,15 @@ def test_without_gradients():
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
             assert so.radial(lambda r: r * r, x).tolist() == pytest.approx([0.0, 25.0])
+
+
+def test_slopes_of_a_power_series_have_all_digits(autodiff_framework):
+    """In float64 the polynomial near 0 is as exact as the function itself."""
+    backend, r = load(autodiff_framework), np.geomspace(1e-3, 0.1, 60)[:, None]
+
+    def total(x):
+        return backend.xp.sum(so.radial(lambda r: 1 / (1 + r * r), x))
+
+    (found,) = backend.grad(total)(asarray(autodiff_framework, r))
+
+    np.testing.assert_allclose(to_numpy(found), -2 * r / (1 + r * r) ** 2, rtol=1e-14)

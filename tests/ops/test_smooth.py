@@ -209,6 +209,44 @@ def test_a_wrong_formula_is_found(name, autodiff_framework):
         )
 
 
+# In float32 a slope in range, of which one step more or another order is not.
+AT_THE_ENDS = [
+    ("exprel", exprel, [(92.75,), (93.125,)]),
+    ("sinhc", sinhc, [(93.5,), (-93.625,)]),
+    ("boxcox", boxcox, [(27.25, 27.25), (27.25, 27.3125)]),
+    ("logarithmic_mean", None, [(2.0**-35, 2.0**90), (2.0**115, 2.0**20), (3, 3 + 2.0**-19)]),
+]
+
+
+@pytest.mark.parametrize(("name", "f", "points"), AT_THE_ENDS, ids=[x[0] for x in AT_THE_ENDS])
+def test_slopes_are_finite_wherever_they_are_in_range(name, f, points, autodiff_framework):
+    """Next to the largest number, and of numbers of very different size; a square is not."""
+    f = f or (lambda x, y: removable.logarithmic_mean([x], [y], None)[0])
+    wanted = np.array([exact(f, *point)[1] for point in points]).T
+    args = [asarray(autodiff_framework, x, "float32") for x in zip(*points, strict=True)]
+    backend = load(autodiff_framework)
+
+    def slopes(op):
+        grad = backend.grad(lambda *args: backend.xp.sum(op(*args)))
+        found = in_one_program(autodiff_framework, grad)(*args)
+        return np.stack([to_numpy(g) for g in found])
+
+    naive = {row.name: row.naive for row in removable.ROWS}[name]
+    np.testing.assert_allclose(slopes(getattr(so, name)), wanted, rtol=2e-5)
+    assert not np.allclose(slopes(naive), wanted, rtol=2e-5)
+
+
+def test_a_small_exponent_keeps_the_digits_of_inv_boxcox(framework):
+    """The value is right to the units of its logarithm, which the rounding of 1 + z is not."""
+    z, p = np.linspace(0.13, 0.25, 40), 2.0**-11
+    wanted = np.array([float(mp.exp(mp.log1p(mpmath.mpf(x)) / p)) for x in z])
+
+    found = to_numpy(so.inv_boxcox(*(asarray(framework, x) for x in (z / p, p + 0 * z))))
+
+    np.testing.assert_allclose(found, wanted, rtol=1.5e-13)
+    assert not np.allclose((1 + z) ** (1 / p), wanted, rtol=1.5e-13, atol=0)
+
+
 def test_infinite_arguments():
     """`exprel` and `sinhc` have their limits at infinity; a NaN stays NaN."""
     with np.errstate(over="ignore"):
