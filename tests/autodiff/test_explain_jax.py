@@ -503,3 +503,43 @@ def test_scopes_reach_the_backward_pass():
     closed = jax.make_jaxpr(jax.vjp(f, 1.0)[1])(1.0)
 
     assert "mark" in str(closed.eqns[0].source_info.name_stack)
+
+
+def of_norm(x):
+    """The length of a row of zeros."""
+    return jnp.linalg.norm(x - x, axis=-1)
+
+
+def of_softmax(x):
+    """The shares of a row of -inf."""
+    return jax.nn.softmax(x, axis=-1)[:, 0]
+
+
+def of_log_softmax(x):
+    """The logarithms of these."""
+    return jax.nn.log_softmax(x, axis=-1)[:, 0]
+
+
+def of_logsumexp(x):
+    """The logarithm of a sum of nothing."""
+    return jax.scipy.special.logsumexp(x, axis=-1)
+
+
+@pytest.mark.parametrize(
+    ("f", "new"),
+    [
+        (of_norm, "return safe_norm(x - x, axis=-1)"),
+        (of_softmax, "return safe_softmax(x, axis=-1)[:, 0]"),
+        (of_log_softmax, "return safe_log_softmax(x, axis=-1)[:, 0]"),
+        (of_logsumexp, "return safe_logsumexp(x, axis=-1)"),
+    ],
+)
+def test_what_jax_runs_as_several_operations_gets_its_edit(f, new):
+    """The call in the program is replaced, not one of the operations that JAX makes of it."""
+    fill = 0.0 if f is of_norm else -np.inf
+    x = jnp.array([[fill, fill, fill], [1.0, 2.0, 4.0]])
+
+    report = masked.explain(lambda x: jnp.sum(f(x)[1:]), x)
+
+    (edit,) = {finding.repair.edit for finding in report.findings}
+    assert edit.new.strip() == new
