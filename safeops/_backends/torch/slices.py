@@ -149,7 +149,7 @@ _BITS = {torch.float32: torch.int32, torch.float64: torch.int64}
 def _kept(x: Array, where: Array, other: float) -> Array:
     """Return ``where(where, x, other)``; for many entries by masking bits."""
     if x.numel() <= _FEW:
-        return torch.where(where, x.detach(), other)
+        return torch.where(where, x, other)  # nothing records it here
     kind = _BITS[x.dtype]
     bits = x.new_full((), other).view(kind)
     chosen = x.detach().resolve_neg().view(kind) ^ bits
