@@ -7,7 +7,7 @@ from safeops._dtypes import limits
 from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import BERNOULLI, polynomial
-from safeops._ops.where import stop_gradient
+from safeops._ops.where import is_inf, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 # ``lgamma(x) / ((x - 1) * (x - 2))`` in powers of x - 2, for x from 1 to 3: Chebyshev's series,
@@ -132,7 +132,7 @@ def _is_pole(xp: Namespace, x: Array) -> Array:
     """Whether x is infinite, or 0 or a negative whole number."""
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     below = xp.logical_and(x < 0, xp.floor(x) == x)
-    return xp.logical_or(xp.isinf(x), xp.logical_or(zero, below))
+    return xp.logical_or(is_inf(xp, x), xp.logical_or(zero, below))
 
 
 def _reflected(xp: Namespace, of_positive: Function, of_sine: Function, x: Array) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
-from safeops._ops.where import double_where, is_nan, stop_gradient
+from safeops._ops.where import double_where, is_inf, is_nan, stop_gradient
 from safeops._typing import Array, Function, Namespace
 
 
@@ -462,7 +462,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
     array([0.69314718,       -inf])
     """
     xp, x, y = promote(x, y)
-    filled = xp.logical_and(xp.isinf(x), x == y)
+    filled = xp.logical_and(is_inf(xp, x), x == y)
 
     def logaddexp(x: Array, y: Array) -> Array:
         # One comparison for both, so that a tie has one larger and one smaller argument.
@@ -547,7 +547,7 @@ def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
     subtract = getattr(xp, "log_difference", lambda p, q: xp.log(p) - xp.log(q))
     # An infinite argument enters the logarithm as a constant: its slope would be inf * 0.
     difference = subtract(xp.where(p == math.inf, stop_gradient(p), p), q)
-    infinite = xp.isinf(difference)
+    infinite = is_inf(xp, difference)
     value = _log_ratio_value(xp, stop_gradient(p), stop_gradient(q))
     formula, value = (xp.where(infinite, 0.0, x) for x in (difference, value))
     return xp.where(infinite, difference, with_slope_of(formula, value))

@@ -10,7 +10,7 @@ from safeops._ops.logs import rel_entr
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import drop_axes, enter_number, enter_slices, require_fit
 from safeops._ops.softmax import enter_classes, one_hot
-from safeops._ops.where import double_where, is_nan
+from safeops._ops.where import double_where, is_inf, is_nan
 from safeops._typing import Array, Axis, Namespace
 
 
@@ -284,7 +284,7 @@ def _binary(
     require_fit(keep, x)
 
     def loss(x: Array, y: Array) -> Array:
-        infinite = xp.isinf(x)
+        infinite = is_inf(xp, x)
         other = xp.where(x > 0, (1.0 - y) * on_zero, y * on_one)
         endless = xp.logical_and(infinite, other != 0)
         limit = xp.where(is_nan(y), y, xp.where(endless, math.inf, xp.zeros_like(y)))

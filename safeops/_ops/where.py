@@ -12,6 +12,7 @@ Source: the `where` note of TensorFlow Probability (2019); the JAX FAQ, "Gradien
 where using where".
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
@@ -67,8 +68,13 @@ def _guard(xp: Namespace, cond: Array, x: Any, if_true: Any, if_false: Any) -> A
 
 
 def is_nan(x: Array) -> Array:
-    """Whether each entry is NaN. Inductor of PyTorch 2.13 has no vector loop for `isnan`."""
+    """Whether each entry is NaN. Inductor of PyTorch 2.13 calls `isnan` and `isinf` one by one."""
     return x != x  # noqa: PLR0124  (True at NaN alone)
+
+
+def is_inf(xp: Namespace, x: Array) -> Array:
+    """Whether each real entry is infinite."""
+    return xp.abs(x) == math.inf
 
 
 @speaking
