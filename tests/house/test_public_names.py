@@ -1,6 +1,7 @@
 """Public names: none is lost, and each stands where it stood."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,20 @@ def test_no_file_is_long():
 
     assert long == []
     assert is_long("\n" * (LONGEST + 1))
+
+
+# Where a matrix or a slice has one number, or what is asked stands in no loop over the entries.
+BY_NUMBER = {"determinants", "eigenvectors", "engine", "quantiles", "singular_vectors"}
+
+
+def asks_by_name(source):
+    """Whether source calls `isnan` or `isinf` of a namespace."""
+    return bool(re.search(r"\bxp\.is(nan|inf)\(", source))
+
+
+def test_entries_are_compared():
+    """Inductor of PyTorch (2.13) calls `isnan` and `isinf` one by one: `_ops.where` compares."""
+    files = [file for file in (HOUSE / "_ops").glob("*.py") if asks_by_name(file.read_text())]
+
+    assert {file.stem for file in files} <= BY_NUMBER
+    assert asks_by_name("y = xp.isnan(x)")
