@@ -7,6 +7,7 @@ Prints what differs, and `right` if nothing does.
 import os
 import sys
 import warnings
+from functools import partial
 
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
@@ -83,7 +84,39 @@ def differences(names):
                 yield f"{name}, check_vma={check}: {got}, {wanted}, {cured}"
 
 
+WAITS = {
+    "permute": lambda y: lax.ppermute(y, "i", [(0, 1), (1, 0)]),
+    "sum": lambda y: lax.psum(y, "i"),
+}
+KEPT = np.array([[True, True], [False, True]])
+USUAL = np.array([[[7.0, 2.0], [3.0, 4.0]]] * 2)
+
+
+def steps(w, x, wait):
+    """Return a loop in which the devices wait for each other."""
+
+    def step(c, _):
+        y = jnp.where(KEPT, c @ w[0], 0.0)
+        return y + wait(y), None
+
+    return lax.scan(step, x[0], None, length=1)[0][None]
+
+
+def differences_of_exact():
+    """Yield what is not right if a coefficient of the first device alone is infinite."""
+    x, infinite = jnp.ones((2, 2, 2)), USUAL.copy()
+    infinite[0, 0, 0] = np.inf
+    for name, wait in WAITS.items():
+        local = partial(steps, wait=wait)
+        f = jax.shard_map(local, mesh=MESH, in_specs=(PART, PART), out_specs=PART)
+        loss = lambda x, w, f=f: f(w, x).sum()  # noqa: E731
+        got, wanted = masked.grad(loss, exact=True)(x, infinite), np.array(jax.grad(loss)(x, USUAL))
+        wanted[0, 0, 0] = np.inf  # an entry that is read met the coefficient here
+        if not np.array_equal(got, wanted):
+            yield f"exact {name}: {got}, {wanted}"
+
+
 if __name__ == "__main__":
     warnings.simplefilter("error", masked.UnknownOperationWarning)
-    wrong = list(differences(sys.argv[1:] or LOCAL))
+    wrong = [*differences(sys.argv[1:] or LOCAL), *differences_of_exact()]
     sys.stdout.write("\n".join(wrong or ["right"]))

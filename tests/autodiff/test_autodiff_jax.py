@@ -402,6 +402,49 @@ def test_exact_asks_once_for_a_batch():
     assert "stablehlo.case" not in jax.jit(branch).lower(w).as_text()
 
 
+@jax.custom_vjp
+def sanitized(x):
+    """Return x; its backward pass sets to 0 what is not finite."""
+    return x
+
+
+sanitized.defvjp(lambda x: (x, None), lambda _, g: (jnp.where(jnp.isfinite(g), g, 0.0),))
+
+
+def test_exact_beside_a_backward_pass_that_removes_nan():
+    """In a scan that pass removes the NaN of absent entries, and the rest of a sum with them."""
+    one, weights = jnp.ones((2, 2)), jnp.asarray([[INF, 2.0], [3.0, 4.0]])
+
+    def step(x):
+        return jnp.where(jnp.asarray([[True, True], [False, True]]), sanitized(x) @ weights, 0.0)
+
+    def in_scan(x):
+        return lax.scan(lambda c, _: (step(c), None), x, None, length=1)[0].sum()
+
+    expected = [[0.0, 7.0], [2.0, 4.0]]
+    np.testing.assert_array_equal(masked.grad(in_scan, exact=True)(one), expected)
+    np.testing.assert_array_equal(masked.grad(lambda x: step(x).sum(), exact=True)(one), expected)
+    np.testing.assert_array_equal(masked.grad(in_scan)(one)[1], [0.0, 4.0])
+
+
+def test_exact_beside_a_scan_of_integers():
+    """A backward pass may count entries in a scan: no result is a number with a gradient."""
+
+    @jax.custom_vjp
+    def counted(x):
+        return x
+
+    def backward(_, g):
+        number, _ = lax.scan(lambda n, _: (n + (g > 0).sum(), None), 0, None, length=2)
+        return (g * number,)
+
+    counted.defvjp(lambda x: (x, None), backward)
+
+    got = masked.grad(lambda x: counted(x).sum(), exact=True)(jnp.ones(2))
+
+    np.testing.assert_array_equal(got, [4.0, 4.0])
+
+
 # What the code relies on beside the public API.
 
 

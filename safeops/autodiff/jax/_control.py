@@ -12,19 +12,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.jax._contractions import contract
 from safeops.autodiff.jax._pairs import (
     Options,
     Zero,
     active_of,
     array_of,
+    bodies_in,
     evaluate,
     if_finite,
     is_inexact,
     is_zero,
+    same,
     shape_of,
     unknown,
     value_of,
@@ -116,9 +119,10 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     Scan a body over pairs.
 
     With `exact` it is scanned once without, and again if a result is not finite: a question in each
-    step would take longer than the step.
+    step would take longer than the step. Not so where a NaN in a step may not reach the result, and
+    where devices wait for each other in a step: one would scan again, and the others not.
     """
-    if not how.exact:
+    if not how.exact or _has_collective(eqn.params["jaxpr"].jaxpr) or not _keeps_nan(eqn, ins, how):
         return _scan(eqn, ins, how)
     once = _scan(eqn, ins, replace(how, exact=False))
     kinds = [kind_of(x) for x in once]
@@ -129,6 +133,31 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
     arrays, form = jax.tree.flatten(pack_all(once, kinds))
     return unpack_all(jax.tree.unflatten(form, if_finite(arrays, again)), kinds)
+
+
+def _has_collective(body: Jaxpr) -> bool:
+    """Whether a body has a collective: an effect, or one with an axis but none (JAX 0.10.2)."""
+    found = bool(body.effects) or any("axis_name" in e.params for e in body.eqns)
+    return found or any(_has_collective(x) for e in body.eqns for x in bodies_in(e.params))
+
+
+def _keeps_nan(eqn: JaxprEqn, ins: list[Any], how: Options) -> bool:
+    """Whether a scan does to pairs only what a NaN comes through, by tracing it."""
+    linear = {name: rule for name, rule in how.rules.items() if rule.__module__ in _LINEAR}
+    linear = {**linear, "while": unknown, "convert_element_type": _converted}
+    how = replace(how, rules=linear, exact=False, on_unknown="error")
+    try:
+        kinds_after(lambda: _scan(eqn, ins, how))
+    except NotImplementedError:
+        return False
+    return True
+
+
+_LINEAR = {f.__module__ for f in (contract, evaluate, kind_of)}  # no functions, no solvers
+
+
+def _converted(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    return (same if is_inexact(eqn.outvars[0].aval) else unknown)(eqn, ins, how)
 
 
 def _scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:

@@ -205,7 +205,7 @@ def _all_of_batch(size: int, in_batched: Any, good: Array) -> tuple[Array, bool]
 
 def if_finite(once: list[Array], again: Callable[[], list[Array]]) -> list[Array]:
     """Return arrays if all their numbers are finite, else those that `again` computes."""
-    right = reduce(jnp.logical_and, [_all(jnp.isfinite(x)) for x in once if is_inexact(x)])
+    right = reduce(jnp.logical_and, [_all(jnp.isfinite(x)) for x in once if is_inexact(x)], True)  # noqa: FBT003  (a value)
     if not isinstance(right, jax.core.Tracer):  # eagerly, each branch would be compiled again
         return once if right else again()
 
