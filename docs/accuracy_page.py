@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import matplotlib.style
+from accuracy_rows import ABSENT
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "benchmarks/accuracy.json"
@@ -197,14 +198,6 @@ def draw(panel: plt.Axes, curves: dict) -> None:
 
 
 TOP = 2.0**24  # no digit of float32 is right
-# What has no row, and why.
-ABSENT = {
-    ("safe_nll",): "which picks a number and turns its sign",
-    ("nanargmax", "nanargmin", "safe_argmax", "safe_argmin"): "which are whole numbers",
-    (
-        *("make_safe", "safe_where", "vectorized_cond", "stop_gradient"),
-    ): "which have no formula of their own",
-}
 IN_FLOAT64 = "SciPy computes float32 in float64."
 REASONS = {
     **{

@@ -1,0 +1,10 @@
+"""The rows of the page of accuracy: what it has none of."""
+
+# What has no row, and why.
+ABSENT = {
+    ("safe_nll",): "which picks a number and turns its sign",
+    ("nanargmax", "nanargmin", "safe_argmax", "safe_argmin"): "which are whole numbers",
+    (
+        *("make_safe", "safe_where", "vectorized_cond", "stop_gradient"),
+    ): "which have no formula of their own",
+}
