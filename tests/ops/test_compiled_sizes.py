@@ -39,9 +39,9 @@ ROWS = operations.ROWS | {row.name: row for row in MORE}
 OF_SIZE = ("safe_logcumsumexp", "nancumprod", "segment_prod", "safe_pdist of points in parts")
 OF_SIZE += ("nanmedian", "nanquantile", "nanpercentile", "safe_logcumsumexp, where")
 SLOW = () if EXHAUSTIVE else ("safe_gammainc", "safe_gammaincc")  # more than a minute each
-# Plain nox has each third row, its rest the others.
+# Plain nox has each tenth row, its rest the others.
 OTHERS = [pytest.param(name, marks=pytest.mark.second) for name in ROWS if name not in SLOW]
-NAMES = [other if i % 3 else other.values[0] for i, other in enumerate(OTHERS)]
+NAMES = [other if i % 10 else other.values[0] for i, other in enumerate(OTHERS)]
 DOORS = (safeops, linalg, rotations, segments)
 
 
