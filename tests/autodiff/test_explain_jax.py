@@ -398,11 +398,14 @@ def log_in_a_scan(x):
     ],
 )
 def test_sharded(wrap, local, out, marks):
-    """The line is that in the body; in a loop there, it is that of the loop."""
+    """The line is that in the body (JAX 0.10); in a loop there, it is that of the loop."""
     f = wrap(over_shards(local, out))
 
     (found,) = masked.explain(lambda x: f(x).sum() * 2, jnp.asarray([0.0, 4.0])).findings
 
+    if tuple(map(int, jax.__version__.split(".")[:2])) < (0, 10):  # it packs results otherwise
+        assert (found.kind, found.operation) == ("BLOCKED", "shard_map")
+        return
     assert (found.kind, found.operation, found.selection) == ("BLOCKED", "log", "where")
     assert found.entries == 1
     assert found.where.line == line_of(local, marks[0])
