@@ -199,12 +199,7 @@ def draw(panel: plt.Axes, curves: dict) -> None:
 
 TOP = 2.0**24  # no digit of float32 is right
 IN_FLOAT64 = "SciPy computes float32 in float64."
-REASONS = {
-    **{
-        (name, "value"): IN_FLOAT64
-        for name in (
-            *("log_ndtr", "boxcox", "inv_boxcox", "exprel", "safe_gammainc", "safe_gammaincc"),
-        )
-    },
+OF_SCIPY = ("log_ndtr", "boxcox", "inv_boxcox", "exprel", "safe_gammainc", "safe_gammaincc")
+REASONS = {(name, "value"): IN_FLOAT64 for name in OF_SCIPY} | {
     ("entr", "value"): "SciPy computes float32 in float64, and NumPy's own logarithm has 4 units.",
 }

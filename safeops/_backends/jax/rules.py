@@ -357,12 +357,12 @@ def _times_log(asker: Asker, x: Array, y: Array) -> Array:
 def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
     """Return a Euclidean norm: on a CPU by one sum where no square is lost, else by `scaled`."""
     if not x.size or jax.device_count() > 1:  # several devices would tell each other the condition
-        return scaled(x, axis)
+        return scaled(x, axis=axis)
 
     @jax.custom_batching.custom_vmap
     def norm(x: Array) -> Array:
-        scaled_here, plain = (partial(f, axis=axis) for f in (scaled, partial(_by_one_sum, scaled)))
-        return jax.lax.platform_dependent(x, **{BRANCHES_ON: plain}, default=scaled_here)
+        by_one_sum = {BRANCHES_ON: partial(_by_one_sum, scaled, axis=axis)}
+        return jax.lax.platform_dependent(x, **by_one_sum, default=partial(scaled, axis=axis))
 
     @norm.def_vmap  # a branch of each slice would compute both ways for all of them
     def batched(size: int, in_batched: Any, x: Array) -> tuple[Array, bool]:
@@ -397,9 +397,9 @@ def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
 def _norm(asker: Asker, x: Array, axis: Axis, order: float) -> Array:
-    if order != 2:  # noqa: PLR2004  (the Euclidean norm)
-        return asker.generic(x, axis=axis, ord=order)
-    return _root_of_squares(lambda x, axis: asker.generic(x, axis=axis, ord=order), x, axis)
+    scaled = partial(asker.generic, ord=order)
+    euclidean = order == 2  # noqa: PLR2004  (the order)
+    return _root_of_squares(scaled, x, axis) if euclidean else scaled(x, axis=axis)
 
 
 @_norm.defjvp

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from safeops._backends.devices import makes_masks_again
 from safeops._backends.torch import private
 from safeops._backends.torch.barriers import in_forward_mode
+from safeops._backends.torch.filling import _records
 from safeops._typing import Array, Function
 
 # Measured: the reductions take 0.1 to 0.3 of what they took, and the power 0.75. Logarithms, roots
@@ -45,6 +46,5 @@ def _has_checkpoints() -> bool:
 
 def _is_differentiated(args: Sequence[Any]) -> bool:
     arrays = [x for x in args if isinstance(x, torch.Tensor)]
-    if not (torch.is_grad_enabled() and any(x.requires_grad for x in arrays)):
-        return False
-    return all(type(x) is torch.Tensor and makes_masks_again(x) for x in arrays)
+    each = (type(x) is torch.Tensor and makes_masks_again(x) for x in arrays)
+    return _records(*arrays) and all(each)

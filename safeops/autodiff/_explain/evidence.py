@@ -288,9 +288,8 @@ class Evidence:
         """Yield a finding for each operation that made a value not finite, but not the result."""
         used = self.forward.makers_of(result)
         for site, made in self.forward.sites.items():
-            is_number = (
-                made.written and not made.shape
-            )  # such as the -inf that a maximum starts from
+            # Such as the -inf that a maximum starts from.
+            is_number = made.written and not made.shape
             if made.entries and site not in used and not is_number:
                 yield replace(self._forward(site, named, every=True), kind="INTERIM")
 

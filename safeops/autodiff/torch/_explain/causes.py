@@ -48,22 +48,26 @@ class Causes:
         followers = {id(node) for group in self.later.values() for node in group}
         yield from (node for node in nodes if node in self.met and id(node) not in followers)
 
+    def entry(self, node: Any) -> Record | None:
+        """Return the record of the operation that made the NaN of a node."""
+        origin = self.entries.get(node)
+        return None if origin is None else origin.cause or origin
+
     def entered_at(self, node: Any) -> Location | None:
         """Return the line that made the NaN, unless it is the line of the node."""
-        origin, record = self.entries.get(node), record_of(node)
-        if origin is None or record is None:
+        entry, record = self.entry(node), record_of(node)
+        if entry is None or record is None:
             return None
-        made, met = (origin.cause or origin).where, record.where
+        made, met = entry.where, record.where
         same = made is not None and met is not None and str(made) == str(met)
         return None if same else made
 
     def entered_by(self, node: Any) -> str:
         """Return the operation that made the NaN on another line, of operands without NaN."""
-        origin = self.entries.get(node)
-        if origin is None or self.entered_at(node) is None:
+        made = self.entry(node)
+        if made is None or made.nan_operand or self.entered_at(node) is None:
             return ""
-        made = origin.cause or origin
-        return "" if made.nan_operand else IN_TORCH.get(made.operation, made.operation)
+        return IN_TORCH.get(made.operation, made.operation)
 
     def passed(self, node: Any) -> int:
         """Return how many later operations have met the NaN of a node."""

@@ -238,11 +238,10 @@ class PassPair:
             entered_by=causes.entered_by(node),
             passed=causes.passed(node),
         )
-        origin = causes.entries.get(node)
-        came_in = None if origin is None else (origin.cause or origin).bad
-        if found.rows or came_in is None:
+        entry = causes.entry(node)
+        if found.rows or entry is None or entry.bad is None:
             return found
-        return replace(found, rows=rows_of(came_in, self.batch))
+        return replace(found, rows=rows_of(entry.bad, self.batch))
 
     def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
         """Yield a finding for each fact without one, so that no report is clean by mistake."""
