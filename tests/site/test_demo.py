@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -246,9 +247,9 @@ def without_versions(line):
 def test_a_reader_that_has_enough(words):
     """A pipe that is closed, as `head` does, ends each command without a traceback."""
     command = [sys.executable, "-m", "safeops", *words]
-    with subprocess.Popen(
-        command, cwd=HOUSE.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as done:
+    buffered = os.environ | {"PYTHONUNBUFFERED": ""}  # short outputs are written at the end
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=HOUSE.parent, env=buffered, **pipes) as done:
         done.stdout.close()
         said = done.stderr.read()
 
