@@ -230,6 +230,23 @@ def test_two_zeros_of_a_product_hide_nothing(held):
     assert_close(x.grad, [nan, nan, 0.0], 0.0)
 
 
+@pytest.mark.only("torch")
+@pytest.mark.parametrize("count", [2, 2000])
+def test_a_norm_has_batched_gradients(count):
+    """A vectorised Jacobian of PyTorch has cotangents at whose numbers nothing can look."""
+    import torch
+
+    x = torch.tensor([[3.0, 4.0], [0.0, 0.0]]).repeat(count, 1)
+
+    slopes = torch.autograd.functional.jacobian(
+        lambda x: so.safe_norm(x, axis=-1)[:2], x, vectorize=True
+    )
+
+    wanted = np.zeros((2, 2 * count, 2))
+    wanted[0, 0] = [0.6, 0.8]
+    assert_close(slopes, wanted, 1e-6)
+
+
 def test_what_is_absent_has_no_share_beside_nan(autodiff_framework):
     """The softmax of -inf, or of what is masked, is 0 with slope 0 where the rest is NaN."""
     x = asarray(autodiff_framework, [[nan, 1.0, -inf, 2.0], [0.0, 1.0, -inf, 2.0]])

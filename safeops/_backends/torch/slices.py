@@ -13,6 +13,7 @@ from safeops._backends.torch.filling import (
     _LIMITS,
     FillingFunction,
     _are_plain,
+    _has_memory,
     _numbers,
     _out_option,
     _threshold,
@@ -46,7 +47,9 @@ class _Norm(FillingFunction):
     def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
         x, out = ctx.saved_tensors
         length = _threshold(out, 0.0, 1.0)
-        if x.numel() > _FEW and _is_quotient_in_range(cotangent, length):
+        # A batch of cotangents, of ``is_grads_batched=True``, has no numbers to look at.
+        asks = x.numel() > _FEW and _has_memory(cotangent)
+        if asks and _is_quotient_in_range(cotangent, length):
             return x * _zero_where_at_most(cotangent / length, out, 0.0), None
         slope = x / length
         slope = torch.mul(
