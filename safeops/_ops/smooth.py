@@ -274,15 +274,25 @@ def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
     """
     Return the inverse: by the series of ``log1p(z) / z`` for a small product z, else by pow.
 
-    A large power ``1 / lmbda`` of ``1 + z`` loses the digits that the sum does not hold.
+    A large power ``1 / lmbda`` of ``1 + z`` loses the digits that the sum does not hold. Next to
+    the largest number ``y * exp(y)`` is out of range, a slope on the way to that for y: it is
+    scaled.
     """
     product = lmbda * y
     near, small = xp.abs(product) < 0.125, xp.abs(lmbda) < 0.125  # noqa: PLR2004  (of the series)
-    steep = xp.logical_and(xp.logical_and(small, product > -1), xp.logical_not(near))
-    series = xp.where(near, y, 0.0) * polynomial(xp.where(near, product, 0.0), LOGARITHM)
+    inside = xp.logical_and(xp.logical_and(small, product > -1), xp.logical_not(near))
+    # Here exp(y) is 0 or infinite as well, and its slopes are numbers where a square of lmbda is 0.
+    far = xp.logical_and(inside, xp.abs(lmbda) < 1e-4)  # noqa: PLR2004  (0.12 over it, as a logarithm)
+    steep = xp.logical_and(inside, xp.logical_not(far))
+    most = 2.0 ** math.ceil(math.log2(math.log(limits(xp, y).max)))
+    scale = xp.where(small, most, xp.ones_like(y))
+    low, order = xp.where(near, y, 0.0), xp.where(near, lmbda, 0.0)
+    bend = (scale * order) * low * polynomial(xp.where(near, product, 0.0), LOGARITHM[1:])
+    series = low + low * bend * (1.0 / scale)
     log = xp.log1p(xp.where(steep, product, 0.0)) / xp.where(steep, lmbda, 1.0)
-    smooth = xp.exp(xp.where(near, series, log))
-    rest = xp.logical_or(near, steep)
+    ends = xp.where(far, y, 0.0) - xp.where(far, lmbda, 0.0)
+    smooth = xp.exp(xp.where(near, series, xp.where(far, ends, log)))
+    rest = xp.logical_or(near, inside)
     base = 1.0 + xp.where(rest, 0.0, product)
     base = xp.where(base < 0, xp.log(xp.where(base < 0, base, 1.0)), base)
     power = safe_pow(base, 1.0 / xp.where(rest, 1.0, lmbda))

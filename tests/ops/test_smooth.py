@@ -247,6 +247,20 @@ def test_a_small_exponent_keeps_the_digits_of_inv_boxcox(framework):
     assert not np.allclose((1 + z) ** (1 / p), wanted, rtol=1.5e-13, atol=0)
 
 
+def test_slopes_of_inv_boxcox_for_a_tiny_exponent(autodiff_framework):
+    """Those of exp(y): up to the largest one, and 0 far below, where a square of 1e-22 is 0."""
+    y, p = np.array([80.0, 85.0, 88.5, 88.5, -5e21, -5e21]), [0.0, 0.0, 0.0, -1e-9, 1e-22, -1e-22]
+    args = [asarray(autodiff_framework, x, "float32") for x in (y, p)]
+    backend = load(autodiff_framework)
+    grad = backend.grad(lambda *args: backend.xp.sum(so.inv_boxcox(*args)))
+
+    along_y, along_p = map(to_numpy, in_one_program(autodiff_framework, grad)(*args))
+
+    np.testing.assert_allclose(along_y, np.exp(y), rtol=1e-5)
+    np.testing.assert_allclose(along_p[[0, 4, 5]], [-3200 * np.exp(80.0), 0.0, 0.0], rtol=1e-5)
+    assert (along_p[1:4] == -np.inf).all()  # out of range
+
+
 def test_infinite_arguments():
     """`exprel` and `sinhc` have their limits at infinity; a NaN stays NaN."""
     with np.errstate(over="ignore"):
