@@ -79,21 +79,25 @@ def _meets_no_hole(values: Array, partner: Any) -> bool:
 
 
 def matrix(call: Call) -> Any:
-    """Multiply matrices; quickly where absent entries meet finite values only."""
+    """
+    Multiply matrices; quickly where absent entries meet finite values only.
+
+    They do if the product is finite, as 0 times what is not finite is NaN.
+    """
     x, y = call.args
     mx, my = (call.masks.get(i) for i in (0, 1))
     if is_partial(mx) == is_partial(my):
         return contract(call)
     summed = -1 if is_partial(mx) else -2
     mask, other = (spread(mx, x), y) if is_partial(mx) else (spread(my, y), x)
-    if not is_finite(other):
+    value = None if is_traced() else call.run()
+    if value is None or not (is_finite(min(value, other, key=torch.numel)) or is_finite(other)):
         met = any_over(mask, (-3 - summed,), keepdim=True).mT  # for each contracted index
         bad = ~other.isfinite().all(summed, keepdim=True)
         if call.mode.exact if is_traced() else (bad & met).any():
             return contract(call)
         used = torch.where(met, other, 0)
-        x, y = (x, used) if summed == -1 else (used, y)
-    value = call.func(x, y)
+        value = call.func(*((x, used) if summed == -1 else (used, y)))
     active = any_over(mask, (summed,), keepdim=True)
     # A coefficient that is not finite may meet both kinds: what it makes of them is kept.
     value = cleaned(value, active) if is_traced() else value
@@ -102,30 +106,21 @@ def matrix(call: Call) -> Any:
 
 
 def attention(call: Call) -> Any:
-    """Differentiate attention: by the kernel if all numbers are finite, else by its parts."""
-    active = _cotangent_alone(call)
-    if active is None:
+    """Differentiate attention: by the kernel if what it returns is finite, else by its parts."""
+    query, key = call.args[1:3]
+    partial = {i for i, active in call.masks.items() if is_partial(active)}
+    # With `is_causal` later keys are absent, and heads that share a key add up their masks.
+    if partial != {0} or call.args[7] or key.shape[1] != query.shape[1] or is_traced():
         return decompose(call)
     found = call.run()
+    if not all(map(is_finite, found)):
+        return decompose(call)
+    active = spread(call.masks[0], query)
     reached = any_over(active, (-1,), keepdim=True)  # the queries
     masks = (reached, any_over(reached, (-2,), keepdim=True), any_over(active, (-2,), keepdim=True))
     for slope, mask in zip(found, masks, strict=True):
         call.mode.state(cleaned(slope, mask), mask.expand(slope.shape))
     return found
-
-
-def _cotangent_alone(call: Call) -> Array | None:
-    """
-    Return what is active in the cotangent; None where an absent entry could do harm.
-
-    With `is_causal` later keys are absent, and heads that share a key add up their masks.
-    """
-    numbers, causal = call.args[:5], call.args[7]
-    query, key = numbers[1:3]
-    partial = {i for i, active in call.masks.items() if is_partial(active)}
-    if partial != {0} or causal or key.shape[1] != query.shape[1] or is_traced():
-        return None
-    return spread(call.masks[0], query) if all(map(is_finite, numbers)) else None
 
 
 def attention_backward(

@@ -70,9 +70,24 @@ class Call:
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    node: Any = None
-    node_name: str = ""
     masks: dict[int, Mask] = field(default_factory=dict)
+    running: tuple[Any, str] | None = None
+
+    @property
+    def node(self) -> Any:
+        """The running node of autograd."""
+        return self.named()[0]
+
+    @property
+    def node_name(self) -> str:
+        """The name of its forward operation."""
+        return self.named()[1]
+
+    def named(self) -> tuple[Any, str]:
+        """Return the running node and its name, which few rules ask for."""
+        if self.running is None:
+            self.running = node_name()
+        return self.running
 
     def selects(self, nodes: frozenset[str] = SELECTIONS) -> bool:
         """Whether the operation is called by the formula of a selection."""
@@ -140,26 +155,32 @@ class Masking(TorchDispatchMode):
         """Whether compiled functions run under the mode, as where a checkpoint runs them again."""
         return True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch wraps the method below; passes and traces run with its compiler off."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Run one operation."""
         if types and is_wrapped(types):
             return NotImplemented
-        is_told = not self.notes_views and args and is_mere_view(func) and not is_lazy(args[0])
+        kind = KINDS.get(id(func)) or kind_of(func)
+        is_told = kind.is_mere_view and args and not self.notes_views and not is_lazy(args[0])
         if is_told or (types and is_shape_alone(types)):
             return func(*args, **(kwargs or {}))
-        if private.has_programs(func):
+        if kind.has_programs:
             return self.with_programs(func, args, kwargs or {})
-        call = Call(self, func, private.name_of_operation(func), args, kwargs or {})
+        call = Call(self, func, kind.name, args, kwargs or {})
         if is_at_edge(call.name):
             return run_at_edge(call)
         if not any(map(is_lazy, args)):
-            return self.evaluate(call)
+            return self.evaluate(call, kind)
         # Below Python's dispatcher, kernels ignore the bits "conjugate" and "negative" of a view
         # (PyTorch 2.13), unless their dispatch keys are no longer excluded.
         with Respected(DispatchKey.Conjugate, False), Respected(DispatchKey.Negative, False):  # noqa: FBT003  (no keyword)
-            return self.evaluate(call)
+            return self.evaluate(call, kind)
 
     def with_programs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation that has programs for arguments."""
@@ -173,26 +194,23 @@ class Masking(TorchDispatchMode):
             self.state(x, active=True)
         return value
 
-    def evaluate(self, call: Call) -> Any:
+    def evaluate(self, call: Call, kind: "Kind") -> Any:
         """Run one operation by the rule of its class."""
-        func, name, args = call.func, call.name, call.args
-        if func.is_view or name in PASSED:
+        if kind.is_view:
             return viewed(call)
-        for i, x in enumerate(args):
+        for i, x in enumerate(call.args):
             active = self.active(x)
             if active is not None:
                 call.masks[i] = active
-        keywords = [x for x in call.kwargs.values() if self.active(x) is not None]
         if "out" in call.kwargs:
             return into(call)
-        if keywords:
+        if call.kwargs and any(self.active(x) is not None for x in call.kwargs.values()):
             return unknown(call)
-        if name in ZEROS:
+        if kind.is_zeros:
             return self.zeros(call)
         if not call.masks:
             return self.outside(call)
-        call.node, call.node_name = node_name()
-        return rule_of(call)(call)
+        return rule_of(call, kind)(call)
 
     def active(self, x: Any) -> Mask | None:
         """Return what is active in an argument; None if nothing in it is a cotangent."""
@@ -262,10 +280,8 @@ class Masking(TorchDispatchMode):
                 self.tags.write_literal(value, node)
         # addmm scales its literal 0, and `vmap` copies one.
         scaled = call.name == "mul" and not isinstance(call.args[1], torch.Tensor)
-        if scaled or call.name == "clone":
-            call.node, _ = node_name()
-            if call.is_literal_zero(call.args[0]):
-                self.tags.write_literal(value, call.node)
+        if (scaled or call.name == "clone") and call.is_literal_zero(call.args[0]):
+            self.tags.write_literal(value, call.node)
 
     def note_view(self, call: Call, value: Any) -> None:
         """Take note of a view: its storage tells what of it is active, if it shares one."""
@@ -301,18 +317,17 @@ class Masking(TorchDispatchMode):
         tell(msg, self.on_unknown)
 
 
-def rule_of(call: Call) -> Callable[[Call], Any]:
+def rule_of(call: Call, kind: "Kind") -> Callable[[Call], Any]:
     """Return the function for an operation."""
-    name = call.name.removesuffix("_")
-    between_ranks = BY_NAMESPACE.get(call.func.namespace)
-    if between_ranks is not None:
-        return between_ranks
+    if kind.between_ranks is not None:
+        return kind.between_ranks
     if not all(map(is_plain, tensors_of(call.args))):
-        return SPARSE.get(name, unknown)
-    special = BY_NODE.get(call.node_name, {})
-    if name in special and not in_a_hook(call.node):
-        return special[name]
-    return RULES.get(name, unknown)
+        return SPARSE.get(kind.base, unknown)
+    if kind.is_special:
+        special = BY_NODE.get(call.node_name, {})
+        if kind.base in special and not in_a_hook(call.node):
+            return special[kind.base]
+    return RULES.get(kind.base, unknown)
 
 
 Respected = private.without_key
@@ -325,13 +340,38 @@ def is_lazy(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and (x.is_complex() or x.is_neg())
 
 
-@cache
-def is_mere_view(func: Any) -> bool:
-    """Whether the result of an operation is a view, whose mask its storage tells."""
+@dataclass(slots=True)
+class Kind:
+    """What is known of an operation before its arguments."""
+
+    func: Any
+    name: str
+    base: str  # its name without the mark of an operation in place
+    has_programs: bool = False
+    is_view: bool = False
+    is_mere_view: bool = False  # whether the result is a view, whose mask its storage tells
+    is_zeros: bool = False
+    is_special: bool = False  # whether its rule depends on the node
+    between_ranks: Any = None  # its rule, if it is one between ranks
+
+
+# By identity, as the hash of an operation is a function in Python.
+KINDS: dict[int, Kind] = {}
+
+
+def kind_of(func: Any) -> Kind:
+    """Return what is known of an operation; it is looked up once."""
     if private.has_programs(func):
-        return False
-    named = func.is_view or private.name_of_operation(func) in PASSED
-    return named and not is_composite(func)
+        kind = Kind(func, func.name(), func.name(), has_programs=True)
+    else:
+        kind = Kind(func, name := private.name_of_operation(func), name.removesuffix("_"))
+        kind.is_view = func.is_view or name in PASSED
+        kind.is_mere_view = kind.is_view and not is_composite(func)
+        kind.is_zeros = name in ZEROS
+        kind.is_special = any(kind.base in rules for rules in BY_NODE.values())
+        kind.between_ranks = BY_NAMESPACE.get(func.namespace)
+    KINDS[id(func)] = kind
+    return kind
 
 
 @cache

@@ -30,8 +30,9 @@ def folded(active: Array) -> Mask:
     """Return True for a mask that is True everywhere; only masks on a CPU are read."""
     if is_traced() or not active.is_cpu or not active.numel():
         return active
-    every = active.all() if active.numel() < SMALL else active.view(torch.uint8).amin()
-    return True if every else active
+    if active.numel() < SMALL:  # one call, in place of two
+        return active if b"\0" in active.numpy().tobytes() else True
+    return True if active.view(torch.uint8).amin() else active
 
 
 SMALL = 4096  # entries: below, the overhead of a call costs more than its work
@@ -49,7 +50,7 @@ def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> 
         return rows.expand(shape) if keepdim else rows.expand(shape).squeeze(dims)
     if is_traced() or not active.numel():
         return active.any(dim=dims, keepdim=keepdim)
-    # The same as `any`, which takes 20 to 50 times as long on a CPU (PyTorch 2.13).
+    # The same as `any`, which takes 2 to 50 times as long on a CPU (PyTorch 2.13).
     return active.view(torch.uint8).amax(dims, keepdim=keepdim).view(torch.bool)
 
 

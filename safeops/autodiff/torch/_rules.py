@@ -295,7 +295,11 @@ def _entries(call: Call, x: Array) -> Array:
 
 
 def layer_norm_backward(call: Call) -> Any:
-    """Differentiate a layer norm; by its parts if an active row has a NaN."""
+    """
+    Differentiate a layer norm; by its parts if an active row has a NaN.
+
+    If what the kernel returns is finite, so is all that absent entries have met.
+    """
     cotangent, x, shape, mean, rstd, *weights, wanted = call.args
     if set(call.masks) != {0} or not is_partial(call.masks[0]):
         return decompose(call)
@@ -303,10 +307,12 @@ def layer_norm_backward(call: Call) -> Any:
     outer = tuple(range(x.dim() - len(shape)))
     of_weights = any_over(active, outer) if outer else active
     of_rows = any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
-    rows = [y if is_finite(y) else torch.where(of_rows, y, 0) for y in (x, mean, rstd)]
-    if not all(is_finite(y) for y in (*rows, *weights) if y is not None):
-        return decompose(call)
-    values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
+    values = None if is_traced() else call.run()
+    if values is None or not all(is_finite(y) for y in values if y is not None):
+        rows = [y if is_finite(y) else torch.where(of_rows, y, 0) for y in (x, mean, rstd)]
+        if not all(is_finite(y) for y in (*rows, *weights) if y is not None):
+            return decompose(call)
+        values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
     for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
         call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return values
