@@ -9,6 +9,7 @@ from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, Masking, decompose
 from safeops.autodiff.torch._masks import (
     any_over,
+    as_numbers,
     cleaned,
     folded,
     is_any,
@@ -70,7 +71,7 @@ def met_by(multiply: Callable[[Array, Array], Array], x: Array, y: Array) -> Arr
 
 
 def _ones(x: Array, active: Any) -> Array:
-    return spread(active, x).to(x.dtype) if is_partial(active) else torch.ones_like(x)
+    return as_numbers(spread(active, x), x.dtype) if is_partial(active) else torch.ones_like(x)
 
 
 def _meets_no_hole(values: Array, partner: Any) -> bool:
@@ -119,7 +120,7 @@ def attention(call: Call) -> Any:
     reached = any_over(active, (-1,), keepdim=True)  # the queries
     masks = (reached, any_over(reached, (-2,), keepdim=True), any_over(active, (-2,), keepdim=True))
     for slope, mask in zip(found, masks, strict=True):
-        call.mode.state(cleaned(slope, mask), mask.expand(slope.shape))
+        call.mode.state(slope, mask)
     return found
 
 

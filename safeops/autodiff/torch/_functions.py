@@ -6,7 +6,7 @@ import torch
 
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, unknown
-from safeops.autodiff.torch._masks import any_over, either, is_partial, spread
+from safeops.autodiff.torch._masks import any_over, either, is_partial, not_zero, spread
 from safeops.autodiff.torch._tags import Mask, is_number
 
 
@@ -45,7 +45,7 @@ def finish(call: Call, active: Mask, bounds: list[Array] | tuple[()] = ()) -> An
     """Run the operation; every entry of the result that is not 0 is active."""
     value = call.run()
     if isinstance(value, torch.Tensor) and is_number(value) and is_partial(active):
-        active = spread(active, value) | (value != 0)
+        active = spread(active, value) | not_zero(value)
         for bound in bounds:
             active = active | (bound == 0)
     call.mode.state(value, active)
