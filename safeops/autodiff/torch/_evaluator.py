@@ -155,11 +155,6 @@ class Masking(TorchDispatchMode):
         """Whether compiled functions run under the mode, as where a checkpoint runs them again."""
         return True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch wraps the method below; passes and traces run with its compiler off."""
-        return False
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
