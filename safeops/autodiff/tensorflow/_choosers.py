@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._typing import Array
-from safeops.autodiff._pairs import Pair, union
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow._masks import negated, union
 from safeops.autodiff.tensorflow._pairs import (
     BODIES,
     FORMULA,
@@ -181,10 +182,12 @@ def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
     """Return which entries are active after a selection from two cases."""
     if all(m is True for m in masks):
         return True
-    if not all(isinstance(m, bool) for m in masks):
-        return tf.where(in_shape(cond, op, value), *(spread(m, value) for m in masks))
-    chosen = cond if masks[0] else tf.equal(cond, False)  # noqa: FBT003  (a value)
-    return in_shape(chosen, op, value) if any(masks) else False
+    cond = in_shape(cond, op, value)
+    if masks[1] is False:
+        return intersection(widened(masks[0], value), cond)
+    if masks[0] is False:
+        return intersection(widened(masks[1], value), negated(cond))
+    return tf.where(cond, *(spread(m, value) for m in masks))
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:

@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._options import tell
-from safeops.autodiff._pairs import Pair, union
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow._masks import negated, union
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list
 # of 0 and 1 in the dtype of the values, so that operations on such lists serve both.
@@ -459,11 +460,9 @@ def rectify(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     cotangent, features = ins
     if isinstance(features, Pair) or not isinstance(cotangent, Pair):
         return unknown(op, ins, frame)
-    # Grappler turns the negation of `x <= 0` into `x > 0` (TensorFlow 2.21), which is False for
-    # NaN.
-    passes = tf.equal(features <= 0, False)  # noqa: FBT003  (a value)
+    passes = negated(features <= 0)
     if op.type == "Relu6Grad":
-        passes &= tf.equal(features >= 6, False)  # noqa: FBT003, PLR2004  (the six of its name)
+        passes &= negated(features >= 6)  # noqa: PLR2004  (the six of its name)
     active = passes if cotangent.active is True else passes & spread(cotangent.active, features)
     (value,) = run(op, ins)
     return [Pair(cleaned(value, active), active)]

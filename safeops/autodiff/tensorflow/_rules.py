@@ -13,7 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._typing import Array
-from safeops.autodiff._pairs import Pair, union
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow._masks import union
 from safeops.autodiff.tensorflow._pairs import (
     Frame,
     Mask,

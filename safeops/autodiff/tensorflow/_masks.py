@@ -1,0 +1,97 @@
+"""
+Masks of a graph: two parts of a whole are told by how they were made.
+
+The gradient of `tf.where` parts a mask into ``mask & cond`` and ``mask & ~cond``, and the sum over
+both branches joins the parts. The graph remembers how a mask was made, so that the whole is found
+there and not computed. An eager tensor remembers nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff import _pairs
+
+
+class Part(NamedTuple):
+    """Where a whole is active and a condition is True, or is False, by references to tensors."""
+
+    whole: tuple[Any, ...]  # one mask; none: everywhere
+    cond: Any
+    side: bool
+
+    @property
+    def rest(self) -> "Part":
+        """The other part of the whole."""
+        return self._replace(side=not self.side)
+
+
+def negated(cond: Array) -> Array:
+    """Return where a condition is False."""
+    # Grappler turns the negation of `x <= 0` into `x > 0` (TensorFlow 2.21), which is False for
+    # NaN.
+    return tf.equal(cond, False)  # noqa: FBT003  (a value)
+
+
+def union(*masks: Any) -> Any:
+    """Return where any of several masks of one shape is active."""
+    todo, apart = list(masks), {}
+    known: dict[Part, Any] = {}
+    while todo:
+        mask = todo.pop()
+        found = list(_parts(mask))
+        part = next((part for part in found if id(known.get(part.rest)) in apart), None)
+        if part is None:
+            apart[id(mask)] = mask
+            known |= dict.fromkeys(found, mask)
+        else:
+            del apart[id(known[part.rest])]
+            todo.append(_in_shape(part.whole[0].deref(), mask) if part.whole else True)
+    return _pairs.union(*apart.values())
+
+
+def _parts(mask: Any) -> Iterator[Part]:
+    """Yield what a mask is a part of, as `negated` and a logical and have made it."""
+    if isinstance(mask, bool) or hasattr(mask, "numpy"):  # an eager tensor
+        return
+    op = _origin(mask).op
+    yield Part((), *_sided(mask))
+    if op.type == "LogicalAnd":
+        whole, cond = op.inputs
+        yield Part((_origin(whole).ref(),), *_sided(cond))
+
+
+def _origin(mask: Array) -> Array:
+    """Return a mask as it was before it was broadcast."""
+    while mask.op.type == "BroadcastTo":
+        mask = mask.op.inputs[0]
+    return mask
+
+
+def _sided(mask: Array) -> tuple[Any, bool]:
+    """Return a condition, and whether a mask is where it is True, or where it is False."""
+    mask, side = _origin(mask), True
+    while _is_negation(mask.op):
+        mask, side = _origin(mask.op.inputs[0]), not side
+    return mask.ref(), side
+
+
+def _is_negation(op: Any) -> bool:
+    """Whether an operation is that of `negated`."""
+    if op.type != "Equal" or op.inputs[1].dtype != tf.bool:
+        return False
+    other = tf.get_static_value(op.inputs[1])
+    return other is not None and not other.any()
+
+
+def _in_shape(mask: Array, like: Array) -> Array:
+    """Return a mask in the shape of an array."""
+    return mask if one_shape(mask, like) else tf.broadcast_to(mask, tf.shape(like))
+
+
+def one_shape(*arrays: Array) -> bool:
+    """Whether arrays are known to have one shape."""
+    shape = arrays[0].shape
+    return shape.is_fully_defined() and all(x.shape == shape for x in arrays)
