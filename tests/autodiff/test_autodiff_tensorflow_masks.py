@@ -129,7 +129,15 @@ def test_a_union_is_that_of_its_masks(name, turned):
     np.testing.assert_array_equal(union(tf.constant(a), tf.constant(b)), wanted)
 
 
-# Gradients beside a branch that is not taken.
+# Sums in which one of two is active.
+
+
+def test_no_zeros_are_put_where_branches_meet():
+    """The sum of the branches is a selection, which reads no zeros: they are not made."""
+    kinds = kinds_run(graph_of(lambda x: tf.where(x > 0, tf.math.log(x), tf.sin(x))))
+
+    assert "AddN" not in kinds
+    assert kinds.count("Select") == 1 + 2  # the sum, and the gradient of where for each branch
 
 
 def branches(x, hole):
@@ -238,13 +246,19 @@ def careless_product(op, ins, frame):
     return [pairs.Pair(value, pairs.widened(ins[at[0]].active, value))]
 
 
-PARTS = masks._parts
+def careless_sum(values, masks):
+    """Select the other one of two."""
+    return EITHER(values, masks[::-1])
+
+
+PARTS, EITHER = masks._parts, masks.either
 
 
 @pytest.mark.parametrize(
     ("name", "owner", "attribute", "plant"),
     [
         ("a part", masks, "_parts", careless_parts),
+        ("products", pairs, "either", careless_sum),
     ],
 )
 def test_a_planted_bug_is_found(name, owner, attribute, plant, monkeypatch):

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._masks import negated, union
+from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union
 from safeops.autodiff.tensorflow._pairs import (
     BODIES,
     FORMULA,
@@ -166,6 +166,10 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     masks = [active_of(x) for x in cases]
     if value.dtype == tf.variant:
         return unknown(op, ins, frame)
+    if any(m is False for m in masks) and one_shape(cond, value):
+        zero = tf.zeros_like(value)  # in full, for a faster kernel
+        full = [zero if m is False else value_of(x) for x, m in zip(cases, masks, strict=True)]
+        value = chosen(cond, *full)
     by = _condition(op, frame)
     linear = union(*(widened(x.active, value) for x in cases if isinstance(x, Pair)))
     if by is None and linear is True:

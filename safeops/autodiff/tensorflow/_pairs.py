@@ -23,7 +23,7 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._masks import negated, union
+from safeops.autodiff.tensorflow._masks import chosen, either, negated, one_shape, union
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list
 # of 0 and 1 in the dtype of the values, so that operations on such lists serve both.
@@ -296,7 +296,8 @@ def cleaned(value: Array, active: Mask) -> Array:
         return value
     if active is False:
         return tf.zeros_like(value)
-    return tf.where(active, value, tf.zeros((), value.dtype))
+    zero = tf.zeros_like(value) if one_shape(active, value) else tf.zeros((), value.dtype)
+    return chosen(active, value, zero)
 
 
 def indicator(x: Any) -> Array:
@@ -382,7 +383,14 @@ def add(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     (value,) = run(op, ins)
     if value.dtype == tf.variant:
         return [Pair(value, run(op, [indicator(x) for x in ins])[0])]
-    return [Pair(value, union(*(widened(active_of(x), value) for x in ins)))]
+    masks = [widened(active_of(x), value) for x in ins]
+    active = union(*masks)
+    if op.type in _SUMS and (one := either([value_of(x) for x in ins], masks)) is not None:
+        value = cleaned(one, active)
+    return [Pair(value, active)]
+
+
+_SUMS = ("Add", "AddV2", "AddN")
 
 
 def scale(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
