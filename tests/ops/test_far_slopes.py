@@ -56,6 +56,16 @@ def slopes(op, way, *args, cotangent=1.0):
     return [to_numpy(x) for x in both(*(asarray(framework, a, "float32") for a in args))]
 
 
+def curvatures(op, way, *args):
+    """Return the second derivative of an elementwise operation for its first argument."""
+    framework, mode = way
+    around, within, grad, _ = tools(framework, mode)
+    xp, f = load(framework).xp, within(op)
+    slope = grad(lambda *args: xp.sum(f(*args)))
+    second = around(grad(lambda *args: xp.sum(slope(*args)[0])))
+    return to_numpy(second(*(asarray(framework, a, "float32") for a in args))[0])
+
+
 def test_powers_of_nan_have_one_slope(way):
     """The slopes of a power of NaN, or to NaN, are those that the docstring states."""
     x, p = zip(*(args for args, _, _ in POWERS), strict=True)
@@ -101,6 +111,31 @@ def test_a_cotangent_goes_with_a_slope_out_of_range(way, x, cotangent):
     (found,) = slopes(so.safe_rsqrt, way, [x], cotangent=cotangent)
 
     np.testing.assert_allclose(found, [-0.5 * x**-1.5 * cotangent], 1e-5)
+
+
+@pytest.mark.parametrize(("x", "p"), [(1.5e-38, -0.02), (1.5e-38, -0.01)])
+def test_a_power_out_of_range_goes_with_a_small_exponent(way, x, p):
+    """The power ``x**(p - 1)`` may be inf in float32 where the slope ``p * x**(p - 1)`` is not."""
+    found, _ = slopes(so.safe_pow, way, [x], [p])
+
+    np.testing.assert_allclose(found, [p * x ** (p - 1)], 2e-5)
+
+
+def test_a_power_out_of_range_goes_with_a_small_curvature(way):
+    """The same of ``x**(p - 2)`` and of the second derivative."""
+    least = 1.768e-38 if way == ("torch", "autograd") else 1e-19  # elsewhere ``1 / x**2`` is formed
+    x, p = (float(np.float32(a)) for a in (least, 0.96071))
+    found = curvatures(so.safe_pow, way, [x], [p])
+
+    np.testing.assert_allclose(found, [p * (p - 1) * x ** (p - 2)], 5e-5)
+
+
+def test_a_power_of_a_variable_to_itself_has_a_curvature(way):
+    """Of ``x**x`` it is ``x**x * ((log(x) + 1)**2 + 1 / x)``, though ``x**(x - 2)`` is inf."""
+    x = 1e-30
+    found = curvatures(lambda x: so.safe_pow(x, x), way, [x])
+
+    np.testing.assert_allclose(found, [x**x * ((np.log(x) + 1) ** 2 + 1 / x)], 1e-5)
 
 
 def test_powers_of_nan_have_their_values(framework):

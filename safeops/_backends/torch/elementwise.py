@@ -210,12 +210,28 @@ class _Power(FillingFunction):
         to_x = None
         if ctx.needs_input_grad[0]:
             factor, base = _of_slope(x, p)
-            to_x = cotangent * factor * _Power.of(base, p - 1.0)
+            to_x = _times_power(cotangent * factor, base, p)
             used = torch.maximum(_ones_where(p, 1.0), _ones_where(p, 2.0))
             to_x = _zero_where_at_most(to_x, torch.maximum(x.detach(), used), 0.0)
         if not ctx.needs_input_grad[1]:
             return to_x, None
         return to_x, _zero_where_at_most(cotangent * out * _threshold(x, 0.0, 1.0).log(), x, 0.0)
+
+
+def _times_power(factor: Array, x: Array, p: Array) -> Array:
+    """
+    Return ``factor * x**(p - 1)``, as two halves of the power where that can be out of range alone.
+
+    It is for p just below 0, and the slope of it for p just below 1. At x = 0 the power is whole:
+    the slope of a half is not that of the whole.
+    """
+    end = 1.0 if _records(factor, x, p) else 0.0
+    if not p.numel() or (not _is_watched() and _least(p) >= end):
+        return factor * _Power.of(x, p - 1.0)
+    halved = (x > 0) & (p < end)
+    half = 0.5 * (p - 1.0)
+    other = _Power.of(torch.where(halved, x, 1.0), half)
+    return factor * _Power.of(x, torch.where(halved, half, p - 1.0)) * other
 
 
 def _of_slope(x: Array, p: Array) -> tuple[Array, Array]:
