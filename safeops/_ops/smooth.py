@@ -251,16 +251,22 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     """Return the transform: by the series of exprel for small ``lmbda * log(x)``, else by pow."""
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     log = xp.log(xp.where(zero, 1.0, x))  # safeops: ignore[SO001]  (`zero` covers what is near 0)
-    exponent = lmbda * log
+    exponent = stop_gradient(lmbda * log)  # for the conditions alone
     near, grows = xp.abs(exponent) < 1, exponent >= 1
-    series = log * polynomial(xp.where(near, exponent, 0.0), EXPONENTIAL)
-    # With half of the exponent twice, x**lmbda / lmbda is finite also where x**lmbda overflows.
+    # A logarithm of its own: of a small x the second derivative, times 0, would be NaN.
+    inside = xp.log(xp.where(near, x, 1.0))  # safeops: ignore[SO001]  (as above)
+    series = inside * polynomial(xp.where(near, lmbda, 0.0) * inside, EXPONENTIAL)
+    # Of two factors, x**lmbda / lmbda is finite also where x**lmbda overflows. The slopes of half a
+    # power are 0 for a large x with a small lmbda: there x is halved, and not lmbda.
+    low = xp.logical_or(lmbda < 2, xp.logical_not(grows))  # noqa: PLR2004  (2**lmbda is more)
     base, order = xp.where(grows, x, 1.0), xp.where(grows, lmbda, 1.0)
-    large = xp.divide(xp.pow(base, order / 2.0), order) * xp.pow(base, order / 2.0) - 1.0 / order
+    share = xp.where(low, xp.ones_like(x), 0.5)
+    first = xp.divide(xp.pow(xp.where(low, 2.0, base), order * share), order)
+    large = first * xp.pow(xp.where(low, base / 2.0, base), order * share) - 1.0 / order
     rest = xp.logical_or(xp.logical_or(near, grows), zero)
     order = xp.where(rest, 1.0, lmbda)
-    small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, log, x)), order) - 1.0) / order
-    # log(x) is NaN here, but NaN ** 0 is 1, with slope 0 in PyTorch.
+    small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, math.nan, x)), order) - 1.0) / order
+    # The base is NaN here, but NaN ** 0 is 1, with slope 0 in PyTorch.
     lost = xp.logical_and(x < 0, xp.logical_not(zero))
     given = xp.where(lost, x, 0.0) + xp.where(lost, lmbda, 0.0)
     small = small + xp.where(lost, math.nan, xp.zeros_like(x)) * given

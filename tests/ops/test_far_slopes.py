@@ -39,12 +39,15 @@ FAR = {  # arguments, and the slopes that the formula has there
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test in two modes of each selected framework."""
+    """Run a test in two modes of each selected framework; XLA is the third of TensorFlow."""
     if "way" in metafunc.fixturenames:
         names = metafunc.config.frameworks
         metafunc.parametrize(
             "way", [(n, mode) for n in names for mode in MODES.get(n, ())[:2]], ids="-".join
         )
+    if "curved_way" in metafunc.fixturenames:
+        ways = [(n, mode) for n in metafunc.config.frameworks for mode in MODES.get(n, ())[:3]]
+        metafunc.parametrize("curved_way", ways, ids="-".join)
 
 
 def slopes(op, way, *args, cotangent=1.0):
@@ -136,6 +139,18 @@ def test_a_power_of_a_variable_to_itself_has_a_curvature(way):
     found = curvatures(lambda x: so.safe_pow(x, x), way, [x])
 
     np.testing.assert_allclose(found, [x**x * ((np.log(x) + 1) ** 2 + 1 / x)], 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "p"),
+    [(5.554e26, 1.0412831), (1.03e28, 0.8746), (1e30, 1.1), (2.92e-23, 1.6413), (1e-20, 0.5)],
+)
+def test_boxcox_has_a_curvature_at_large_and_small_numbers(curved_way, x, p):
+    """It is ``(p - 1) * x**(p - 2)``; half of a power has none, and a logarithm an infinite one."""
+    x, p = (float(np.float32(a)) for a in (x, p))
+    found = curvatures(so.boxcox, curved_way, [x], [p])
+
+    np.testing.assert_allclose(found, [(p - 1) * x ** (p - 2)], 5e-5)
 
 
 def test_powers_of_nan_have_their_values(framework):
