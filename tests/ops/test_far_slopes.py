@@ -162,6 +162,14 @@ def test_powers_of_nan_have_their_values(framework):
     np.testing.assert_array_equal(to_numpy(value), [exact for _, exact, _ in POWERS])
 
 
+@pytest.mark.parametrize(("name", "y"), [("xlogy", 0.0), ("xlog1py", -1.0)])
+def test_nothing_times_an_infinite_logarithm_is_nan(way, name, y):
+    """A cotangent of 0 is a number, and its product with a slope of -inf is NaN."""
+    found, _ = slopes(getattr(so, name), way, [0.5], [y], cotangent=0.0)
+
+    assert np.isnan(found).all()
+
+
 def test_entropy_falls_at_infinity(way):
     """The slope of the entropy at inf is -inf, the limit of ``-log(p) - 1``."""
     (slope,) = slopes(so.entr, way, [1.0, inf])

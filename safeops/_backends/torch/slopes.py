@@ -120,12 +120,18 @@ def _product(special: Function, log: Function) -> Function:
 
     The rules of that function form ``x / y / y``; those of ``x * log(y)`` form ``1 / y**2`` in
     forward mode over forward mode, and x comes after. Eagerly it takes ten times as long; compiled,
-    where Inductor (2.13) looks for NaN one by one, 2.2 of ``x * log(y)`` in place of 1.4.
+    where Inductor (2.13) looks for NaN one by one, 2.2 of ``x * log(y)`` in place of 1.4. Where the
+    logarithm is infinite they would make 0 of a cotangent of 0, of which NaN is right.
     """
 
     def product(x: Array, y: Array) -> Array:
         if _is_watched() and (in_forward_mode() or not torch.compiler.is_dynamo_compiling()):
-            return special(x, y)
+            finite = torch.isfinite(log(y))
+            usual, other = (
+                tuple(torch.where(kept, z, n) for z, n in ((x, 0.0), (y, 1.0)))
+                for kept in (finite, ~finite)
+            )
+            return torch.where(finite, special(*usual), other[0] * log(other[1]))
         return x * log(y)
 
     return product
