@@ -153,6 +153,15 @@ def test_boxcox_has_a_curvature_at_large_and_small_numbers(curved_way, x, p):
     np.testing.assert_allclose(found, [(p - 1) * x ** (p - 2)], 5e-5)
 
 
+@pytest.mark.parametrize(("x", "p"), [(3.6256677e-12, -2.321699), (1e-9, -3.2), (1.9e36, 0.014)])
+def test_boxcox_has_a_slope_next_to_the_ends_of_the_range(way, x, p):
+    """It is ``x**(p - 1)``, which half of x would take out of range for a p below 0."""
+    x, p = (float(np.float32(a)) for a in (x, p))
+    found, _ = slopes(so.boxcox, way, [x], [p])
+
+    np.testing.assert_allclose(found, [x ** (p - 1)], 5e-5)
+
+
 def test_powers_of_nan_have_their_values(framework):
     """NaN to the power 0 is 1, and to another power NaN."""
     x, p = zip(*(args for args, _, _ in POWERS), strict=True)
