@@ -259,7 +259,8 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     exponent = stop_gradient(lmbda * log)  # for the conditions alone
     near, grows = xp.abs(exponent) < 1, exponent >= 1
     # A logarithm of its own: of a small x the second derivative, times 0, would be NaN.
-    inside = xp.log(xp.where(near, x, 1.0))  # safeops: ignore[SO001]  (as above)
+    apart = xp.logical_or(zero, xp.logical_not(near))
+    inside = xp.log(xp.where(apart, 1.0, x))  # safeops: ignore[SO001]  (as above)
     series = inside * polynomial(xp.where(near, lmbda, 0.0) * inside, EXPONENTIAL)
     # Of two factors, x**lmbda / lmbda is finite also where x**lmbda overflows. The slopes of half a
     # power are 0 for a large x with a small lmbda: there x is halved, and not lmbda.
