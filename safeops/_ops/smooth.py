@@ -118,7 +118,9 @@ def boxcox(x: Array, lmbda: Array, /) -> Array:
     -----
     **Gradient.** ``x**(lmbda - 1)`` for `x`, and the derivative for `lmbda`, both exact at every
     order; at ``lmbda == 0`` they are ``1 / x`` and ``log(x)**2 / 2``. At ``x == 0`` the gradient of
-    `safe_pow`: exact for ``lmbda >= 1``, and 0 is chosen where the slope is infinite.
+    `safe_pow`: exact for ``lmbda >= 1``, and 0 is chosen where the slope is infinite. Second
+    derivatives are infinite where ``x**lmbda`` is out of range, and in forward mode over forward
+    mode may be NaN for small numbers, in float32 for `x` up to 1e-19.
 
     **Source.** `scipy.special.boxcox` for the value.
 
