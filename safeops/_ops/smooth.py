@@ -266,8 +266,8 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     series = inside * polynomial(xp.where(near, lmbda, 0.0) * inside, EXPONENTIAL)
     # Of two factors, x**lmbda / lmbda is finite also where x**lmbda overflows. The slopes of half a
     # power are 0 for a large x with a small lmbda: there x is halved, and not lmbda.
-    large_x = xp.logical_and(lmbda > 0, lmbda < 2)  # noqa: PLR2004  (2**lmbda is more)
-    low = xp.logical_or(large_x, xp.logical_not(grows))
+    middle = xp.logical_and(lmbda > 0, lmbda < 2)  # noqa: PLR2004  (2**lmbda is more)
+    low = xp.logical_or(middle, xp.logical_not(grows))
     base, order = xp.where(grows, x, 1.0), xp.where(grows, lmbda, 1.0)
     share = xp.where(low, xp.ones_like(x), 0.5)
     first = xp.divide(xp.pow(xp.where(low, 2.0, base), order * share), order)

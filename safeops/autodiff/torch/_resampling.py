@@ -10,7 +10,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, aten, unknown
-from safeops.autodiff.torch._masks import any_over, is_any, is_finite, is_traced, spread
+from safeops.autodiff.torch._masks import any_over, as_numbers, is_any, is_finite, is_traced, spread
 
 # For each kind of resampling along one axis: its operation, and at which distances from the pixels
 # with weights it may read pixels with weight 0.
@@ -37,7 +37,7 @@ def resampled(call: Call) -> Any:
         return unknown(call)
     scales = given + [None] * (len(size) - 2 - len(given))
     dtype = torch.promote_types(cotangent.dtype, torch.float32)  # the kernel's dtype of positions
-    active = spread(call.masks[0], cotangent).to(dtype)
+    active = as_numbers(spread(call.masks[0], cotangent), dtype)
     for axis in range(2, len(size)):
         old, new = size[axis], cotangent.shape[axis]
         find = read.__wrapped__ if is_traced() else read  # what is traced is of one trace
@@ -119,7 +119,7 @@ def pixels_read(call: Call, active: Array, grid: Array) -> Array:
     inner = tuple(range(2, x.dim()))
     if how[0] == CUBIC:  # some weights are negative, and sums of weights may cancel
         return any_over(active, inner, keepdim=True).expand(x.shape)
-    ones = active.to(cotangent.dtype)
+    ones = as_numbers(active, cotangent.dtype)
     weights, _ = call.func(ones, torch.zeros_like(x), grid, *how, [True, False])
     if how[0] == NEAREST:
         return weights > 0

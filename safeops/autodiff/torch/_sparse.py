@@ -8,7 +8,7 @@ from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._contractions import met_by
 from safeops.autodiff.torch._evaluator import Call, unknown
-from safeops.autodiff.torch._masks import is_finite, is_partial, spread
+from safeops.autodiff.torch._masks import as_numbers, is_finite, is_partial, spread
 from safeops.autodiff.torch._tags import is_plain
 
 
@@ -19,7 +19,7 @@ def sparse_matrix(call: Call) -> Any:
         return unknown(call)
     (i,) = places
     dense, sparse = call.args[i], call.args[1 - i]
-    ones = spread(call.masks[i], dense).to(dense.dtype)
+    ones = as_numbers(spread(call.masks[i], dense), dense.dtype)
 
     def multiply(coefficients: Array, x: Array) -> Array:
         pair = (x, with_stored(sparse, coefficients))
