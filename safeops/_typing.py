@@ -90,6 +90,13 @@ class Backend(Protocol):
     def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
 
+    def rough_length(self, x: Array, axis: Axis) -> Array:
+        """
+        Return a number from the largest entry of each slice to its norm, axes kept, for sizes x.
+
+        Where squares overflow it may be the largest number.
+        """
+
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return `rough_max` of one array and the smallest of another, if that costs little."""
 

@@ -3,7 +3,7 @@ What is chosen by device: every such choice, in one place.
 
 Each was measured on one core of a CPU, by `benchmarks/ops.py`, which says what it gains. On GPUs
 and TPUs nothing was measured: there the formulas of the operations run as they are, which ask no
-number of the host, since a GPU would wait for that, and use no float64, of which it has few units.
+number of the host, since a GPU would wait for that.
 To change that, measure with `benchmarks/ops.py --device cuda` first.
 """
 
@@ -23,8 +23,8 @@ def makes_masks_again(x: Any) -> bool:
     return bool(x.is_cpu)
 
 
-def sums_in_float64(x: Any) -> bool:
-    """Whether PyTorch, compiled, sums the squares of float32 in float64."""
+def measures_by_squares(x: Any) -> bool:
+    """Whether PyTorch, compiled, finds the size of a slice by sums of squares, not a maximum."""
     return bool(x.is_cpu)
 
 

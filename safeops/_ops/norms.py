@@ -446,7 +446,8 @@ def _scaled(
     """
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     if peak is None:
-        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=ord == 2)  # noqa: PLR2004  (the order)
+        squares = ord == 2  # noqa: PLR2004  (the order)
+        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=squares, of_squares=squares)
     scale = scale_of_powers(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
         # A quotient also has a derivative for the scale. That derivative is out of range, and
@@ -477,13 +478,19 @@ def scale_of_powers(xp: Namespace, peak: Array, order: float, *, to_one: bool) -
     least, most = (least, most) if square else (1 / near, near)
     if square and to_one:
         inside = xp.where(peak > 1, 4.0, xp.ones_like(peak))
+    elif square:
+        # Not by `pow`: Inductor (2.13) computes a power again for each entry of the slice.
+        inside = xp.exp(2 / 3 * xp.log(_between(xp, peak, least**1.5, most**1.5)))
     else:
-        inside = xp.pow(peak, 2 / 3) if square else peak
-    inside = xp.where(inside < least, least, xp.where(inside > most, most, inside))
+        inside = _between(xp, peak, least, most)
     usual = xp.logical_and(peak <= near, peak >= 1 / near)
     for special in (peak < bound.smallest_normal, peak == math.inf):
         usual = xp.logical_or(usual, special)
     return xp.where(usual, 1.0, peak / inside)
+
+
+def _between(xp: Namespace, x: Array, least: float, most: float) -> Array:
+    return xp.where(x < least, least, xp.where(x > most, most, x))
 
 
 def _length_of_scaled(xp: Namespace, x: Array, axis: Axis, ord: float) -> Array:  # noqa: A002  (as above)

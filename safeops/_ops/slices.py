@@ -69,17 +69,28 @@ def require_axes(x: Array, axis: Axis) -> None:
         raise ValueError(msg)
 
 
-def scale_of(xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: bool) -> Array:
+def scale_of(
+    xp: Namespace,
+    x: Array,
+    axis: Axis,
+    *,
+    of_none: float,
+    of_sum: bool,
+    of_squares: bool = False,
+) -> Array:
     """
     Return the largest number of each slice as a constant, `of_none` for slices without an entry.
 
     With `of_sum` the largest number may pass over a NaN: the caller sums the scaled entries, and
-    the NaN is in that sum.
+    the NaN is in that sum. With `of_squares` it may be any number up to the norm too.
     """
     backend = backend_of(x)
     if is_empty(x):  # frameworks raise for the maximum of nothing
         return xp.sum(x, axis=axis, keepdims=True) + of_none
-    peak = backend.rough_max(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
+    if of_squares:
+        peak = backend.rough_length(x, axis)
+    else:
+        peak = backend.rough_max(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
     return backend.stop_gradient(peak)
 
 

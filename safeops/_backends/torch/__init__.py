@@ -20,7 +20,7 @@ from safeops._backends.torch import (
     reductions,
     slices,
     slopes,
-    widening,
+    squares,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
@@ -40,11 +40,8 @@ class Torch(ArrayAPI):
 
     def kernel(self, name: str, generic: Function) -> Function | None:
         """Return the kernel of that name; what Dynamo traces has others."""
-        if self.is_compiling():
-            if name in recomputing.NAMES:
-                return partial(recomputing.recomputed, generic)
-            if name == "_length":
-                return widening.length
+        if self.is_compiling() and name in recomputing.NAMES:
+            return partial(recomputing.recomputed, generic)
         return self.kernels.get(name)
 
     def owns(self, x: object) -> bool:
@@ -117,6 +114,11 @@ class Torch(ArrayAPI):
         turn = torch.where(moved, -1, 1).to(x.dtype)
         phase = torch.where(size == 0, 0, diagonal / torch.where(size == 0, 1, size))
         return (turn * phase).prod(-1), torch.log(size).sum(-1)
+
+    def rough_length(self, x: Array, axis: Axis) -> Array:
+        """Return the norm of each slice to a compiler, else the largest entry, axes kept."""
+        length = squares.rough_length(x, axis) if self.is_compiling() else None
+        return self.rough_max(x, axis) if length is None else length
 
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return the largest entry alone: the root of a mean square has a kernel of its own."""
