@@ -21,6 +21,7 @@ pytestmark = pytest.mark.only("jax")
 X = np.array([[4.0, 0.0, -1.0], [np.nan, 0.25, np.inf], [0.0, 0.0, -0.0]])
 OPTIONS = {
     "safe_div": ({"fill_value": -2.0}, 2),
+    "safe_exp": ({}, 1),
     "safe_log": ({"fill_value": 7}, 1),
     "safe_pow": ({}, 2),
     "xlogy": ({}, 2),
@@ -56,7 +57,8 @@ def test_values_and_gradients_are_those_of_the_steps(name):
 
     def total(*args):
         out = f(*args, **options)
-        return jax.numpy.where(jax.numpy.isfinite(out), out, 0.0).sum()
+        weights = 1.0 + jax.numpy.arange(out.size, dtype=out.dtype).reshape(out.shape)
+        return jax.numpy.where(jax.numpy.isfinite(out), out * weights, 0.0).sum()
 
     every = tuple(range(n))
     got = f(*args, **options), *jax.grad(total, every)(*args)
@@ -157,6 +159,9 @@ RULES = {
     "safe_div, filled": (lambda x, y: so.safe_div(x, y, fill_value=-3.0), 2),
     "safe_div, filled by an array": (lambda x, y: so.safe_div(x, y, fill_value=x), 2),
     "safe_div, of a number": (lambda y: so.safe_div(2, y), 1),
+    "safe_exp": (so.safe_exp, 1),
+    "safe_softmax": (so.safe_softmax, 1),
+    "safe_softmax, masked": (lambda x: so.safe_softmax(x, axis=0, where=numbers(x) > 0), 1),
     "safe_sqrt": (so.safe_sqrt, 1),
     "safe_sqrt, filled": (lambda x: so.safe_sqrt(x, fill_value=7.0), 1),
     "safe_pow": (so.safe_pow, 2),
@@ -171,7 +176,7 @@ WAYS = pytest.mark.parametrize("name", RULES)
 SHAPES = [((6, 7), (6, 7)), ((6, 1), (6, 7))]
 # A number, a fill or a sign is part of what is compiled in each dtype and shape: by default float32
 # and an argument that is stretched meet each rule once.
-NARROW = ("safe_div", "safe_sqrt", "safe_pow", "xlogy")
+NARROW = ("safe_div", "safe_exp", "safe_softmax", "safe_sqrt", "safe_pow", "xlogy")
 STRETCHED = ("safe_div", "safe_div, filled by an array", "safe_pow", "xlogy")
 CALLS = [
     (name, dtype, shapes)
@@ -308,7 +313,8 @@ def test_what_comes_to_a_fill_is_lost(name, bad):
 
     f, n = RULES[name]
     zero, one = asarray("jax", [0.0, 0.0]), asarray("jax", [-1.0, -1.0])
-    args = {"safe_pow": [zero, one], "xlogy": [zero, zero]}.get(name.partition(",")[0], [zero] * 2)
+    of = {"safe_pow": [zero, one], "safe_exp": [zero + 1e9], "safe_softmax": [zero - np.inf]}
+    args = of.get(name.partition(",")[0], [zero] * 2)
     if name in ("safe_pow, number", "safe_pow, of a number", "safe_div, filled by an array"):
         return  # nothing is filled, or by what has a slope
     args = tuple(args[:n])

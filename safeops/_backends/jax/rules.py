@@ -282,6 +282,20 @@ def _root(asker: Asker, x: Array, *, fill_value: Any = 0.0) -> Array | None:
     return _filled(_positive_root(x), _is_no_root(x), fill)
 
 
+def _overflows(x: Array) -> Array:
+    return x > limits(jnp, x).largest_exponent()
+
+
+# XLA keeps one exponential for the value and the slope if both are what the select made.
+@_with_rule(lambda f, x, dot: jnp.where(_overflows(x), 0, dot) * f(x))
+def _finite_exponential(x: Array) -> Array:
+    return jnp.where(_overflows(x), limits(jnp, x).max, jnp.exp(x))
+
+
+def _exponential(asker: Asker, x: Array) -> Array:
+    return _finite_exponential(*asker.backend.promoted((x,)))
+
+
 def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
     """Return where x is 0 or the power NaN ** 0, and where the power is infinite or not real."""
     bound = limits(jnp, x).smallest_nonzero
@@ -428,9 +442,49 @@ def _length(
     return _norm(asker, x, axis, ord)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _softmax_without(x: Array, absent: Array, axis: Axis) -> Array:
+    inside = jnp.where(absent, -math.inf, x)
+    peak = jnp.max(inside, axis, keepdims=True)
+    parts = jnp.exp(inside - jnp.where(peak == -math.inf, 0, peak))
+    total = jnp.sum(parts, axis, keepdims=True)
+    return jnp.where(absent, 0, parts / jnp.where(total == 0, 1, total))  # 0 beside a NaN too
+
+
+@_softmax_without.defjvp
+def _softmax_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Array, Array]:
+    """Multiply with the value: what the generic formula divides again, XLA computes again."""
+    (x, absent), (dot, _) = given, dots
+    out, dot = _softmax_without(x, absent, axis), jnp.where(absent, 0, dot)
+    away = dot - jnp.sum(out * dot, axis, keepdims=True)
+    return out, jnp.where(absent, 0, out * away)
+
+
+def _softmax(asker: Asker, x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
+    (x,) = asker.backend.promoted((x,))
+    if not x.size or not _is_condition(where, x.shape):
+        return None  # the generic function knows the way, or says what is wrong
+    absent = x == -math.inf
+    absent = absent if where is None else absent | ~where
+    wide = x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
+    return _softmax_without(wide, absent, axis).astype(x.dtype)
+
+
+def _is_condition(where: Any, shape: tuple[int, ...]) -> bool:
+    """Whether it is none, or booleans that broadcast to the shape."""
+    if where is None:
+        return True
+    if not isinstance(where, jax.Array) or where.dtype != bool or where.ndim > len(shape):
+        return False
+    pairs = zip(reversed(where.shape), reversed(shape), strict=False)
+    return all(given in {1, wanted} for given, wanted in pairs)
+
+
 KERNELS: dict[str, Function] = {
     "_length": _length,
     "safe_div": _divide,
+    "safe_exp": _exponential,
+    "safe_softmax": _softmax,
     "safe_sqrt": _root,
     "safe_pow": _power,
     "xlogy": _times_log,
