@@ -120,7 +120,8 @@ def boxcox(x: Array, lmbda: Array, /) -> Array:
     order; at ``lmbda == 0`` they are ``1 / x`` and ``log(x)**2 / 2``. At ``x == 0`` the gradient of
     `safe_pow`: exact for ``lmbda >= 1``, and 0 is chosen where the slope is infinite. Second
     derivatives are infinite where ``x**lmbda`` is out of range, and in forward mode over forward
-    mode may be NaN for small numbers, in float32 for `x` up to 1e-19.
+    mode may be NaN for small numbers, in float32 for `x` up to 1e-19. Those for `x` next to
+    ``lmbda == 1`` are differences of numbers of size ``1 / x``, of which they keep the rounding.
 
     **Source.** `scipy.special.boxcox` for the value.
 
@@ -162,8 +163,9 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
     -----
     **Gradient.** The derivatives, both exact at every order; at ``lmbda == 0`` they are ``exp(y)``
     and ``-y**2 / 2 * exp(y)``. At ``lmbda * y == -1`` the derivatives of `safe_pow` at 0, and 0 at
-    the pole, where ``lmbda`` is negative. Where the result over ``lmbda * (1 + lmbda * y)`` is
-    below the smallest normal number, derivatives lose digits or are 0.
+    the pole, where ``lmbda`` is negative. Where the result over ``lmbda * (1 + lmbda * y)``, or for
+    second derivatives over ``(1 + lmbda * y)**2``, is below the smallest normal number, derivatives
+    lose digits or are 0.
 
     **Source.** `scipy.special.inv_boxcox` for the value.
 
@@ -258,12 +260,14 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     """Return the transform: by the series of exprel for small ``lmbda * log(x)``, else by pow."""
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
     log = xp.log(xp.where(zero, 1.0, x))  # safeops: ignore[SO001]  (`zero` covers what is near 0)
-    exponent = stop_gradient(lmbda * log)  # for the conditions alone
+    # For the conditions alone; of an infinite x with lmbda 0 too.
+    exponent = stop_gradient(xp.where(lmbda == 0, 0.0, lmbda * log))
     near, grows = xp.abs(exponent) < 1, exponent >= 1
     # A logarithm of its own: of a small x the second derivative, times 0, would be NaN.
     apart = xp.logical_or(zero, xp.logical_not(near))
     inside = xp.log(xp.where(apart, 1.0, x))  # safeops: ignore[SO001]  (as above)
-    series = inside * polynomial(xp.where(near, lmbda, 0.0) * inside, EXPONENTIAL)
+    finite = xp.where(inside == math.inf, 1.0, inside)
+    series = inside * polynomial(xp.where(near, lmbda, 0.0) * finite, EXPONENTIAL)
     # Of two factors, x**lmbda / lmbda is finite also where x**lmbda overflows. The slopes of half a
     # power are 0 for a large x with a small lmbda: there x is halved, and not lmbda.
     middle = xp.logical_and(lmbda > 0, lmbda < 2)  # noqa: PLR2004  (2**lmbda is more)

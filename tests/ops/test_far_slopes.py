@@ -126,11 +126,30 @@ def test_a_power_out_of_range_goes_with_a_small_exponent(way, x, p):
 
 def test_a_power_out_of_range_goes_with_a_small_curvature(way):
     """The same of ``x**(p - 2)`` and of the second derivative."""
-    least = 1.768e-38 if way == ("torch", "autograd") else 1e-19  # elsewhere ``1 / x**2`` is formed
+    least = 1.768e-38 if way == ("torch", "autograd") else 1.2e-37  # elsewhere in one power
     x, p = (float(np.float32(a)) for a in (least, 0.96071))
     found = curvatures(so.safe_pow, way, [x], [p])
 
     np.testing.assert_allclose(found, [p * (p - 1) * x ** (p - 2)], 5e-5)
+
+
+@pytest.mark.parametrize("x", [2.5, 0.3, 1e-3, 7.6e-17, 9e-21, 1e-30, 1e5, 1e20])
+def test_powers_next_to_one_have_a_curvature(curved_way, x):
+    """It is ``p * (p - 1) * x**(p - 2)``; the slope ``p * x**p / x`` has one that cancels."""
+    p = np.append(1 - 2.0 ** -np.arange(2, 25), 1 + 2.0 ** -np.arange(2, 24))
+    x = np.full(len(p), np.float32(x), float)
+    wanted = p * (p - 1) * x ** (p - 2)
+
+    found = curvatures(so.safe_pow, curved_way, x, p)
+    np.testing.assert_allclose(found, wanted, 3e-5)
+
+
+def test_a_slope_by_a_quotient_cancels_next_to_one(curved_way):
+    """Its derivative for the base, the curvature of the power, keeps no digit at ``1 - eps``."""
+    x, p = [np.float32(1e-3)], [1 - 2.0**-24]
+    found = slopes(lambda x, p: p * so.safe_pow(x, p) / x, curved_way, x, p)[0]
+
+    assert abs(found / (p[0] * (p[0] - 1) * x[0] ** (p[0] - 2)) - 1) > 0.1
 
 
 def test_a_power_of_a_variable_to_itself_has_a_curvature(way):

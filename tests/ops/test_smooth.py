@@ -267,6 +267,8 @@ def test_infinite_arguments():
         assert so.exprel(np.array([-np.inf, np.inf])).tolist() == [0.0, np.inf]
         assert so.sinhc(np.array([-np.inf, np.inf])).tolist() == [np.inf, np.inf]
     with np.errstate(invalid="ignore"):
+        found = so.boxcox(np.full(4, np.inf), np.array([0.0, 1e-300, 1.0, -2.0]))
+        assert found.tolist() == [np.inf, np.inf, np.inf, 0.5]
         assert np.isnan(so.boxcox(np.array([0.0, np.nan]), np.array([np.nan, 0.0]))).all()
     assert np.isnan(so.logarithmic_mean(np.array([0.0, 1.0]), np.array([np.nan, np.nan]))).all()
 

@@ -310,8 +310,9 @@ def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
     # negative x the exponent is a constant, because x**p is not real beside an integer.
     size = jnp.where(filled, 1, jnp.abs(x))
     fixed = jnp.where(filled, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
-    # Here p - 1 loses digits of p, and x ** (p - 1) can overflow where the slope does not.
-    low = (jnp.abs(fixed) < 1) & (size < math.inf)
+    # From -1 to 1 / 2 p - 1 loses digits of p, and x ** (p - 1) can overflow where the slope does
+    # not; next to 1 the slope of the quotient cancels.
+    low = (jnp.abs(fixed + 0.25) < 0.75) & (size < math.inf)  # noqa: PLR2004  (as said)
     slope = fixed * f(size, jnp.where(low, fixed, fixed - 1))
     quotient = divide(jnp.where(low, slope, 1), jnp.where(low, size, 1))
     slope = jnp.where(low, quotient, slope)
