@@ -277,3 +277,71 @@ def test_zeros_that_nobody_puts_are_missed(monkeypatch):
         assert_hole_is_not_read("sum")
     with pytest.raises(AssertionError):
         test_second_derivatives_beside_nan(tf.GradientTape)
+
+
+# Literal conditions, which TensorFlow writes again into the formula of a loop or branch.
+
+
+def looped(f, x):
+    """Run a function in a loop of one step."""
+    steps = tf.while_loop(
+        lambda i, _: i < 1, lambda i, u: (i + 1, f(u)), (tf.constant(0), x), maximum_iterations=1
+    )
+    return steps[1]
+
+
+def branched(f, x):
+    """Run a function in a branch."""
+    return tf.cond(x[1] > 0, lambda: f(x), lambda: x)
+
+
+AROUND = {
+    "loop": looped,
+    "branch": branched,
+    "map": lambda f, x: tf.map_fn(f, x[None])[0],
+    "loop in a loop": lambda f, x: looped(lambda u: looped(f, u), x),
+    "branch in a loop": lambda f, x: looped(lambda u: branched(f, u), x),
+    "loop in a branch": lambda f, x: branched(lambda u: looped(f, u), x),
+}
+
+
+# XLA (TensorFlow 2.21) has no gradient of a loop in a branch, masked or not.
+WAYS = [(kind, xla) for kind in AROUND for xla in (False, True)]
+WAYS.remove(("loop in a branch", True))
+
+
+@pytest.mark.parametrize(("kind", "xla"), WAYS)
+def test_a_literal_condition_in_a_body_selects(kind, xla):
+    """The pole that it leaves out is absent, and NaN in an ordinary gradient."""
+
+    def f(x):
+        return tf.reduce_sum(AROUND[kind](lambda u: tf.where([False, True], tf.math.log(u), 0), x))
+
+    def plain(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = f(x)
+        return tape.gradient(y, x)
+
+    def run(gradient):
+        return tf.function(gradient, autograph=False, jit_compile=xla)(x).numpy()
+
+    x = tf.constant([0.0, 2.0])
+    np.testing.assert_array_equal(run(masked.grad(f)), [0.0, 0.5])
+    assert np.isnan(run(plain)[0])
+
+
+@pytest.mark.parametrize("kind", ["loop", "branch"])
+def test_a_literal_condition_of_a_rule_in_a_body_is_a_number(kind):
+    """What a custom gradient selects by is a convention, as it is outside of a body."""
+
+    @tf.custom_gradient
+    def second(x):
+        return x, lambda g: tf.where(last, g, 0.0)
+
+    def f(x):
+        return tf.reduce_sum(AROUND[kind](lambda u: second(tf.math.log(u)), x))
+
+    last = np.array([False, True])
+    x = tf.constant([0.0, 2.0])
+    np.testing.assert_array_equal(masked.grad(f)(x), [np.nan, 0.5])

@@ -8,15 +8,16 @@ TensorFlow: it can be compiled, saved and differentiated again.
 Not covered: a gradient tape outside `tf.function` (`grad` and `value_and_grad` make a
 `tf.function`), forward mode, `jacobian` and `batch_jacobian`, sparse tensors and `tf.py_function`.
 Operations without a rule, such as `tf.math.cumulative_logsumexp` and fused recurrent layers, run as
-they are, with a warning, and hide nothing. Solves and factorisations are dense within a matrix,
-cubic resampling within a channel of an image, Fourier transforms along their axes: there a NaN
-stays where any entry is read. A selection counts as a number, which hides nothing, within
-`tf.recompute_grad` in the body of a function, branch or loop, in the formula of a custom gradient,
-and where the gradient is taken in another body than its forward pass. But a literal 0 that a custom
-gradient puts around a cotangent (`tf.pad`, `tf.concat`, an update of `tf.zeros`) is absent, as in
-TensorFlow's own formulas, and a NaN behind it becomes 0: write ``g * mask`` for a number. XLA
-ignores NaN in a maximum, in its gradient as in its value (TensorFlow issue 116992). Side effects of
-a backward pass, such as printing, may happen twice.
+they are, with a warning, and hide nothing. In a loop or branch, what a loop inside it reads and
+does not differentiate hides nothing, such as numbers that are compared alone. Solves and
+factorisations are dense within a matrix, cubic resampling within a channel of an image, Fourier
+transforms along their axes: there a NaN stays where any entry is read. A selection counts as a
+number, which hides nothing, within `tf.recompute_grad` in the body of a function, branch or loop,
+in the formula of a custom gradient, and where the gradient is taken in another body than its
+forward pass. But a literal 0 that a custom gradient puts around a cotangent (`tf.pad`, `tf.concat`,
+an update of `tf.zeros`) is absent, as in TensorFlow's own formulas, and a NaN behind it becomes 0:
+write ``g * mask`` for a number. XLA ignores NaN in a maximum, in its gradient as in its value
+(TensorFlow issue 116992). Side effects of a backward pass, such as printing, may happen twice.
 """
 
 import functools

@@ -210,12 +210,24 @@ def _condition(op: Any, frame: Frame) -> str | None:
         return None
     if any(user.type in WHERE and i == 0 for user, i in uses(cond, frame, op)):
         return "where"
+    if any(_is_repeated(origin.op) for origin, _ in trail(cond, frame)):
+        return "where"
     test = cond.op
     if test.type in ("GreaterEqual", "LessEqual") and _is_larger(test, frame, op):
         return "larger"
     if _equality(test) is not None and _is_of_segments(_equality(test), frame, op):
         return "equal"
     return "dropped" if _is_dropping(test, frame, op) else None
+
+
+def _is_repeated(op: Any) -> bool:
+    """
+    Whether a condition is a literal that stands in a loop or branch of the program.
+
+    The formula's body has a literal of its own in place of it (2.21), told by the Python stack. No
+    operation but a selection has a condition that its formula asks for again.
+    """
+    return op.type == "Const" and any(frame.name == "_capture_helper" for frame in op.traceback)
 
 
 def _is_dropping(test: Any, frame: Frame, asked_by: Any) -> bool:
