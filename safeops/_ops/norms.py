@@ -447,7 +447,8 @@ def _scaled(
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     if peak is None:
         squares = ord == 2  # noqa: PLR2004  (the order)
-        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=squares, of_squares=squares)
+        rough = squares and not to_one
+        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=squares, of_squares=rough)
     scale = scale_of_powers(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
         # A quotient also has a derivative for the scale. That derivative is out of range, and
