@@ -313,7 +313,7 @@ def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
     smooth = xp.exp(xp.where(near, series, xp.where(far, ends, log)))
     rest = xp.logical_or(near, inside)
     base = 1.0 + xp.where(rest, 0.0, product)
-    base = xp.where(base < 0, xp.log(xp.where(base < 0, base, 1.0)), base)
+    base = base * xp.where(base < 0, math.nan, xp.ones_like(base))  # with slopes that are NaN too
     power = safe_pow(base, 1.0 / xp.where(rest, 1.0, lmbda))
     pole = xp.logical_and(base == 0, lmbda < 0)
     return xp.where(rest, smooth, xp.where(pole, math.inf, power))
