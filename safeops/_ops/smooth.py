@@ -208,10 +208,10 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
     numbers: next to the smallest normal one the slopes lose digits there.
 
     The second derivatives and those above are exact, as long as no step on the way to them leaves
-    the range. In forward mode a step is ``1 / x**2``, in float32 infinite below 1e-19 where the
-    second derivative is about ``1 / x``: the result can be NaN, infinite or wrong there, in
-    `jax.hessian` too, and in every mode where one argument is more than about 1e30 times the other.
-    For small numbers of about one size, `jax.jacrev` of `jax.jacrev` has them right.
+    the range. In JAX no step does. PyTorch and TensorFlow have a step ``1 / x**2`` in forward mode,
+    in float32 infinite below 1e-19 where the second derivative is about ``1 / x``: the result can
+    be NaN, infinite or wrong there, and in every mode where one argument is more than about 1e30
+    times the other.
 
     **Source.** The mean used for heat exchangers and in entropic schemes. Where x and y are of
     about the same size, the power series of ``atanh`` is used.

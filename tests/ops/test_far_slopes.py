@@ -35,6 +35,7 @@ FAR = {  # arguments, and the slopes that the formula has there
     "safe_hypot": [((inf, 1.0), (nan, 0.0)), ((inf, inf), (nan, nan))],
     "safe_acosh": [((inf,), (0.0,))],
     "boxcox": [((-1.0, 0.0), (nan, nan)), ((-1.0, 2.0), (nan, nan))],  # of what is NaN
+    "logarithmic_mean": [((-1.0, -2.0), (nan, nan)), ((-1.0, 0.0), (nan, nan))],
     "inv_boxcox": [((-2.0, 1.0), (nan, nan)), ((-3.0, 0.5), (nan, nan))],
 }
 

@@ -1,6 +1,8 @@
 """Functions with a removable singularity, held to mpmath from small to large numbers."""
 
 from dataclasses import replace
+from itertools import product
+from unittest.mock import patch
 
 import mpmath
 import numpy as np
@@ -234,6 +236,53 @@ def test_slopes_are_finite_wherever_they_are_in_range(name, f, points, autodiff_
     naive = {row.name: row.naive for row in removable.ROWS}[name]
     np.testing.assert_allclose(slopes(getattr(so, name)), wanted, rtol=2e-5)
     assert not np.allclose(slopes(naive), wanted, rtol=2e-5)
+
+
+def bend_of_the_mean(t):
+    """Return the derivative of ``(t - 1 + exp(-t)) / t**2``: x times the curvature, t a log."""
+    if t == 0:
+        return -mpmath.mpf(1) / 6
+    return (1 - mp.exp(-t)) / t**2 - 2 * (t - 1 + mp.exp(-t)) / t**3
+
+
+def curvatures_of_the_mean(x, y):
+    """Return its second derivatives: for x twice, for both, for y twice."""
+    x, y = mpmath.mpf(float(x)), mpmath.mpf(float(y))
+    t = mp.log(x / y)
+    bend = bend_of_the_mean(t)
+    return [float(bend / x), float(-bend / y), float(bend_of_the_mean(-t) / y)]
+
+
+@pytest.mark.only("jax")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_second_derivatives_of_the_mean_over_the_range(dtype):
+    """Of numbers of every size and ratio, in each order of modes; the steps alone lose them."""
+    import jax
+
+    info, rng, n = np.finfo(dtype), np.random.default_rng(0), 300
+    low, high = np.log2(info.smallest_normal) + 4, np.log2(info.max) - 4
+    first = rng.uniform(low, high, n)
+    apart = np.where(rng.random(n) < 0.5, rng.uniform(-2, 2, n), rng.uniform(-200, 200, n))
+    second = np.clip(first + apart * rng.choice([1, 2.0**-18], n), low, high)
+    x, y = (2.0 ** z.astype(dtype) for z in (first, second))
+    with mp.workdps(60):
+        wanted = np.array([curvatures_of_the_mean(*point) for point in zip(x, y, strict=True)]).T
+    size = np.abs(wanted)
+    # A part of a sum may be smaller than the sum by the square of a logarithm.
+    in_range = (size > info.smallest_normal * 2.0**24) & (size < info.max / 16)
+
+    def wrong(outer, inner):
+        # One argument at a time: an infinite slope for the other would be NaN times its 0.
+        pairs = [(0, 0), (0, 1), (1, 1)]
+        found = [jax.jit(jax.vmap(outer(inner(so.logarithmic_mean, i), j)))(x, y) for i, j in pairs]
+        with np.errstate(invalid="ignore"):  # two infinities, out of range
+            error = np.abs(found - wanted) / size
+        return int((~(error < 300 * info.eps) & in_range).sum())
+
+    modes = list(product((jax.jacfwd, jax.jacrev), repeat=2))
+    assert [wrong(*mode) for mode in modes] == [0] * 4
+    with patch.object(load("jax"), "kernel", lambda *_: None):
+        assert wrong(jax.jacrev, jax.jacrev) > 0
 
 
 def test_a_small_exponent_keeps_the_digits_of_inv_boxcox(framework):

@@ -481,8 +481,73 @@ def _is_condition(where: Any, shape: tuple[int, ...]) -> bool:
     return all(given in {1, wanted} for given, wanted in pairs)
 
 
+# Of (t - 1 + exp(-t)) / t**2, and of its derivative.
+_TERMS = [(-1.0) ** k / math.factorial(k + 2) for k in range(22)]
+_SLOPE_TERMS = [k * term for k, term in enumerate(_TERMS)][1:]
+
+
+def _series(t: Array, terms: list[float]) -> Array:
+    return reduce(lambda total, term: total * t + term, reversed(terms))
+
+
+def _near_and_far(x: Array, y: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Return where the logarithms are near, their difference there and elsewhere, and x and y."""
+    ratio = _log_ratio(x, y)
+    near = jnp.abs(ratio) < 1
+    x, y = (jnp.where(near, 1, z) for z in (x, y))
+    return near, jnp.where(near, ratio, 0), jnp.where(near, 1, ratio), x, y
+
+
+def _ratio_over_square(x: Array, y: Array, far: Array) -> Array:
+    """Return ``y / x / far**2``, also where the ratio or, as XLA has it, x * far**2 is infinite."""
+    part = jnp.where(x > 1, 2.0**-16, jnp.ones_like(x))
+    return divide(y * part / (far * far), x * part)
+
+
+def _slope_along_own(f: Function, x: Array, y: Array, dot: Array) -> Array:
+    near, inside, far, own, other = _near_and_far(x, y)
+    apart = 1 / (far * far) - _ratio_over_square(own, other, far) - 2 * f(x, y) / far
+    return _over(jnp.where(near, _series(inside, _SLOPE_TERMS), apart) * dot, x)
+
+
+def _slope_along_other(_: Function, x: Array, y: Array, dot: Array) -> Array:
+    near, inside, far, own, other = _near_and_far(x, y)
+    # Without the ratio y / x, which may be infinite where this is not.
+    part = jnp.where(near, 0, dot) / (far * far)
+    over_x, over_y = divide(part, own), divide(part, other)
+    apart = over_x + over_y + 2 * ((over_x - over_y) / far)
+    return jnp.where(near, -_over(_series(inside, _SLOPE_TERMS) * dot, y), apart)
+
+
+@_with_rule(_slope_along_own, _slope_along_other)
+def _slope_of_mean(x: Array, y: Array) -> Array:
+    """
+    Return the slope for x of the logarithmic mean.
+
+    Its own derivatives form no square of 1 / x, as those of the mean do.
+    """
+    near, inside, far, x, y = _near_and_far(x, y)
+    apart = (far - 1) / (far * far) + _ratio_over_square(x, y, far)
+    return jnp.where(near, _series(inside, _TERMS), apart)
+
+
+def _of_mean(x: Array, y: Array, dot: Array) -> Array:
+    inside = jnp.minimum(x, y) > -limits(jnp, x).smallest_normal
+    zero = inside & (_is_small(x) | _is_small(y))
+    keep = jnp.where(inside, jnp.ones_like(x), math.nan)  # a product: its slopes are NaN too
+    x, y = (jnp.where(zero, 1, z * keep) for z in (x, y))
+    return _slope_of_mean(x, y) * jnp.where(zero, 0, dot)
+
+
+def _logarithmic_mean(asker: Asker, x: Array, y: Array) -> Array:
+    slopes = (lambda _, x, y, dot: _of_mean(x, y, dot)), (lambda _, x, y, dot: _of_mean(y, x, dot))
+    mean = _with_rule(*slopes)(asker.generic)
+    return _in_float32(mean, *asker.backend.promoted((x, y)))
+
+
 KERNELS: dict[str, Function] = {
     "_length": _length,
+    "logarithmic_mean": _logarithmic_mean,
     "safe_div": _divide,
     "safe_exp": _exponential,
     "safe_softmax": _softmax,
