@@ -1,16 +1,19 @@
 """
-Whether the bars hold: ``python benchmarks/bars.py FILE``, with a file that ``ops.py --json`` wrote.
+Whether the bars hold: ``python benchmarks/bars.py FILE [BEFORE]``, with files of ``ops.py --json``.
 
 A bar is the largest ratio of times that an operation may have. Prints a Markdown table of the bars
-and of the measured ratios, largest first; ratios above the bar are bold.
+and of the measured ratios, largest first; ratios above the bar are bold. The second file is that of
+an earlier version, whose ratios stand in brackets.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 CHEAP = ("safe_div", "safe_log", "safe_sqrt", "safe_exp", "safe_norm")
@@ -149,34 +152,38 @@ def of(bar, found):
 
 
 def imports():
-    """Return the time that `import safeops` takes over that of `import numpy`."""
+    """Return the time that `import safeops` takes over that of `import numpy`, both compiled."""
 
-    def seconds(name):
+    def seconds(name, env):
         start = time.perf_counter()
         call = [sys.executable, "-P", "-c", f"import {name}"]  # what is installed
-        subprocess.run(call, check=True)  # noqa: S603  (ours)
+        subprocess.run(call, check=True, env=env)  # noqa: S603  (ours)
         return time.perf_counter() - start
 
-    return median(seconds("safeops") / seconds("numpy") for _ in range(21))
+    with TemporaryDirectory() as folder:
+        env = {**os.environ, "PYTHONPYCACHEPREFIX": folder, "PYTHONDONTWRITEBYTECODE": ""}
+        seconds("safeops", env)  # which writes the bytecode
+        return median(seconds("safeops", env) / seconds("numpy", env) for _ in range(21))
 
 
-def cell(name, ratio, most):
-    """Return a ratio with its operation, bold if it is above the bar."""
+def cell(name, ratio, most, before):
+    """Return a ratio with its operation, bold if it is above the bar; an earlier one behind it."""
     words = f"`{name}` {ratio:.2f}"
-    return f"**{words}**" if round(ratio, 2) > most else words
+    words = f"**{words}**" if round(ratio, 2) > most else words
+    return words if before is None else f"{words} ({before:.2f})"
 
 
-def lines(found):
+def lines(found, before=()):
     """Return the table."""
     yield "| bar | at most | measured |"
     yield "| --- | --- | --- |"
     for bar in BARS:
-        ratios = of(bar, found)
+        ratios, earlier = of(bar, found), of(bar, before)
         if ratios:
-            cells = (cell(name, ratio, bar.most) for name, ratio in ratios.items())
+            cells = (cell(name, x, bar.most, earlier.get(name)) for name, x in ratios.items())
             yield f"| {bar.words} | {bar.most} | {', '.join(cells)} |"
     yield f"| `import safeops`, over `import numpy` | 1.1 | {imports():.2f} |"
 
 
 if __name__ == "__main__":
-    print("\n".join(lines(json.loads(Path(sys.argv[1]).read_text()))))
+    print("\n".join(lines(*(json.loads(Path(name).read_text()) for name in sys.argv[1:3]))))

@@ -27,6 +27,7 @@ SELECTS = {
     "nansum": lambda xp, x: xp.sum(xp.where(x == x, x, 0.0), -1),  # noqa: PLR0124  (False for NaN)
     "nanmean": lambda xp, x: xp.mean(xp.where(x == x, x, 0.0), -1),  # noqa: PLR0124
     "nanstd": lambda xp, x: xp.std(xp.where(x == x, x, 0.0), -1),  # noqa: PLR0124
+    "nanmax": lambda xp, x: xp.max(xp.where(x == x, x, -ops.math.inf), -1),  # noqa: PLR0124
 }
 
 
