@@ -66,7 +66,7 @@ def test_values_and_gradients_are_those_of_the_steps(name):
 
     for a, b in zip(got, wanted, strict=True):
         assert (a.shape, a.dtype, a.weak_type) == (b.shape, b.dtype, b.weak_type)
-        assert_close(to_numpy(a), to_numpy(b), 1e-14, name)
+        assert_close(to_numpy(a), to_numpy(b), 1e-14, name, 1e-15)  # a softmax cancels to 0
 
 
 def test_a_constant_is_told_by_type_and_sign(kernels):

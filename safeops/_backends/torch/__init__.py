@@ -18,9 +18,9 @@ from safeops._backends.torch import (
     filling,
     recomputing,
     reductions,
+    sizes,
     slices,
     slopes,
-    squares,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
@@ -117,7 +117,7 @@ class Torch(ArrayAPI):
 
     def rough_length(self, x: Array, axis: Axis) -> Array:
         """Return the norm of each slice to a compiler, else the largest entry, axes kept."""
-        length = squares.rough_length(x, axis) if self.is_compiling() else None
+        length = sizes.rough_length(x, axis) if self.is_compiling() else None
         return self.rough_max(x, axis) if length is None else length
 
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
