@@ -59,7 +59,7 @@ LAYERS = (
     ),
     ("_backends.tensorflow.elementwise",),
     ("_backends.numpy.bits", "_backends.torch.filling"),
-    ("_backends.*.barriers",),
+    ("_backends.*.barriers", "_backends.jax.functions"),
     ("_backends.numpy.reductions", "_backends.jax.rules"),
     ("_backends.torch.elementwise", "_backends.torch.slices"),
     ("_backends.tensorflow.reductions",),

@@ -11,8 +11,9 @@ import numpy as np
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
+from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS
 from safeops._backends.jax.programs import Jitted, require_range
-from safeops._backends.jax.rules import FUNCTIONS, PRODUCTS, Asker
+from safeops._backends.jax.rules import Asker
 from safeops._backends.shapes import of_one_axis
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Axis, DType, Function, Namespace

@@ -14,16 +14,25 @@ for arguments that it leaves to the double where.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial, reduce
-from operator import add
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.custom_derivatives import SymbolicZero
 
 from safeops._backends.devices import BRANCHES_ON
+from safeops._backends.jax.functions import (
+    denominator,
+    divide,
+    is_small,
+    log,
+    log_ratio,
+    normal,
+    numerator,
+    over,
+    over_near_1,
+    with_rule,
+)
 from safeops._backends.shapes import axes_of
 from safeops._dtypes import NARROW, dtype_name, is_positive_zero, limits
 from safeops._typing import Array, Axis, Backend, Function
@@ -36,215 +45,20 @@ class Asker(NamedTuple):
     generic: Function  # the steps of the function of the house
 
 
-def _sum(_: Function, total: Array, *args: Array) -> Array:
-    del args
-    return total
-
-
-def _with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function], Function]:
-    """
-    Give a function a tangent: the sum of a part for each argument, then changed by `then`.
-
-    A slope gets the function itself, the arguments, and the tangent of its argument, and returns
-    the part. `then` gets the function itself, the sum and the arguments.
-    """
-
-    def decorator(function: Function) -> Function:
-        f: Any = jax.custom_jvp(function)
-
-        def jvp(args: Any, dots: Any) -> tuple[Array, Array]:
-            pairs = zip(slopes, dots, strict=True)
-            # A constant adds no part: its 0 times an infinite slope would be NaN.
-            parts = [slope(f, *args, x) for slope, x in pairs if type(x) is not SymbolicZero]
-            return f(*args), then(f, reduce(add, parts), *args)
-
-        f.defjvp(jvp, symbolic_zeros=True)
-        return f
-
-    return decorator
-
-
-def _is_small(x: Array) -> Array:
-    return jnp.abs(x) < limits(jnp, x).smallest_normal
-
-
-def _normal(y: Array) -> Array:
-    return jnp.where(_is_small(y), 1, y)
-
-
-def _part(y: Array) -> Array:
-    """
-    Return a power of 2 near ``1 / sqrt(y)``: times it twice, which rounds nothing, y is near 1.
-
-    What JAX has transposed it differentiates by rules of its own; that of a quotient squares the
-    divisor (0.10.2). And a product of three leaves the range where two of them are not close.
-    """
-    if jnp.iscomplexobj(y):
-        return jnp.ones_like(y)
-    info, size = jnp.finfo(y.dtype), jnp.abs(jax.lax.stop_gradient(_normal(y)))
-    if y.weak_type:  # a number, whose bits are of a dtype that is not
-        least = math.sqrt(info.smallest_normal)
-        root = jnp.sqrt(jnp.clip(size, least * least, 1 / least / least))
-        return jax.lax.reduce_precision(1 / root, info.nexp, 0)
-    bits = jax.lax.bitcast_convert_type(size, f"uint{info.bits}")
-    whole = bits.dtype.type
-    # Half of the exponent, from one and a half of that of 1: sqrt(1 / 2) to sqrt(2) become 1.
-    middle = whole((3 * 2 ** (info.nexp - 1) - 2) // 2 << info.nmant)
-    exponent = whole((2**info.nexp - 1) << info.nmant)
-    return jax.lax.bitcast_convert_type((middle - (bits >> whole(1))) & exponent, y.dtype)
-
-
-def _times_square(x: Array, part: Array) -> Array:
-    return x * part * part
-
-
-def _numerator(_: Function, _x: Array, y: Array, dot: Array) -> Array:
-    return _times_square(dot, _part(y))
-
-
-def _denominator(f: Function, x: Array, y: Array, dot: Array) -> Array:
-    part = _part(y)
-    return -(f(x, y) * part) * (dot * part)
-
-
-def _over_near_1(_: Function, total: Array, _x: Array, y: Array) -> Array:
-    return jnp.divide(total, _times_square(y, _part(y)))
-
-
-def _over(dot: Array, y: Array) -> Array:
-    """Return ``dot / y``, where the first is a tangent."""
-    return jnp.divide(_times_square(dot, _part(y)), _times_square(y, _part(y)))
-
-
-@_with_rule(_numerator, _denominator, then=_over_near_1)
-def divide(x: Array, y: Array) -> Array:
-    """
-    Return ``x / y``.
-
-    The rule of JAX 0.10.2 forms ``y ** -2``, which is inf below 1e-19 in float32: at
-    ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30; above 9e18
-    it is flushed.
-    """
-    return jnp.divide(x, y)
-
-
-@_with_rule(
-    lambda f, x, y, dot: divide(x, f(x, y)) * dot, lambda f, x, y, dot: divide(y, f(x, y)) * dot
-)
-def hypot(x: Array, y: Array) -> Array:
-    """Return ``sqrt(x**2 + y**2)``, whose slopes in JAX 0.10.2 overflow below 1e-19 in float32."""
-    x, y = jnp.abs(x), jnp.abs(y)
-    larger, smaller = jnp.maximum(x, y), jnp.minimum(x, y)
-    ratio = jnp.where(x == y, 1, smaller / larger)  # also for inf and inf
-    return larger * jnp.sqrt(1 + ratio * ratio)
-
-
-# In JAX 0.10.2 the second derivative of a logarithm forms ``x ** -2``, which leaves the range.
-
-
-@_with_rule(lambda _, x, dot: _over(dot, x))
-def log(x: Array) -> Array:
-    """Return the natural logarithm."""
-    return jnp.log(x)
-
-
-@_with_rule(lambda _, x, dot: _over(dot * 1.44269504088896340736, x))  # 1 / log(2)
-def log2(x: Array) -> Array:
-    """Return the logarithm to base 2."""
-    return jnp.log2(x)
-
-
-@_with_rule(lambda _, x, dot: _over(dot * 0.43429448190325182765, x))  # 1 / log(10)
-def log10(x: Array) -> Array:
-    """Return the logarithm to base 10."""
-    return jnp.log10(x)
-
-
-@_with_rule(lambda f, x, dot: -0.5 * f(x) * _over(dot, x))
-def reciprocal_root(x: Array) -> Array:
-    """Return ``1 / sqrt(x)``; the slope by JAX's rule of a quotient rounds five times."""
-    return 1 / jnp.sqrt(x)
-
-
-@_with_rule(lambda _, x, dot: _over(dot, 1 + x))
-def log1p(x: Array) -> Array:
-    """Return ``log(1 + x)``."""
-    return jnp.log1p(x)
-
-
-@_with_rule(lambda _, x, dot: _over(dot, 1 - x * x))
-def atanh(x: Array) -> Array:
-    """
-    Return the inverse hyperbolic tangent of arguments below one half.
-
-    The rule of JAX 0.10.2 multiplies the reciprocals of 1 + x and 1 - x; the slopes of the two
-    cancel near 0.
-    """
-    return jnp.arctanh(x)
-
-
-@_with_rule(lambda _, p, _q, dot: _over(dot, p), lambda _, _p, q, dot: -_over(dot, q))
-def _log_ratio(p: Array, q: Array) -> Array:
-    first = p > q
-    # A power of 2 rounds nothing; with it the difference is not flushed to 0.
-    scale = jnp.where(jnp.minimum(p, q) < 1, 2.0**64, 1.0)  # weak, as p and q may be
-    excess = jnp.abs(scale * p - scale * q) / (scale * jnp.where(first, q, p))
-    near = jnp.log1p(excess)
-    far = jnp.log(p) - jnp.log(q)
-    return jnp.where(excess < math.inf, jnp.where(first, near, -near), far)
-
-
-@_with_rule(
-    lambda _, p, q, dot: (_log_ratio(p, q) + 1) * dot, lambda _, p, q, dot: -divide(p, q) * dot
-)
-def relative_entropy(p: Array, q: Array) -> Array:
-    """Return ``p * log(p / q)``; JAX's slope of this product is infinite at 1e-20."""
-    return p * _log_ratio(p, q)
-
-
-@_with_rule(lambda _, p, dot: -(log(p) + 1) * dot)
-def entropy(p: Array) -> Array:
-    """Return ``-p * log(p)``."""
-    return -p * jnp.log(p)
-
-
-@_with_rule(lambda _, _x, y, dot: log1p(y) * dot, lambda _, x, y, dot: divide(x, 1 + y) * dot)
-def log1p_product(x: Array, y: Array) -> Array:
-    """Return ``x * log(1 + y)``."""
-    return x * jnp.log1p(y)
-
-
-# Functions that `jax.numpy` has with other slopes, or not at all.
-FUNCTIONS: dict[str, Function] = {
-    f.__name__: f
-    for f in (
-        divide,
-        hypot,
-        log,
-        log2,
-        log10,
-        log1p,
-        atanh,
-        reciprocal_root,
-    )
-}
-PRODUCTS: dict[str, Function] = {f.__name__: f for f in (relative_entropy, entropy, log1p_product)}
-
-
 def _over_normal(f: Function, total: Array, x: Array, y: Array) -> Array:
-    return jnp.where(_is_small(y), 0, _over_near_1(f, total, x, _normal(y)))
+    return jnp.where(is_small(y), 0, over_near_1(f, total, x, normal(y)))
 
 
-@_with_rule(_numerator, _denominator, then=_over_normal)
+@with_rule(numerator, denominator, then=_over_normal)
 def _quotient(x: Array, y: Array) -> Array:
-    return jnp.where(_is_small(y), 0, x) / _normal(y)
+    return jnp.where(is_small(y), 0, x) / normal(y)
 
 
 def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # the generic function says what is wrong with it
     x, y, fill = asker.backend.promoted((x, y), (fill_value,), complex_too=True)
-    small = _is_small(y)
+    small = is_small(y)
     y = jnp.where(small, 0, y) if dtype_name(y.dtype) in NARROW else y  # not small in float32
     return _filled(_in_float32(_quotient, x, y), small, fill)
 
@@ -267,10 +81,10 @@ def _is_no_root(x: Array) -> Array:
 
 def _of_root(f: Function, x: Array, dot: Array) -> Array:
     filled = _is_no_root(x)
-    return jnp.where(filled, 0, _over(dot, 2 * jnp.where(filled, 1, f(x))))
+    return jnp.where(filled, 0, over(dot, 2 * jnp.where(filled, 1, f(x))))
 
 
-@_with_rule(_of_root)
+@with_rule(_of_root)
 def _positive_root(x: Array) -> Array:
     return jnp.sqrt(jnp.where(_is_no_root(x), 0, x))
 
@@ -287,7 +101,7 @@ def _overflows(x: Array) -> Array:
 
 
 # XLA keeps one exponential for the value and the slope if both are what the select made.
-@_with_rule(lambda f, x, dot: jnp.where(_overflows(x), 0, dot) * f(x))
+@with_rule(lambda f, x, dot: jnp.where(_overflows(x), 0, dot) * f(x))
 def _finite_exponential(x: Array) -> Array:
     return jnp.where(_overflows(x), limits(jnp, x).max, jnp.exp(x))
 
@@ -329,7 +143,7 @@ def _power_along_exponent(f: Function, x: Array, p: Array, dot: Array) -> Array:
     return jnp.where(flat, 0, dot) * slope
 
 
-@_with_rule(_power_along_base, _power_along_exponent)
+@with_rule(_power_along_base, _power_along_exponent)
 def _real_power(x: Array, p: Array) -> Array:
     zero, unreal = _is_unreal(x, p)
     at_zero = jnp.where(p > 0, 0, jnp.where(p == 0, 1, p))  # a NaN exponent gives NaN
@@ -359,7 +173,7 @@ def _along_logarithm(_: Function, x: Array, y: Array, dot: Array) -> Array:
     return divide(jnp.where(filled, 0, x), jnp.where(filled, 1, y)) * jnp.where(filled, 0, dot)
 
 
-@_with_rule(_along_factor, _along_logarithm)
+@with_rule(_along_factor, _along_logarithm)
 def _log_product(x: Array, y: Array) -> Array:
     filled = _is_product_filled(x, y)
     return jnp.where(filled, 0, x) * jnp.log(jnp.where(filled, 1, y))
@@ -492,7 +306,7 @@ def _series(t: Array, terms: list[float]) -> Array:
 
 def _near_and_far(x: Array, y: Array) -> tuple[Array, Array, Array, Array, Array]:
     """Return where the logarithms are near, their difference there and elsewhere, and x and y."""
-    ratio = _log_ratio(x, y)
+    ratio = log_ratio(x, y)
     near = jnp.abs(ratio) < 1
     x, y = (jnp.where(near, 1, z) for z in (x, y))
     return near, jnp.where(near, ratio, 0), jnp.where(near, 1, ratio), x, y
@@ -507,7 +321,7 @@ def _ratio_over_square(x: Array, y: Array, far: Array) -> Array:
 def _slope_along_own(f: Function, x: Array, y: Array, dot: Array) -> Array:
     near, inside, far, own, other = _near_and_far(x, y)
     apart = 1 / (far * far) - _ratio_over_square(own, other, far) - 2 * f(x, y) / far
-    return _over(jnp.where(near, _series(inside, _SLOPE_TERMS), apart) * dot, x)
+    return over(jnp.where(near, _series(inside, _SLOPE_TERMS), apart) * dot, x)
 
 
 def _slope_along_other(_: Function, x: Array, y: Array, dot: Array) -> Array:
@@ -516,10 +330,10 @@ def _slope_along_other(_: Function, x: Array, y: Array, dot: Array) -> Array:
     part = jnp.where(near, 0, dot) / (far * far)
     over_x, over_y = divide(part, own), divide(part, other)
     apart = over_x + over_y + 2 * ((over_x - over_y) / far)
-    return jnp.where(near, -_over(_series(inside, _SLOPE_TERMS) * dot, y), apart)
+    return jnp.where(near, -over(_series(inside, _SLOPE_TERMS) * dot, y), apart)
 
 
-@_with_rule(_slope_along_own, _slope_along_other)
+@with_rule(_slope_along_own, _slope_along_other)
 def _slope_of_mean(x: Array, y: Array) -> Array:
     """
     Return the slope for x of the logarithmic mean.
@@ -533,7 +347,7 @@ def _slope_of_mean(x: Array, y: Array) -> Array:
 
 def _of_mean(x: Array, y: Array, dot: Array) -> Array:
     inside = jnp.minimum(x, y) > -limits(jnp, x).smallest_normal
-    zero = inside & (_is_small(x) | _is_small(y))
+    zero = inside & (is_small(x) | is_small(y))
     keep = jnp.where(inside, jnp.ones_like(x), math.nan)  # a product: its slopes are NaN too
     x, y = (jnp.where(zero, 1, z * keep) for z in (x, y))
     return _slope_of_mean(x, y) * jnp.where(zero, 0, dot)
@@ -541,7 +355,7 @@ def _of_mean(x: Array, y: Array, dot: Array) -> Array:
 
 def _logarithmic_mean(asker: Asker, x: Array, y: Array) -> Array:
     slopes = (lambda _, x, y, dot: _of_mean(x, y, dot)), (lambda _, x, y, dot: _of_mean(y, x, dot))
-    mean = _with_rule(*slopes)(asker.generic)
+    mean = with_rule(*slopes)(asker.generic)
     return _in_float32(mean, *asker.backend.promoted((x, y)))
 
 
