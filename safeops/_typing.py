@@ -90,11 +90,11 @@ class Backend(Protocol):
     def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; it may pass over NaN."""
 
-    def rough_length(self, x: Array, axis: Axis) -> Array:
+    def rough_size(self, x: Array, axis: Axis) -> Array:
         """
-        Return a number from the largest entry of each slice to its norm, axes kept, for sizes x.
+        Return for each slice a number up to its norm, axes kept, for finite sizes x.
 
-        Where squares overflow it may be the largest number.
+        The number is at least the norm over the root of the number of entries.
         """
 
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:

@@ -161,8 +161,8 @@ class ArrayAPI:
         """Return the largest entry of each slice, axes kept."""
         return self.xp.max(x, axis=axis, keepdims=True)
 
-    def rough_length(self, x: Array, axis: Axis) -> Array:
-        """Return the largest entry of each slice, axes kept: the norm is not far from it."""
+    def rough_size(self, x: Array, axis: Axis) -> Array:
+        """Return the largest entry of each slice, axes kept."""
         return self.rough_max(x, axis)
 
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:

@@ -23,8 +23,8 @@ def makes_masks_again(x: Any) -> bool:
     return bool(x.is_cpu)
 
 
-def measures_by_squares(x: Any) -> bool:
-    """Whether PyTorch, compiled, finds the size of a slice by sums of squares, not a maximum."""
+def measures_by_sums(x: Any) -> bool:
+    """Whether PyTorch, compiled, finds the size of a slice by a sum, and not by a maximum."""
     return bool(x.is_cpu)
 
 

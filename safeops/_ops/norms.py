@@ -5,7 +5,7 @@ from typing import Any
 
 from safeops._dtypes import COMPLEX, dtype_name, is_complex, limits
 from safeops._entry import backend_of, fast_path
-from safeops._ops.division import safe_div
+from safeops._ops.division import reciprocal, safe_div
 from safeops._ops.powers import safe_pow, safe_sqrt
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of
 from safeops._typing import Array, Axis, DType, Namespace
@@ -447,13 +447,13 @@ def _scaled(
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     if peak is None:
         squares = ord == 2  # noqa: PLR2004  (the order)
-        rough = squares and not to_one
-        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=squares, of_squares=rough)
+        rough = squares and not to_one and not is_complex(x)  # whose infinite peak is asked for
+        peak = scale_of(xp, size, axis, of_none=0.0, of_sum=squares, rough=rough)
     scale = scale_of_powers(xp, peak, max(ord, 2) if is_complex(x) else ord, to_one=to_one)
     if not is_complex(x):
         # A quotient also has a derivative for the scale. That derivative is out of range, and
         # forward mode of TensorFlow (2.21) multiplies it with 0.
-        return x * (1.0 / scale), scale
+        return x * reciprocal(scale), scale
     infinite = peak == math.inf  # a complex inf divided by the scale would be NaN
     finite = xp.where(infinite, xp.zeros_like(x), x) / xp.astype(scale, x.dtype)
     return xp.where(infinite, x, finite), scale

@@ -129,7 +129,7 @@ def safe_pow(x: Array, p: Array, /) -> Array:
     derivative of 2 at ``p == 2``; where they are infinite, 0 is chosen. Higher derivatives for `x`
     and all derivatives for `p` are 0 there. Where the power is infinite or not real: 0. For a NaN
     base: 0 and 0 at ``p == 0``, where the power is 1; at other exponents NaN, but 1 for `x` at
-    ``p == 1``.
+    ``p == 1``. For a NaN exponent: NaN for `x`.
 
     **Source.** IEEE 754 `pow` for the values; the gradient is the power rule.
 
@@ -192,7 +192,7 @@ def _exponent(xp: Namespace, x: Array, p: Array) -> Array:
 
 def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
     """Monomials, because TensorFlow differentiates pow to ``0 * 0 ** -1`` here (2.21)."""
-    other = xp.where(p > 0, 0.0, p)  # NaN stays
+    other = x * xp.where(is_nan(p), p, 0.0)  # NaN stays, also in the slope for x
     return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004  (powers)
 
 

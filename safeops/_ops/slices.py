@@ -76,19 +76,20 @@ def scale_of(
     *,
     of_none: float,
     of_sum: bool,
-    of_squares: bool = False,
+    rough: bool = False,
 ) -> Array:
     """
     Return the largest number of each slice as a constant, `of_none` for slices without an entry.
 
     With `of_sum` the largest number may pass over a NaN: the caller sums the scaled entries, and
-    the NaN is in that sum. With `of_squares` it may be any number up to the norm too.
+    the NaN is in that sum. With `rough` it may be less, or up to the norm, and of a slice with an
+    infinite number it may be finite.
     """
     backend = backend_of(x)
     if is_empty(x):  # frameworks raise for the maximum of nothing
         return xp.sum(x, axis=axis, keepdims=True) + of_none
-    if of_squares:
-        peak = backend.rough_length(x, axis)
+    if rough:
+        peak = backend.rough_size(x, axis)
     else:
         peak = backend.rough_max(x, axis) if of_sum else xp.max(x, axis=axis, keepdims=True)
     return backend.stop_gradient(peak)

@@ -5,6 +5,7 @@ from functools import partial
 
 from safeops._dtypes import limits
 from safeops._entry import fast_path, promote
+from safeops._ops.division import reciprocal
 from safeops._ops.powers import safe_pow
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
@@ -208,10 +209,11 @@ def logarithmic_mean(x: Array, y: Array, /) -> Array:
     numbers: next to the smallest normal one the slopes lose digits there.
 
     The second derivatives and those above are exact, as long as no step on the way to them leaves
-    the range. In JAX no step does. PyTorch and TensorFlow have a step ``1 / x**2`` in forward mode,
-    in float32 infinite below 1e-19 where the second derivative is about ``1 / x``: the result can
-    be NaN, infinite or wrong there, and in every mode where one argument is more than about 1e30
-    times the other.
+    the range. In JAX no step of the second ones does, if x is an array of JAX. PyTorch and
+    TensorFlow have a step ``1 / x**2`` in forward mode, in float32 infinite below 1e-19 where the
+    second derivative is about ``1 / x``: the result can be NaN, infinite or wrong there, and in
+    every mode where one argument is more than about 1e30 times the other. So it can be for third
+    derivatives in every framework, for arguments outside of about 1e-10 to 1e10.
 
     **Source.** The mean used for heat exchangers and in entropic schemes. Where x and y are of
     about the same size, the power series of ``atanh`` is used.
@@ -234,7 +236,7 @@ def _exprel(xp: Namespace, x: Array) -> Array:
     """
     near, over, end = xp.abs(x) < 1, x > _too_far(xp, x), x == -math.inf
     outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
-    far = xp.divide(xp.exp(outside / 2.0), outside) * xp.exp(outside / 2.0) - 1.0 / outside
+    far = xp.divide(xp.exp(outside / 2.0), outside) * xp.exp(outside / 2.0) - reciprocal(outside)
     far = xp.where(end, 0.0, xp.where(over, xp.exp(xp.where(over, x, 0.0)), far))
     return xp.where(near, polynomial(xp.where(near, x, 0.0), EXPONENTIAL), far)
 

@@ -260,7 +260,8 @@ def assert_near(got, wanted, rtol, what, lost):
 
     Where nothing is `lost`, what is wanted may be NaN, and the result any number.
     """
-    lost = lost if lost.shape == got.shape else lost.any()
+    stretched = tuple(i for i, n in enumerate(lost.shape) if n != got.shape[i])
+    lost = lost.any(stretched, keepdims=True)
     wanted = np.where(np.isnan(wanted) & ~lost, got, wanted)
     largest = np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)
     assert_close(got, wanted, rtol, what, rtol * min(largest, 1.0))

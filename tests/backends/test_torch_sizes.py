@@ -1,4 +1,4 @@
-"""Norms to a compiler on a CPU: their scale comes of two sums of squares."""
+"""Norms to a compiler on a CPU: their scale comes of a sum."""
 
 from functools import partial
 
@@ -59,7 +59,7 @@ def test_a_compiled_norm_is_right_at_both_ends():
     assert torch.isnan(lost_slope[4]).all()
 
 
-@pytest.mark.parametrize("cotangent", [2.0**-30, 1.0, 2.0**30])
+@pytest.mark.parametrize("cotangent", [2.0**-30, 1.0, 2.0**30, 2.0**50])
 @pytest.mark.parametrize("dtype", list(ENDS))
 def test_a_compiled_norm_is_right_at_every_exponent(dtype, cotangent):
     """So are its slopes for small and large cotangents; the plain norm is wrong at half of them."""
@@ -95,6 +95,52 @@ def test_a_compiled_norm_has_its_second_derivative_at_every_exponent():
     wanted = np.broadcast_to([0.8, -0.6], rows.shape)
     np.testing.assert_allclose(curve(norm), wanted, rtol=1e-5)
     assert np.mean(~np.isclose(curve(plain), wanted)) > 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("row", "cotangent"), [([2.0**64.5, 1.0], 2.0**43), ([2.0**64.2, 1e-19], 1e10)]
+)
+def test_a_compiled_norm_is_scaled_by_its_size(row, cotangent):
+    """By the largest number in place of its size a slope of these is infinite, or loses digits."""
+    x = np.array([row], "float32")
+    exact = x.astype("float64") / np.hypot(*x[0].astype("float64")) * cotangent
+
+    _, slope = value_and_gradient(compiled(norm), x, cotangent)
+    _, lost = value_and_gradient(lambda x: 2.0**76 * plain(x / 2.0**76), x, cotangent)
+
+    np.testing.assert_allclose(slope, exact, rtol=1e-6)
+    assert not np.allclose(lost, exact, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("name", ["safe_norm", "safe_rms"])
+def test_a_compiled_norm_of_an_infinite_complex_slice_is_infinite(name):
+    """A complex infinity divided by a scale is NaN."""
+    import torch
+
+    x = torch.tensor([[complex(np.inf, 0), 1 + 1j], [3 + 4j, 0], [3e30 + 4e30j, 0]])
+    f = compiled(lambda x: getattr(so, name)(x, axis=-1))
+
+    wanted = torch.tensor([np.inf, 5.0, 5e30]) / (1 if name == "safe_norm" else 2**0.5)
+    torch.testing.assert_close(f(x), wanted)
+    assert torch.isnan((x / torch.tensor(2.0**40, dtype=x.dtype)).imag[0, 0])
+
+
+@pytest.mark.parametrize("n", [1, 3, 1000])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_rough_size_is_beside_the_norm(n, dynamic):
+    """It is from the norm over the root of the number of entries to the norm."""
+    import torch
+
+    from safeops._backends.torch.sizes import rough_size
+
+    rows = torch.rand(50, n, dtype=torch.float64) ** 8 * 2.0 ** torch.arange(-25, 25)[:, None]
+    rows[0], rows[1] = 1e308, 2.0**-1022
+    found = torch.compile(rough_size, backend="aot_eager", dynamic=dynamic)(rows, -1)[:, 0]
+
+    norm = torch.linalg.vector_norm(rows / rows.amax(-1, keepdim=True), dim=-1) * rows.amax(-1)
+    norm = norm.clamp(max=torch.finfo(torch.float64).max)
+    assert (found <= norm * (1 + 1e-14)).all()
+    assert (found >= norm * n**-0.5 * (1 - 1e-14)).all()
 
 
 def test_a_compiled_norm_looks_for_no_largest_entry():

@@ -17,6 +17,7 @@ POWERS = [  # base, exponent, value, slopes
     ((nan, -1.0), nan, (nan, nan)),
     ((2.0, nan), nan, (nan, nan)),
     ((-2.0, nan), nan, (nan, 0.0)),
+    ((0.0, nan), nan, (nan, 0.0)),
 ]
 FAR = {  # arguments, and the slopes that the formula has there
     "rel_entr": [((inf, 1.0), (inf, -inf)), ((inf, inf), (nan, nan)), ((1.0, inf), (-inf, 0.0))],
@@ -219,3 +220,40 @@ def test_sinc_keeps_its_digits_at_its_zeros(framework, dtype):
     assert not at_zeros.any()
     exact = np.where(n % 2 == 1, -1, 1) * np.sin(np.pi * distance) / (np.pi * near)
     np.testing.assert_allclose(beside, exact, rtol=8 * np.finfo(dtype).eps)
+
+
+@pytest.mark.only("tensorflow")
+def test_large_numbers_keep_their_digits_in_a_graph():
+    """A graph makes a `Reciprocal` of ``1 / x``, of which 12 bits are right from 2**112 on."""
+    import tensorflow as tf
+
+    x = asarray("tensorflow", np.full((64, 4), 1e37), "float32")
+
+    def in_graph(f):
+        return to_numpy(tf.function(f)(x))
+
+    norm = in_graph(lambda x: so.safe_norm(x, axis=-1, ord=3))
+    np.testing.assert_allclose(norm, 4 ** (1 / 3) * 1e37, rtol=1e-6)
+    np.testing.assert_allclose(in_graph(lambda x: so.exprel(-x)), 1e-37, rtol=1e-6)
+    assert not np.allclose(in_graph(lambda x: 1.0 / x), 1e-37, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.only("jax")
+@pytest.mark.parametrize("over", ["hessian", "jacrev of jacrev"])
+def test_both_orders_of_a_mixed_curvature_of_powers_are_equal(over):
+    """Where the power is flushed, and where what comes back over a large base would be."""
+    import jax
+
+    x = np.array([1e-23, 1e-13, 1e-20, 6e37, 6e37, 1e37, 1e36, 1e-31, 2.0, 7.0], "float32")
+    p = np.array([2.0, 3.5, 2.0, 0.4999, 0.25, 0.1, 0.01, 0.75, 3.0, -0.3], "float32")
+    wide, order = x.astype("float64"), p.astype("float64")
+    wanted = wide ** (order - 1) * (1 + order * np.log(wide))
+
+    def mixed(f):
+        both = jax.jacfwd if over == "hessian" else jax.jacrev
+        (_, xp), (px, _) = jax.jit(jax.vmap(both(jax.jacrev(f, (0, 1)), (0, 1))))(x, p)
+        return np.array([xp, px])
+
+    np.testing.assert_allclose(mixed(so.safe_pow), [wanted, wanted], rtol=2e-5)
+    plain = mixed(jax.numpy.power)
+    assert not np.allclose(plain, [wanted, wanted], rtol=2e-5, atol=0.0)

@@ -117,30 +117,77 @@ def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
     return zero, ((x <= -bound) & (jnp.floor(p) < p)) | (zero & (p < 0))
 
 
-def _power_along_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
+def _is_low(x: Array, p: Array) -> Array:
+    """
+    Whether a slope is ``p * x**p / x``, and not ``p * x**(p - 1)``, for a positive base.
+
+    From -1 to 1 / 2 p - 1 loses digits of p, and x ** (p - 1) can overflow where the slope does
+    not; next to 1 the slope of the quotient cancels.
+    """
+    return (jnp.abs(p + 0.25) < 0.75) & (x < math.inf)  # noqa: PLR2004  (as said)
+
+
+def _over_base(x: Array, low: Array, power: Array) -> Array:
+    return jnp.where(low, divide(jnp.where(low, power, 1), jnp.where(low, x, 1)), power)
+
+
+def _bend(f: Function, x: Array, p: Array, dot: Array) -> Array:
+    low = _is_low(x, p)
+    return jnp.where(low, _over_base(x, low, f(x, p) * (p - 1)), p * f(x, p - 1)) * dot
+
+
+def _twist(_: Function, x: Array, p: Array, dot: Array) -> Array:
+    low = _is_low(x, p)
+    power = _real_power(x, jnp.where(low, p, p - 1))
+    return _over_base(x, low, (1 + p * log(x)) * power) * dot
+
+
+@with_rule(_bend, _twist)
+def _slope_of_power(x: Array, p: Array) -> Array:
+    """Return the slope for a positive base. What comes back is multiplied last, or is flushed."""
+    low = _is_low(x, p)
+    return _over_base(x, low, p * _real_power(x, jnp.where(low, p, p - 1)))
+
+
+def _is_flat(x: Array, p: Array) -> Array:
+    return _is_unreal(x, p)[0] | (x < 0)
+
+
+def _twist_or_flat(f: Function, x: Array, p: Array, dot: Array) -> Array:
+    flat = _is_flat(x, p)
+    return _twist(f, jnp.where(flat, 1, x), jnp.where(flat, 1, p), jnp.where(flat, 0, dot))
+
+
+def _times_log_of_base(f: Function, x: Array, p: Array, dot: Array) -> Array:
+    flat = _is_flat(x, p)
+    return f(x, p) * log(jnp.where(flat, 1, x)) * jnp.where(flat, 0, dot)
+
+
+@with_rule(_twist_or_flat, _times_log_of_base)
+def _power_times_log(x: Array, p: Array) -> Array:
+    """Return the slope for the exponent. Where the power is flushed, slopes of this are not."""
+    flat = _is_flat(x, p)  # XLA has the power: of the same arguments
+    return jnp.where(flat, 0, _real_power(x, p)) * log(jnp.where(flat, 1, x))
+
+
+def _power_along_base(_: Function, x: Array, p: Array, dot: Array) -> Array:
     zero, unreal = _is_unreal(x, p)
     filled, negative = zero | unreal, x < 0
     # By abs(x): whether p - 1 is odd cannot be told at p = 1e30, where p - 1 equals p. For a
     # negative x the exponent is a constant, because x**p is not real beside an integer.
     size = jnp.where(filled, 1, jnp.abs(x))
     fixed = jnp.where(filled, 1, jnp.where(negative, jax.lax.stop_gradient(p), p))
-    # From -1 to 1 / 2 p - 1 loses digits of p, and x ** (p - 1) can overflow where the slope does
-    # not; next to 1 the slope of the quotient cancels.
-    low = (jnp.abs(fixed + 0.25) < 0.75) & (size < math.inf)  # noqa: PLR2004  (as said)
-    slope = fixed * f(size, jnp.where(low, fixed, fixed - 1))
-    quotient = divide(jnp.where(low, slope, 1), jnp.where(low, size, 1))
-    slope = jnp.where(low, quotient, slope)
+    slope = _slope_of_power(size, fixed)
     slope = jnp.where(negative & (jnp.floor(p / 2) == p / 2), -slope, slope)
     first, second = p == 1, p == 2  # noqa: PLR2004  (monomials, the powers with a slope at 0)
-    idle = unreal | (zero & ~first & ~second)
-    slope = jnp.where(zero, jnp.where(first, 1, jnp.where(second, 2 * x, 0)), slope)
+    idle = unreal | (zero & ~first & ~second & (p == p))  # noqa: PLR0124  (not of 0 ** NaN)
+    at_zero = jnp.where(first, 1, jnp.where(second, 2 * x, jnp.where(p == p, 0, p)))  # noqa: PLR0124
+    slope = jnp.where(zero, at_zero, slope)
     return jnp.where(idle, 0, dot) * slope
 
 
-def _power_along_exponent(f: Function, x: Array, p: Array, dot: Array) -> Array:
-    flat = _is_unreal(x, p)[0] | (x < 0)
-    slope = jnp.where(flat, 0, f(x, p)) * log(jnp.where(flat, 1, x))
-    return jnp.where(flat, 0, dot) * slope
+def _power_along_exponent(_: Function, x: Array, p: Array, dot: Array) -> Array:
+    return jnp.where(_is_flat(x, p), 0, dot) * _power_times_log(x, p)
 
 
 @with_rule(_power_along_base, _power_along_exponent)
@@ -238,7 +285,8 @@ def _norm_jvp(asker: Asker, axis: Axis, order: float, *given: Any) -> tuple[Arra
     norm = _norm(asker, x, axis, order)
     zero = norm == 0
     # XLA multiplies with the reciprocal of a norm, and flushes it to 0 for the largest norms.
-    part = jax.lax.stop_gradient(jnp.where(norm > 1, 1 / 16, jnp.ones_like(norm)))
+    large = norm > limits(jnp, norm).max / 2**16  # other entries keep their digits
+    part = jax.lax.stop_gradient(jnp.where(large, 1 / 16, jnp.ones_like(norm)))
     slope = divide(jnp.where(zero, 0, x) * part, jnp.where(zero, 1, norm) * part)
     if order != 2:  # noqa: PLR2004  (the Euclidean norm)
         slope = jnp.sign(x) * _power(asker, jnp.abs(slope), order - 1)

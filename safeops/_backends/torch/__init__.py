@@ -115,10 +115,10 @@ class Torch(ArrayAPI):
         phase = torch.where(size == 0, 0, diagonal / torch.where(size == 0, 1, size))
         return (turn * phase).prod(-1), torch.log(size).sum(-1)
 
-    def rough_length(self, x: Array, axis: Axis) -> Array:
-        """Return the norm of each slice to a compiler, else the largest entry, axes kept."""
-        length = sizes.rough_length(x, axis) if self.is_compiling() else None
-        return self.rough_max(x, axis) if length is None else length
+    def rough_size(self, x: Array, axis: Axis) -> Array:
+        """Return a sum of each slice to a compiler, else the largest entry, axes kept."""
+        size = sizes.rough_size(x, axis) if self.is_compiling() else None
+        return self.rough_max(x, axis) if size is None else size
 
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return the largest entry alone: the root of a mean square has a kernel of its own."""
