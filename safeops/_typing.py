@@ -97,6 +97,9 @@ class Backend(Protocol):
         The number is at least the norm over the root of the number of entries.
         """
 
+    def whole(self, x: Array) -> Array:
+        """Return a product, so that no compiler sums its squares by other products."""
+
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return `rough_max` of one array and the smallest of another, if that costs little."""
 

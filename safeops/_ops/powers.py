@@ -192,7 +192,8 @@ def _exponent(xp: Namespace, x: Array, p: Array) -> Array:
 
 def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
     """Monomials, because TensorFlow differentiates pow to ``0 * 0 ** -1`` here (2.21)."""
-    other = x * xp.where(is_nan(p), p, 0.0)  # NaN stays, also in the slope for x
+    absent = is_nan(p)  # NaN stays, also in the slope for x
+    other = xp.where(absent, x * xp.where(absent, p, 1.0), 0.0)
     return xp.where(p == 0, 1.0, xp.where(p == 1, x, xp.where(p == 2, x * x, other)))  # noqa: PLR2004  (powers)
 
 

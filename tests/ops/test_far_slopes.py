@@ -1,5 +1,7 @@
 """Slopes at NaN and at infinity, and digits next to zeros, are the same in every framework."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -257,3 +259,40 @@ def test_both_orders_of_a_mixed_curvature_of_powers_are_equal(over):
     np.testing.assert_allclose(mixed(so.safe_pow), [wanted, wanted], rtol=2e-5)
     plain = mixed(jax.numpy.power)
     assert not np.allclose(plain, [wanted, wanted], rtol=2e-5, atol=0.0)
+
+
+NORMS = ["safe_norm", "safe_rms", "safe_normalize", "safe_standardize"]
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("name", NORMS)
+def test_reverse_over_forward_mode_under_xla_is_in_range(name):
+    """Value, tangent and curvature: XLA takes the scale out of a sum of squares if it can."""
+    import tensorflow as tf
+
+    x = tf.constant([[3e37, 4e37], [3e30, 4e30], [3e-30, 4e-30], [3.0, 4.0]])
+    along = tf.constant([[1.0, 2.0]] * 4)
+
+    def derivatives(f):
+        def call(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                with tf.autodiff.ForwardAccumulator(x, along) as forward:
+                    out = f(x)
+                tangent = forward.jvp(out)
+            return out, tangent, tape.gradient(tangent, x)
+
+        return call
+
+    def scaled(x):
+        scale = tf.stop_gradient(tf.reduce_max(tf.abs(x), -1, keepdims=True))
+        return scale[..., 0] * tf.sqrt(tf.reduce_sum((x * (1 / scale)) ** 2, -1))
+
+    def found(f, *, jit):
+        return [to_numpy(x) for x in tf.function(derivatives(f), jit_compile=jit)(x)]
+
+    safe = partial(getattr(so, name), axis=-1)
+    for got, wanted in zip(found(safe, jit=True), found(safe, jit=False), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted[3]).max())
+    assert np.isfinite(found(scaled, jit=False)[0]).all()
+    assert not np.isfinite(found(scaled, jit=True)[0]).all()

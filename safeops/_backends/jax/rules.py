@@ -139,7 +139,7 @@ def _bend(f: Function, x: Array, p: Array, dot: Array) -> Array:
 def _twist(_: Function, x: Array, p: Array, dot: Array) -> Array:
     low = _is_low(x, p)
     power = _real_power(x, jnp.where(low, p, p - 1))
-    return _over_base(x, low, (1 + p * log(x)) * power) * dot
+    return _over_base(x, low, power + p * (power * log(x))) * dot  # p alone may be large
 
 
 @with_rule(_bend, _twist)

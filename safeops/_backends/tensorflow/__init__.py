@@ -8,6 +8,7 @@ Comments name the faults of TensorFlow 2.21, on CPU, that are repaired here; a n
 in a comment is an issue of TensorFlow.
 """
 
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -131,6 +132,18 @@ class TensorFlow(ArrayAPI):
     def rough_max(self, x: Array, axis: Axis) -> Array:
         """Return the largest entry of each slice, axes kept; XLA passes over NaN."""
         return tf.reduce_max(x, axis, keepdims=True)
+
+    def whole(self, x: Array) -> Array:
+        """
+        Return x plus a constant of which XLA does not know that it is 0.
+
+        For the sum of squares of ``x * scale`` XLA multiplies ``sum(x**2)`` with ``scale**2`` in
+        programs with reverse over forward mode (2.21), and leaves the range.
+        """
+        if tf.executing_eagerly():
+            return x
+        fixed = tf.stop_gradient(x)
+        return x + tf.where(fixed == fixed, tf.zeros_like(x), math.nan)  # noqa: PLR0124
 
     def special(self, name: str) -> Function | None:
         """Return a function of `tf.math`."""
