@@ -2,7 +2,8 @@
 How large slices are, roughly, where a compiler sums in one loop with what it does next.
 
 A norm asks for a size first, by which it scales its slice. Inductor (2.13) takes 2.0 of the plain
-norm to find the largest entry of rows of 100 on a CPU, and 0.6 for a sum.
+norm to find the largest entry of rows of 100 on a CPU, and 0.6 for two sums of squares; one sum
+of sizes, in their place, makes the same norm as fast.
 """
 
 import array_api_compat.torch as xp
