@@ -180,8 +180,9 @@ def _power_along_base(_: Function, x: Array, p: Array, dot: Array) -> Array:
     slope = _slope_of_power(size, fixed)
     slope = jnp.where(negative & (jnp.floor(p / 2) == p / 2), -slope, slope)
     first, second = p == 1, p == 2  # noqa: PLR2004  (monomials, the powers with a slope at 0)
-    idle = unreal | (zero & ~first & ~second & (p == p))  # noqa: PLR0124  (not of 0 ** NaN)
-    at_zero = jnp.where(first, 1, jnp.where(second, 2 * x, jnp.where(p == p, 0, p)))  # noqa: PLR0124
+    absent = jnp.isnan(p)
+    idle = unreal | (zero & ~first & ~second & ~absent)
+    at_zero = jnp.where(first, 1, jnp.where(second, 2 * x, jnp.where(absent, p, 0)))
     slope = jnp.where(zero, at_zero, slope)
     return jnp.where(idle, 0, dot) * slope
 

@@ -142,8 +142,8 @@ class TensorFlow(ArrayAPI):
         """
         if tf.executing_eagerly():
             return x
-        fixed = tf.stop_gradient(x)
-        return x + tf.where(fixed == fixed, tf.zeros_like(x), math.nan)  # noqa: PLR0124
+        absent = tf.math.is_nan(tf.stop_gradient(x))
+        return x + tf.where(absent, tf.constant(math.nan, x.dtype), tf.zeros_like(x))
 
     def special(self, name: str) -> Function | None:
         """Return a function of `tf.math`."""
