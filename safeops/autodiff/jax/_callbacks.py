@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, jaxpr_as_fun
 
-from safeops.autodiff.jax._choosers import Choosing, traced
-from safeops.autodiff.jax._pairs import bodies_in
+from safeops._backends.jax.private import (
+    Program,
+    bodies_in,
+    closed,
+    is_program,
+    like,
+    opened,
+    traced,
+    with_callback,
+)
+from safeops.autodiff.jax._choosers import Choosing
 
 SILENT = ("debug_callback", "debug_print")
 ANSWERING = ("pure_callback", "io_callback")
@@ -62,32 +71,31 @@ class Calling(Choosing):
         super().__init__(parent)
         self.change, self.silent = change, silent
 
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         name = primitive.name
         with self.below():
             if name in SILENT and self.silent:
                 return []
             if name in ANSWERING:
-                params = params | {"callback": self.change(params["callback"])}
+                params = with_callback(params, self.change)
             params = {key: self.changed(value) for key, value in params.items()}
             return primitive.bind(*args, **params)
 
     def changed(self, param: Any) -> Any:
         """Return a parameter of an operation, with other callbacks in the bodies that it holds."""
-        if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
+        if isinstance(param, (tuple, list)) and any(map(is_program, param)):
             every = [self.changed(x) for x in param]
             return param._make(every) if hasattr(param, "_make") else type(param)(every)
-        if isinstance(param, ClosedJaxpr) and _calls(param.jaxpr):
-            return jax.make_jaxpr(lambda *args: self.body(param, args))(*param.in_avals)
+        if is_program(param) and _calls(opened(param)):
+            program = closed(param)
+            ours = jax.make_jaxpr(lambda *args: self.body(program, args))(*program.in_avals)
+            return like(ours, param)
         return param
 
-    def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def body(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """Run a body, with each operation treated as at the top."""
-
-        def run(*args: Any) -> list[Any]:
-            return jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *args)
-
+        run = jaxpr_as_fun(program)
         return traced(run, lambda parent: Calling(parent, self.change, silent=self.silent))(*args)
 
 

@@ -15,16 +15,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import Jaxpr, jaxpr_as_fun
 
+from safeops._backends.jax.private import (
+    Call,
+    Passing,
+    Program,
+    bodies_in,
+    closed,
+    is_program,
+    like,
+    opened,
+    traced,
+)
 from safeops._typing import Array
-from safeops.autodiff.jax._pairs import bodies_in, is_inexact
-
-try:
-    from jax.core import Trace
-    from jax.extend.core import find_top_trace, set_current_trace
-except ImportError:  # private before JAX 0.10
-    from jax._src.core import Trace, find_top_trace, set_current_trace
+from safeops.autodiff.jax._pairs import is_inexact
 
 
 def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,74 +37,10 @@ def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
     return traced(f, Choosing)
 
 
-def running_trace() -> Any:
-    """Return the trace that operations go to now."""
-    return find_top_trace(())
-
-
-def traced(f: Callable[..., Any], over: Callable[[Any], "Passing"]) -> Callable[..., Any]:
-    """Return `f` under a trace that `over` makes over the one that runs."""
-
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with set_current_trace(over(running_trace())):
-            return f(*args, **kwargs)
-
-    return wrapped
-
-
-class Passing(Trace):
-    """Pass each operation on to the trace below."""
-
-    def __init__(self, parent: Any) -> None:
-        super().__init__()
-        self.parent_trace = parent
-        self.requires_low = getattr(parent, "requires_low", True)
-
-    def below(self) -> Any:
-        """Return a context in which operations go to the trace below."""
-        return set_current_trace(self.parent_trace)
-
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
-        """Run one operation."""
-        with self.below():
-            return primitive.bind(*args, **params)
-
-    def stage_value(self, value: Any) -> Any:
-        """Take a constant into this trace."""
-        with self.below():
-            return self.parent_trace.stage_value(value)
-
-    def process_call(self, primitive: Any, f: Any, args: Any, params: Any, /) -> Any:
-        """Run a call."""
-        with self.below():
-            return self.parent_trace.process_call(primitive, f, args, params)
-
-    def process_shard_map(self, *args: Any, **params: Any) -> Any:
-        """Run a sharded function, as it is."""
-        with self.below():
-            return self.parent_trace.process_shard_map(*args, **params)
-
-    def process_custom_jvp_call(
-        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own, which is kept."""
-        with self.below():
-            return self.parent_trace.process_custom_jvp_call(primitive, f, rule, args, **how)
-
-    def process_custom_vjp_call(
-        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own, which is kept."""
-        with self.below():
-            return self.parent_trace.process_custom_vjp_call(
-                primitive, f, forward, backward, args, **how
-            )
-
-
 class Choosing(Passing):
     """Pass each operation on to the trace below, choosers in place of max and min."""
 
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         with self.below():
             chooser = CHOOSERS.get(primitive.name)
@@ -108,12 +49,12 @@ class Choosing(Passing):
             params = {key: _chosen(value) for key, value in params.items()}
             return primitive.bind(*args, **params)
 
-    def process_custom_vjp_call(
-        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own; its arguments are data."""
-        data = list(map(_as_data, args))
-        return super().process_custom_vjp_call(primitive, f, forward, backward, data, **how)
+    def ruled(self, call: Call, args: Any) -> Any:
+        """Run a function with a rule of its own; that of a backward pass has data as arguments."""
+        if call.is_reverse:
+            with self.below():
+                args = list(map(_as_data, args))
+        return super().ruled(call, args)
 
 
 def _as_data(x: Any) -> Any:
@@ -124,18 +65,16 @@ def _as_data(x: Any) -> Any:
 
 def _chosen(param: Any) -> Any:
     """Return a parameter of an operation, with choosers in the bodies that it holds."""
-    if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
+    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
         return getattr(type(param), "_make", type(param))(map(_chosen, param))
-    if isinstance(param, ClosedJaxpr) and _has_choosers(param.jaxpr):
-        return _rewritten(param)
-    if isinstance(param, Jaxpr) and _has_choosers(param):
-        return _rewritten(ClosedJaxpr(param, ())).jaxpr
+    if is_program(param) and _has_choosers(opened(param)):
+        return like(_rewritten(closed(param)), param)
     return param
 
 
 @lru_cache(maxsize=1024)
-def _rewritten(closed: ClosedJaxpr) -> ClosedJaxpr:
-    return jax.make_jaxpr(selecting(jaxpr_as_fun(closed)))(*closed.in_avals)
+def _rewritten(program: Program) -> Program:
+    return jax.make_jaxpr(selecting(jaxpr_as_fun(program)))(*program.in_avals)
 
 
 @lru_cache(maxsize=4096)

@@ -15,6 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from safeops._backends.jax.private import (
+    axes_of_product,
+    axes_of_windows,
+    is_one_group,
+    plain,
+)
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
@@ -25,7 +31,6 @@ from safeops.autodiff.jax._pairs import (
     cleared,
     factors_of,
     if_finite,
-    plain,
     value_of,
 )
 
@@ -40,7 +45,7 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
         return absent(eqn)
     if pair.active is True:
         return [Pair(factors.product(pair.value, other))]
-    ((left, right), (left_batch, right_batch)) = eqn.params["dimension_numbers"]
+    ((left, right), (left_batch, right_batch)) = axes_of_product(eqn)
     ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
     active = array_of(pair)
 
@@ -127,7 +132,7 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 def _in_windows(factors: Factors, mask: Array) -> Array:
     """Return where a convolution is active; its strides and padding add zeros that are not."""
     ones, (ours, theirs) = jnp.ones_like(factors.other), _specs(factors)
-    if _is_one_group(factors):  # one feature is enough, and one row of coefficients
+    if is_one_group(factors.eqn):  # one feature is enough, and one row of coefficients
         mask = mask.any(ours[1], keepdims=True)
         for axis in theirs[:2]:
             ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
@@ -138,7 +143,7 @@ def _in_windows(factors: Factors, mask: Array) -> Array:
 def _met_in_windows(factors: Factors, mask: Array) -> Array:
     """Return which coefficients of a convolution an active entry meets."""
     like, (ours, theirs) = factors.other, _specs(factors)
-    if _is_one_group(factors):  # one row of entries is enough, and one of coefficients
+    if is_one_group(factors.eqn):  # one row of entries is enough, and one of coefficients
         mask = mask.any(ours[0], keepdims=True)
         like = lax.slice_in_dim(like, 0, 1, axis=theirs[0])
     entries = mask.astype(like.dtype)
@@ -148,11 +153,4 @@ def _met_in_windows(factors: Factors, mask: Array) -> Array:
 
 def _specs(factors: Factors) -> Any:
     """Return the axes for batch, features and windows, of the pair and of the coefficients."""
-    spec = factors.eqn.params["dimension_numbers"]
-    return (spec.lhs_spec, spec.rhs_spec)[:: 1 if factors.at == 0 else -1]
-
-
-def _is_one_group(factors: Factors) -> bool:
-    """Whether every feature of a convolution meets every other."""
-    params = factors.eqn.params
-    return bool(params["feature_group_count"] == params["batch_group_count"] == 1)
+    return axes_of_windows(factors.eqn)[:: 1 if factors.at == 0 else -1]

@@ -12,8 +12,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn
 
+from safeops._backends.jax.private import (
+    Program,
+    bodies_in,
+    branches_of,
+    has_axis,
+    opened,
+    scan_of,
+    shards_of,
+    while_of,
+)
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._contractions import contract
@@ -22,7 +32,6 @@ from safeops.autodiff.jax._pairs import (
     Zero,
     active_of,
     array_of,
-    bodies_in,
     evaluate,
     if_finite,
     is_inexact,
@@ -90,12 +99,12 @@ def kinds_after(run: Callable[..., list[Any]], *args: Any) -> list[str]:
     return found
 
 
-def body_of(closed: ClosedJaxpr, first: Sequence[Any], how: Options) -> Callable[..., list[Any]]:
+def body_of(program: Program, first: Sequence[Any], how: Options) -> Callable[..., list[Any]]:
     """Return a body as a function of arrays and kinds, with its first arguments fixed."""
 
     def run(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
         args = [*first, *unpack_all(arrays, kinds)]
-        return evaluate(closed.jaxpr, closed.consts, args, how)
+        return evaluate(program, args, how)
 
     return run
 
@@ -122,7 +131,8 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     step would take longer than the step. Not so where a NaN in a step may not reach the result, and
     where devices wait for each other in a step: one would scan again, and the others not.
     """
-    if not how.exact or _has_collective(eqn.params["jaxpr"].jaxpr) or not _keeps_nan(eqn, ins, how):
+    body = opened(scan_of(eqn.params).body)
+    if not how.exact or _has_collective(body) or not _keeps_nan(eqn, ins, how):
         return _scan(eqn, ins, how)
     once = _scan(eqn, ins, replace(how, exact=False))
     kinds = [kind_of(x) for x in once]
@@ -137,7 +147,7 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 def _has_collective(body: Jaxpr) -> bool:
     """Whether a body has a collective: an effect, or one with an axis but none (JAX 0.10.2)."""
-    found = bool(body.effects) or any("axis_name" in e.params for e in body.eqns)
+    found = bool(body.effects) or any(has_axis(e.params) for e in body.eqns)
     return found or any(_has_collective(x) for e in body.eqns for x in bodies_in(e.params))
 
 
@@ -161,10 +171,9 @@ def _converted(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 
 def _scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    params = eqn.params
-    n_consts, n_carry = params["num_consts"], params["num_carry"]
-    carry, xs = ins[n_consts : n_consts + n_carry], ins[n_consts + n_carry :]
-    run = body_of(params["jaxpr"], ins[:n_consts], how)
+    loop = scan_of(eqn.params)
+    fixed, carry, xs = loop.parts(ins)
+    run = body_of(loop.body, fixed, how)
     x_kinds = [kind_of(x) for x in xs]
     packed_xs = pack_all(xs, x_kinds)
 
@@ -178,15 +187,15 @@ def _scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
     def step(carry: Any, x: Any) -> Any:
         outs = run([*carry, *x], [*kinds, *x_kinds])
-        return pack_all(outs[:n_carry], kinds), pack_all(outs[n_carry:], y_kinds)
+        return pack_all(outs[: loop.carried], kinds), pack_all(outs[loop.carried :], y_kinds)
 
     last, ys = lax.scan(
         step,
         start,
         packed_xs,
-        length=params["length"],
-        reverse=params["reverse"],
-        unroll=params["unroll"],
+        length=loop.length,
+        reverse=loop.reverse,
+        unroll=loop.unroll,
     )
     return [*unpack_all(last, kinds), *unpack_all(ys, y_kinds)]
 
@@ -198,19 +207,17 @@ def _first(x: Array) -> Array:
 
 def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Repeat a body over pairs, while a condition holds."""
-    params = eqn.params
-    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
-    cond_consts, carry = ins[:n_cond], ins[n_cond + n_body :]
-    body = body_of(params["body_jaxpr"], ins[n_cond : n_cond + n_body], how)
-    test = params["cond_jaxpr"]
+    loop = while_of(eqn.params)
+    cond_consts, body_consts, carry = loop.parts(ins)
+    body = body_of(loop.body, body_consts, how)
 
     def holds(carry: Sequence[Any]) -> Array:
         values = [value_of(x) for x in (*cond_consts, *carry)]
-        return value_of(evaluate(test.jaxpr, test.consts, values, how)[0])
+        return value_of(evaluate(loop.test, values, how)[0])
 
     def run(arrays: Any, kinds: list[str]) -> list[Any]:
         new, old = body(arrays, kinds), unpack_all(arrays, kinds)
-        if not test.out_avals[0].shape:
+        if not loop.test.out_avals[0].shape:
             return new
         going = holds(old)  # in a mapped loop: an instance that has ended keeps its carry
         return [_where(going, x, y) for x, y in zip(new, old, strict=True)]
@@ -240,7 +247,7 @@ def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     index, *operands = ins
     if isinstance(index, Pair):
         return unknown(eqn, ins, how)
-    bodies = [body_of(branch, operands, how) for branch in eqn.params["branches"]]
+    bodies = [body_of(branch, operands, how) for branch in branches_of(eqn.params)]
     kinds = kinds_of_branches(bodies)
     if not isinstance(index, jax.core.Tracer):
         return as_kinds(bodies[int(index)]([], []), kinds)
@@ -269,20 +276,19 @@ def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
 
 def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run a body on the part of each device."""
-    params = eqn.params
+    shards = shards_of(eqn.params)
     kinds = [kind_of(x) for x in ins]
-    body = params["jaxpr"]
 
     def run(*arrays: Any) -> list[Any]:
-        return pack_all(evaluate(body, (), unpack_all(arrays, kinds), how), out_kinds)
+        return pack_all(evaluate(shards.body, unpack_all(arrays, kinds), how), out_kinds)
 
-    out_kinds = [SOME if is_inexact(x.aval) else COEFFICIENT for x in body.outvars]
+    out_kinds = [SOME if is_inexact(x.aval) else COEFFICIENT for x in opened(shards.body).outvars]
     out = jax.shard_map(
         run,
-        mesh=params["mesh"],
-        in_specs=tuple(_specs(params["in_specs"], kinds)),
-        out_specs=_specs(params["out_specs"], out_kinds),
-        check_vma=params["check_vma"],
+        mesh=shards.mesh,
+        in_specs=tuple(_specs(shards.into, kinds)),
+        out_specs=_specs(shards.out_of, out_kinds),
+        check_vma=shards.checked,
     )(*pack_all(ins, kinds))
     return unpack_all(out, out_kinds)
 

@@ -12,9 +12,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from safeops._backends.jax.private import (
+    exponent,
+    plain,
+    reduced_axes,
+    running_axis,
+    sorted_axis,
+)
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._pairs import Options, active_of, array_of, made, plain, value_of
+from safeops.autodiff.jax._pairs import Options, active_of, array_of, made, value_of
 
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -29,7 +36,7 @@ def number(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
 
 def power(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Raise to an integer power, which is 0 at 0 if the exponent is positive."""
-    keeps = eqn.params["y"] > 0
+    keeps = exponent(eqn) > 0
     return made(plain(eqn, [value_of(ins[0])]), active_of(ins[0]) if keeps else True)
 
 
@@ -54,7 +61,7 @@ def extreme(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     mask = active_of(ins[0])
     if isinstance(mask, bool):
         return [Pair(value, mask)]
-    return [Pair(value, mask.any(tuple(eqn.params["axes"])))]
+    return [Pair(value, mask.any(reduced_axes(eqn)))]
 
 
 def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
@@ -63,16 +70,15 @@ def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     mask = active_of(ins[0])
     if isinstance(mask, bool):
         return [Pair(value, mask)]
-    met = lax.cummax(
-        array_of(ins[0]).astype(jnp.int8), eqn.params["axis"], reverse=eqn.params["reverse"]
-    )
+    axis, reverse = running_axis(eqn)
+    met = lax.cummax(array_of(ins[0]).astype(jnp.int8), axis, reverse=reverse)
     return [Pair(value, met > 0)]
 
 
 def order(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Sort along an axis: where any entry along it is active, all are."""
     outs = plain(eqn, [value_of(x) for x in ins])
-    axis, found = eqn.params["dimension"], []
+    axis, found = sorted_axis(eqn), []
     for x, out in zip(ins, outs, strict=True):
         mask = active_of(x)
         if not isinstance(mask, bool):

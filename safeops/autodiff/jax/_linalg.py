@@ -11,6 +11,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
+from safeops._backends.jax.private import (
+    is_left,
+    mapped_axes,
+    plain,
+    system_of,
+    transformed_axes,
+)
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
@@ -22,7 +29,6 @@ from safeops.autodiff.jax._pairs import (
     evaluate,
     is_inexact,
     made,
-    plain,
     unknown,
     value_of,
 )
@@ -30,7 +36,7 @@ from safeops.autodiff.jax._pairs import (
 
 def triangular_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Solve with triangular matrices: right-hand sides are independent."""
-    return _solve(eqn, ins, how, -2 if eqn.params["left_side"] else -1)
+    return _solve(eqn, ins, how, -2 if is_left(eqn) else -1)
 
 
 def tridiagonal_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -48,7 +54,7 @@ def _solve(eqn: JaxprEqn, ins: list[Any], how: Options, axis: int) -> list[Any]:
 
 def transform(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Fourier-transform along the last axes."""
-    return _mixed(eqn, ins, _any_of(ins[0], range(-len(eqn.params["fft_lengths"]), 0)))
+    return _mixed(eqn, ins, _any_of(ins[0], transformed_axes(eqn)))
 
 
 def nothing_or_nan(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -81,16 +87,16 @@ def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     the solution is the mask of the right-hand side, spread by the matrix until it grows no more.
     """
     values = plain(eqn, [value_of(x) for x in ins])
-    lengths, matvec = eqn.params["const_lengths"], eqn.params["jaxprs"].matvec
-    right = ins[sum(lengths) :]
+    system = system_of(eqn)
+    right = ins[system.constants :]
     if all(active_of(x) is True for x in right):
         return made(values, mask=True)
-    consts = [lax.stop_gradient(value_of(x)) for x in ins[: lengths.matvec]]
+    consts = [lax.stop_gradient(value_of(x)) for x in ins[: system.fixed]]
     entries = [lax.stop_gradient(value_of(x)) for x in right]
 
     def spread_once(masks: Any) -> list[Array]:
         pairs = [Pair(x, m) for x, m in zip(entries, masks, strict=True)]
-        outs = evaluate(matvec.jaxpr, matvec.consts, [*consts, *pairs], how)
+        outs = evaluate(system.product, [*consts, *pairs], how)
         return [m | array_of(x) for m, x in zip(masks, outs, strict=True)]
 
     def grows(masks: Any) -> Array:
@@ -113,7 +119,7 @@ def solve_all(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
 def mapped(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Run an operation that equinox maps over an axis (`vprim`); results have it as axis 0."""
     some = jnp.zeros((), bool)
-    for x, axis in zip(ins, eqn.params["__batch_axes"], strict=True):
+    for x, axis in zip(ins, mapped_axes(eqn), strict=True):
         if isinstance(x, Pair):
             mask = array_of(x)
             some |= mask.any() if axis is None else mask.any(_but(axis, mask.ndim))

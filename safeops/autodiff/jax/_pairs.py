@@ -21,8 +21,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import JaxprEqn, Literal
 
+from safeops._backends.jax.private import (
+    Program,
+    body_of_call,
+    constants,
+    fill_of,
+    opened,
+    plain,
+    varying_axes,
+    with_fill,
+)
 from safeops._typing import Array
 from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
@@ -57,12 +67,16 @@ class Options:
 Rule: TypeAlias = Callable[[JaxprEqn, list[Any], Options], list[Any]]
 
 
-def evaluate(jaxpr: Jaxpr, consts: Sequence[Array], args: Sequence[Any], how: Options) -> list[Any]:
+def evaluate(
+    program: Program, args: Sequence[Any], how: Options, consts: Sequence[Any] | None = None
+) -> list[Any]:
     """
     Return the outputs of a linear program, whose arguments are pairs and coefficients.
 
-    A value that depends on no Pair is a coefficient, and computed as ever.
+    A value that depends on no Pair is a coefficient, and computed as ever. Constants may be given
+    as others than those of the program.
     """
+    jaxpr, consts = opened(program), constants(program) if consts is None else consts
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known |= dict(zip(jaxpr.invars, args, strict=True))
 
@@ -86,22 +100,6 @@ def computed(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
     if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
         return [Zero(x) if is_inexact(x) else x for x in outs]
     return outs
-
-
-def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
-    """Run one equation as it is."""
-    params = eqn.primitive.get_bind_params(eqn.params)
-    # Before JAX 0.10, the functions of a call are not among its parameters.
-    functions, params = params if isinstance(params, tuple) else ((), params)
-    out = eqn.primitive.bind(*functions, *ins, **params)
-    return list(out) if eqn.primitive.multiple_results else [out]
-
-
-def bodies_in(params: Mapping[str, Any]) -> list[Jaxpr]:
-    """Return the bodies among the parameters of an operation."""
-    every = [x for p in params.values() for x in (p if isinstance(p, (tuple, list)) else (p,))]
-    closed = [x.jaxpr if isinstance(x, ClosedJaxpr) else x for x in every]
-    return [x for x in closed if isinstance(x, Jaxpr)]
 
 
 # Masks
@@ -186,9 +184,7 @@ def varying_as(x: Array, like: Any) -> Array:
 
 def axes_of(x: Any) -> frozenset[Any]:
     """Return the mesh axes of a shard_map over which a value, or a value of this type, varies."""
-    aval = x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x)
-    kind = getattr(aval, "manual_axis_type", None)  # before 0.10: vma
-    return frozenset(aval.vma if kind is None else kind.varying)
+    return varying_axes(x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x))
 
 
 @jax.custom_batching.custom_vmap
@@ -286,12 +282,11 @@ def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
 
 def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
     """Return parameters for the mask, and whether the fill value is active: NaN, or a number."""
-    if "fill_value" not in eqn.params:
+    fill = fill_of(eqn.params)
+    if fill is None:
         return eqn.params, False
-    fill = eqn.params["fill_value"]
-    beyond = str(eqn.params.get("mode", "")).endswith("FILL_OR_DROP")
-    filled = beyond and (fill is None or bool(fill != 0))
-    return eqn.params | {"fill_value": filled}, filled
+    filled = fill.is_used and (fill.value is None or bool(fill.value != 0))
+    return with_fill(eqn.params, filled), filled
 
 
 def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -449,13 +444,10 @@ def _is_harmless(factor: Any, name: str) -> bool:
 
 def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run the body of a call."""
-    body = next(eqn.params[key] for key in CALL_BODIES if key in eqn.params)
     if eqn.primitive.name in ("checkpoint", "remat2"):
         # Without a barrier XLA shares the values that are to be computed again.
         ins = [_behind_barrier(x) for x in ins]
-    if isinstance(body, ClosedJaxpr):
-        return evaluate(body.jaxpr, body.consts, ins, how)
-    return evaluate(body, (), ins, how)
+    return evaluate(body_of_call(eqn.params), ins, how)
 
 
 def call_with_rule(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -492,9 +484,6 @@ def _behind_barrier(x: Any) -> Any:
     if isinstance(x, Pair):
         return Pair(value, x.active)
     return Zero(value) if is_zero(x) else value
-
-
-CALL_BODIES = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
 def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:

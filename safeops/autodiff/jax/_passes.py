@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from safeops._backends.jax.private import constants
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax import _pairs as pairs
@@ -39,11 +40,11 @@ def run_linear(
         fixed.update({i: x for i, x in enumerate(outs) if is_float0(x)})
         return [x for i, x in enumerate(outs) if i not in fixed]
 
-    closed = jax.make_jaxpr(flat)(*leaves)
+    program = jax.make_jaxpr(flat)(*leaves)
     ins = [x if is_float0(x) else Pair(x, m) for x, m in zip(leaves, actives, strict=True)]
-    outs = iter(pairs.evaluate(closed.jaxpr, _given(closed.consts, forward=forward), ins, how))
+    outs = iter(pairs.evaluate(program, ins, how, _given(constants(program), forward=forward)))
     found = [
-        fixed[i] if i in fixed else next(outs) for i in range(len(closed.out_avals) + len(fixed))
+        fixed[i] if i in fixed else next(outs) for i in range(len(program.out_avals) + len(fixed))
     ]
     values = [x if i in fixed else in_array(pairs.value_of(x)) for i, x in enumerate(found)]
     active = [

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from safeops.autodiff.jax._choosers import Passing, running_trace, traced
+from safeops._backends.jax.private import Call, Passing, traced
 from safeops.autodiff.jax._explain.sites import Code, codes_here, placed
 
 
@@ -111,43 +111,17 @@ class Recording(Passing):
         super().__init__(parent)
         self.record = record
 
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
-        found = super().process_primitive(primitive, args, params)
+        found = super().operation(primitive, args, params)
         is_many = primitive.multiple_results
         self.record.add(partial(bound, primitive, params), args, found if is_many else [found])
         return found
 
-    def process_call(self, primitive: Any, f: Any, args: Any, params: Any, /) -> Any:
-        """Run a call."""
-        found = super().process_call(primitive, f, args, params)
-        self.record.add(partial(called, "process_call", primitive, (f,), (params,)), args, found)
-        return found
-
-    def process_shard_map(self, primitive: Any, f: Any, args: Any, /, **params: Any) -> Any:
-        """Run a sharded function."""
-        found = super().process_shard_map(primitive, f, args, **params)
-        again = partial(called, "process_shard_map", primitive, (f,), (), **params)
-        self.record.add(again, args, found)
-        return found
-
-    def process_custom_jvp_call(
-        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own."""
-        found = super().process_custom_jvp_call(primitive, f, rule, args, **how)
-        again = partial(called, "process_custom_jvp_call", primitive, (f, rule), (), **how)
-        self.record.add(again, args, found)
-        return found
-
-    def process_custom_vjp_call(
-        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own."""
-        found = super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
-        rules = (f, forward, backward)
-        again = partial(called, "process_custom_vjp_call", primitive, rules, (), **how)
-        self.record.add(again, args, found)
+    def call(self, call: Call, args: Any) -> Any:
+        """Run what calls functions."""
+        found = super().call(call, args)
+        self.record.add(call.again, args, found)
         return found
 
 
@@ -155,13 +129,3 @@ def bound(primitive: Any, params: Any, *args: Any) -> Any:
     """Run an operation again."""
     found = primitive.bind(*args, **params)
     return found if primitive.multiple_results else [found]
-
-
-def called(
-    how: str, primitive: Any, functions: Any, last: Any, /, *args: Any, **params: Any
-) -> Any:
-    """Run again what calls functions, each of which fills its stores once."""
-    for store in (store for f in functions for store in getattr(f, "stores", ())):
-        if store is not None:
-            store.reset()
-    return getattr(running_trace(), how)(primitive, *functions, args, *last, **params)

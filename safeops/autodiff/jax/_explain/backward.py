@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
+from safeops._backends.jax.private import Program, branches_of, plain
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
@@ -68,9 +69,9 @@ class Backward(Steps):
         self.how, self.sites, self.evidence, self.outer = how, sites, evidence, outer
         self.compiled: dict[Any, Any] = {}  # by identity of the equation, which is kept alive here
 
-    def body(self, closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def body(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """Run a body."""
-        return each(closed, args, self.equation)
+        return each(program, args, self.equation)
 
     def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
         """Run one equation."""
@@ -123,7 +124,7 @@ class Backward(Steps):
     def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
         """Run the branch that is taken; entries that only another branch uses are dropped here."""
         outs = super().cond(params, ins)
-        bodies = [control.body_of(branch, ins[1:], self.how) for branch in params["branches"]]
+        bodies = [control.body_of(branch, ins[1:], self.how) for branch in branches_of(params)]
         joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
         site, _ = self.outer
         return [
@@ -209,7 +210,7 @@ class Backward(Steps):
     ) -> None:
         """Mark where a body that is run whole is finite, and is not in ordinary autodiff."""
         eqn, run = at
-        value = np.asarray(pairs.plain(eqn, [pairs.value_of(x) for x in ins])[i])
+        value = np.asarray(plain(eqn, [pairs.value_of(x) for x in ins])[i])
         bad = ~np.isfinite(value) & np.isfinite(np.asarray(out.value))
         if bad.any():
             cause = Cause("BLOCKED", site)

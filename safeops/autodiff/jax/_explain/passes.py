@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from safeops._backends.jax.private import opened
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
 from safeops.autodiff._explain.marks import Marked
@@ -79,7 +80,7 @@ def _bad(arrays: Sequence[Array]) -> int:
 def _checked(pullback: Any, value: Array, chosen: Any) -> str:
     """Return what an explanation has checked, in words."""
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
-    count = count_of(jax.make_jaxpr(pullback)(jnp.ones_like(value)).jaxpr)
+    count = count_of(opened(jax.make_jaxpr(pullback)(jnp.ones_like(value))))
     return f"the gradient at {counted(entries)}, through {operations(count)}"
 
 

@@ -9,22 +9,23 @@ from typing import Any
 
 import jax
 
+from safeops._backends.jax.private import Shards
 from safeops._typing import Array
 
 
-def as_map(params: Mapping[str, Any], f: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return what a `shard_map` computes, by its parameters and its function for one device."""
-    sizes = dict(params["mesh"].shape)
-    names = [name for name in sizes if name in params["newly_manual_axes"]]
-    into = [names_in(spec) for spec in params["in_specs"]]
-    out_of = [names_in(spec) for spec in params["out_specs"]]
+def as_map(shards: Shards, f: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return what a `shard_map` computes, by what it is and its function for one device."""
+    sizes = dict(shards.mesh.shape)
+    names = [name for name in sizes if name in shards.names]
+    into = [names_in(spec) for spec in shards.into]
+    out_of = [names_in(spec) for spec in shards.out_of]
     for name in reversed(names):
         places = tuple(0 if any(name in some for some in given) else None for given in into)
         f = jax.vmap(f, places, axis_name=name, axis_size=sizes[name])
 
     def run(*args: Any) -> list[Any]:
-        shards = [split(x, given, names, sizes) for x, given in zip(args, into, strict=True)]
-        outs = f(*shards)
+        parts = [split(x, given, names, sizes) for x, given in zip(args, into, strict=True)]
+        outs = f(*parts)
         return [joined(y, given, names) for y, given in zip(outs, out_of, strict=True)]
 
     return run

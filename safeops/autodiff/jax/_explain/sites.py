@@ -19,17 +19,37 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
+from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from safeops._backends.jax.private import (
+    Call,
+    Passing,
+    Program,
+    axes_of_sum,
+    bodies_in,
+    body_of_call,
+    closed,
+    codes_of,
+    constants,
+    is_program,
+    name_of_call,
+    opened,
+    place_of,
+    plain,
+    repacked,
+    scan_of,
+    scope_of,
+    shards_of,
+    traced,
+)
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import Location, is_library, location_of
 from safeops.autodiff._explain.names import IN_JAX, OWN
 from safeops.autodiff._explain.words import word_of
-from safeops.autodiff.jax._choosers import CHOOSERS, Choosing, Passing, running_trace, traced
+from safeops.autodiff.jax._choosers import CHOOSERS, Choosing
 from safeops.autodiff.jax._explain.shards import as_map
-from safeops.autodiff.jax._explain.steps import CALLS, body_of_call
-from safeops.autodiff.jax._pairs import bodies_in, plain
+from safeops.autodiff.jax._explain.steps import CALLS
 
 SCOPE = re.compile(r"safeops-site-(\d+)-(\d+)")
 # Operations whose bodies belong to the program and run step by step.
@@ -56,7 +76,7 @@ class Sites:
 
     def of(self, eqn: JaxprEqn, otherwise: tuple[Site, int]) -> tuple[Site, int]:
         """Return the site of an equation, and the number of its run."""
-        found = SCOPE.findall(str(eqn.source_info.name_stack))
+        found = SCOPE.findall(scope_of(eqn))
         return (self.every[int(found[-1][0])], int(found[-1][1])) if found else otherwise
 
 
@@ -95,7 +115,7 @@ def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Si
 
 def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
     """Return the site of an equation in the body of an operation."""
-    own, name = _of_user(_of_body(_codes(eqn), body)), eqn.primitive.name
+    own, name = _of_user(_of_body(codes_of(eqn), body)), eqn.primitive.name
     if not own:
         return Site(name, outer.where, outer.path, outer.caller or _called(eqn.params))
     return Site(name, *_place(own, outer.path), _called(eqn.params))
@@ -108,19 +128,9 @@ def _place(codes: list[Code], path: tuple[Any, ...] = ()) -> tuple[Location | No
 
 def _called(params: Mapping[str, Any]) -> str:
     """Return the name of the library function that an operation calls; "" for the user's."""
-    body = params.get("jaxpr")
-    file = body.jaxpr.debug_info.func_filename if isinstance(body, ClosedJaxpr) else None
-    return str(params.get("name", "")).strip("_") if file and is_library(file) else ""
-
-
-def _codes(eqn: JaxprEqn) -> list[Code]:
-    """Return the frames of Python in which an equation was made."""
-    traceback = eqn.source_info.traceback
-    if traceback is None:
-        return []
-    lines = [frame.line_num for frame in traceback.frames]
-    codes, offsets = traceback.raw_frames()
-    return list(zip(codes, offsets, lines, strict=True))
+    bodies = bodies_in(params)
+    file, _ = place_of(bodies[0]) if bodies else (None, 0)
+    return name_of_call(params).strip("_") if file and is_library(file) else ""
 
 
 def _of_user(codes: Sequence[Code]) -> list[Code]:
@@ -134,7 +144,7 @@ def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
 
     Before JAX 0.10 the frames of whoever traced the body follow, which may be another call.
     """
-    start = (body.debug_info.func_filename, body.debug_info.func_lineno)
+    start = place_of(body)
     for i, (code, *_) in enumerate(codes):
         if (code.co_filename, code.co_firstlineno) == start:
             return codes[: i + 1]
@@ -148,7 +158,7 @@ class Tagging(Choosing):
         super().__init__(parent)
         self.sites = sites
 
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         site = here(primitive.name, params)
         with self.below():
@@ -156,28 +166,19 @@ class Tagging(Choosing):
                 return _scoped(body_of_call(params), args, site, self.sites)
             params = _tagged(primitive.name, params, site, self.sites)
         with self.sites.scope(site):
-            return super().process_primitive(primitive, args, params)
+            return super().operation(primitive, args, params)
 
-    def process_shard_map(self, *given: Any, **params: Any) -> Any:
+    def shards(self, call: Call, args: Any) -> Any:
         """Run a sharded function as a map, or else as one operation."""
         with self.sites.scope(here("shard_map")):
-            whole = super().process_shard_map(*given, **params)
+            whole = super().shards(call, args)
         with self.below():
-            return mapped(given, params, lambda parent: Tagging(parent, self.sites), whole)
+            return mapped(call, args, lambda parent: Tagging(parent, self.sites), whole)
 
-    def process_custom_jvp_call(
-        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
-    ) -> Any:
+    def ruled(self, call: Call, args: Any) -> Any:
         """Run a function with a derivative rule of its own, which is kept."""
-        with self.sites.scope(here(word_for(f))):
-            return super().process_custom_jvp_call(primitive, f, rule, args, **how)
-
-    def process_custom_vjp_call(
-        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own, which is kept."""
-        with self.sites.scope(here(word_for(f))):
-            return super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
+        with self.sites.scope(here(word_for(call.functions[0]))):
+            return super().ruled(call, args)
 
 
 def tagging(f: Callable[..., Any], sites: Sites) -> Callable[..., Any]:
@@ -198,17 +199,17 @@ def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict
 
 
 def _tagged_body(param: Any, outer: Site, sites: Sites) -> Any:
-    if isinstance(param, (tuple, list)) and any(isinstance(x, ClosedJaxpr) for x in param):
+    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
         return getattr(type(param), "_make", type(param))(
             _tagged_body(x, outer, sites) for x in param
         )
-    if not isinstance(param, ClosedJaxpr):
+    if not is_program(param):
         return param
 
     return jax.make_jaxpr(lambda *args: _scoped(param, args, outer, sites))(*param.in_avals)
 
 
-def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites) -> list[Any]:
+def _scoped(program: Program, args: Sequence[Any], outer: Site, sites: Sites) -> list[Any]:
     """
     Run a body, each equation in the scope of its site.
 
@@ -216,7 +217,7 @@ def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites)
     """
 
     def run(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
-        site = inside(eqn, closed.jaxpr, outer)
+        site = inside(eqn, opened(program), outer)
         if eqn.primitive.name in CALLS:
             return _scoped(body_of_call(eqn.params), ins, site, sites)
         if eqn.primitive.name == "shard_map":
@@ -227,7 +228,7 @@ def _scoped(closed: ClosedJaxpr, args: Sequence[Any], outer: Site, sites: Sites)
         with sites.scope(site):
             return _chosen(eqn.replace(params=params), ins)
 
-    return each(closed, args, run)
+    return each(program, args, run)
 
 
 def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
@@ -239,11 +240,11 @@ def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
 
 
 def each(
-    closed: ClosedJaxpr, args: Sequence[Any], run: Callable[[JaxprEqn, list[Any]], Sequence[Any]]
+    program: Program, args: Sequence[Any], run: Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 ) -> list[Any]:
     """Return the results of a program, each of whose equations is run by a function."""
-    jaxpr = closed.jaxpr
-    given = zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *args), strict=True)
+    jaxpr = opened(program)
+    given = zip((*jaxpr.constvars, *jaxpr.invars), (*constants(program), *args), strict=True)
     known: dict[Any, Any] = dict(given)
 
     def read(atom: Any) -> Any:
@@ -259,41 +260,32 @@ def map_of(
     eqn: JaxprEqn, args: Sequence[Any], over: Callable[[Any], Passing]
 ) -> list[Array] | None:
     """Run a `shard_map` as a map, under a trace; return None if it cannot be one."""
+    shards = shards_of(eqn.params)
     try:
-        return traced(as_map(eqn.params, _of_device(ClosedJaxpr(eqn.params["jaxpr"], ()))), over)(
-            *args
-        )
+        return traced(as_map(shards, _of_device(closed(shards.body))), over)(*args)
     except Exception:  # noqa: BLE001  (a collective that a map lacks, in words of its own)
         return None
 
 
-def mapped(given: Any, params: Any, over: Callable[[Any], Passing], whole: Any) -> Any:
+def mapped(call: Call, args: Any, over: Callable[[Any], Passing], whole: Any) -> Any:
     """Run a `shard_map` that runs now as a map; return the results as JAX packs them."""
-    primitive, f, args = given
-    how = params | {"check_vma": False}  # without types of its mesh
-
-    def again(*args: Any) -> list[Any]:
-        for store in getattr(f, "stores", ()):
-            if store is not None:
-                store.reset()
-        return list(running_trace().process_shard_map(primitive, f, args, **how))
-
-    with suppress(Exception):  # before JAX 0.10, results are packed otherwise
-        closed = jax.make_jaxpr(again)(*args)
-        (eqn,) = (eqn for eqn in closed.jaxpr.eqns if eqn.primitive.name == "shard_map")
+    again = call.without_types().again
+    with suppress(Exception):  # what only runs with the types of its mesh
+        program = jax.make_jaxpr(lambda *args: list(again(*args)))(*args)
+        (eqn,) = (eqn for eqn in opened(program).eqns if eqn.primitive.name == "shard_map")
         outs = map_of(eqn, args, over)
-        return whole if outs is None else whole.map2(lambda _, y: y, outs)
+        return whole if outs is None else repacked(whole, outs)
     return whole
 
 
 def _of_device(
-    closed: ClosedJaxpr, outer: Sequence[Code] = (), caller: str = ""
+    program: Program, outer: Sequence[Code] = (), caller: str = ""
 ) -> Callable[..., list[Any]]:
     """Return the body of a `shard_map` as a function, each operation with its line."""
 
     def run(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
         name = eqn.primitive.name
-        codes = _of_user(_of_body(_codes(eqn), closed.jaxpr)) or list(outer)
+        codes = _of_user(_of_body(codes_of(eqn), opened(program))) or list(outer)
         # A number in the program has the mesh in its type.
         pairs = zip(ins, eqn.invars, strict=True)
         ins = [np.asarray(x) if isinstance(atom, Literal) else x for x, atom in pairs]
@@ -304,24 +296,23 @@ def _of_device(
             return _of_device(body, codes, caller or _called(eqn.params))(*ins)
         with placed(codes, caller):
             if name == "psum_invariant":
-                return [lax.psum(x, eqn.params["axes"]) for x in ins]
+                return [lax.psum(x, axes_of_sum(eqn.params)) for x in ins]
             return _of_scan(eqn.params, ins, codes) if name == "scan" else plain(eqn, ins)
 
-    return lambda *args: each(closed, args, run)
+    return lambda *args: each(program, args, run)
 
 
 def _of_scan(params: Mapping[str, Any], ins: Sequence[Any], outer: Sequence[Code]) -> list[Any]:
     """Run a scan, whose body has no types of a mesh then; its operations have its line."""
-    fixed, carried = params["num_consts"], params["num_carry"]
-    body = _of_device(params["jaxpr"], outer)
+    loop = scan_of(params)
+    fixed, start, xs = loop.parts(ins)
+    body = _of_device(loop.body, outer)
 
     def step(carry: Any, xs: Any) -> Any:
-        outs = body(*ins[:fixed], *carry, *xs)
-        return outs[:carried], outs[carried:]
+        outs = body(*fixed, *carry, *xs)
+        return outs[: loop.carried], outs[loop.carried :]
 
-    start, xs = list(ins[fixed : fixed + carried]), list(ins[fixed + carried :])
-    how = {"length": params["length"], "reverse": params["reverse"]}
-    last, ys = lax.scan(step, start, xs, **how)
+    last, ys = lax.scan(step, start, xs, length=loop.length, reverse=loop.reverse)
     return [*last, *ys]
 
 

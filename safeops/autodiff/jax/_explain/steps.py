@@ -5,22 +5,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr
 
+from safeops._backends.jax.private import (
+    Program,
+    body_of_call,
+    branches_of,
+    scan_of,
+    while_of,
+)
 from safeops.autodiff._explain.evidence import Site
-from safeops.autodiff.jax._pairs import CALL_BODIES
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2")
 if TYPE_CHECKING:
     from safeops.autodiff.jax._explain.whole import Looking
 
-Run = Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]
-
-
-def body_of_call(params: Mapping[str, Any]) -> ClosedJaxpr:
-    """Return the body of a call."""
-    body = next(params[key] for key in CALL_BODIES if key in params)
-    return body if isinstance(body, ClosedJaxpr) else ClosedJaxpr(body, ())
+Run = Callable[[Program, Sequence[Any]], list[Any]]
 
 
 class Stopped(Exception):  # noqa: N818  (it is no error)
@@ -69,35 +68,30 @@ class Steps:
 
     def scan(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
         """Run the steps of a scan."""
-        fixed, carried = params["num_consts"], params["num_carry"]
-        consts, carry, xs = (
-            ins[:fixed],
-            ins[fixed : fixed + carried],
-            ins[fixed + carried :],
-        )
-        order = range(params["length"])
+        loop = scan_of(params)
+        fixed, carry, xs = loop.parts(ins)
+        order = range(loop.length)
         rows: list[list[Any]] = []
-        for done, i in enumerate(reversed(order) if params["reverse"] else order):
-            self.looking.step(site, done, params["length"])
-            outs = self.run(params["jaxpr"], [*consts, *carry, *(self.row(x, i) for x in xs)])
-            carry = outs[:carried]
-            rows.append(outs[carried:])
-        rows = rows[::-1] if params["reverse"] else rows
-        likes = params["jaxpr"].out_avals[carried:]
+        for done, i in enumerate(reversed(order) if loop.reverse else order):
+            self.looking.step(site, done, loop.length)
+            outs = self.run(loop.body, [*fixed, *carry, *(self.row(x, i) for x in xs)])
+            carry = outs[: loop.carried]
+            rows.append(outs[loop.carried :])
+        rows = rows[::-1] if loop.reverse else rows
+        likes = loop.body.out_avals[loop.carried :]
         return [*carry, *(self.stack([r[k] for r in rows], y) for k, y in enumerate(likes))]
 
     def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
         """Run a loop while its condition holds."""
-        for_test, for_body = params["cond_nconsts"], params["body_nconsts"]
-        tested, fixed = ins[:for_test], ins[for_test : for_test + for_body]
-        carry, steps = list(ins[for_test + for_body :]), itertools.count()
-        while self.value(self.run(params["cond_jaxpr"], [*tested, *carry])[0]):
+        loop, steps = while_of(params), itertools.count()
+        tested, fixed, carry = loop.parts(ins)
+        while self.value(self.run(loop.test, [*tested, *carry])[0]):
             self.looking.step(site, next(steps))
-            carry = self.run(params["body_jaxpr"], [*fixed, *carry])
+            carry = self.run(loop.body, [*fixed, *carry])
         return carry
 
     def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
         """Run the branch that is taken; an index beyond the last takes the last."""
-        branches = params["branches"]
+        branches = branches_of(params)
         index = min(max(int(self.value(ins[0])), 0), len(branches) - 1)
         return self.run(branches[index], ins[1:])

@@ -8,14 +8,14 @@ recorded with the operations that made it nonfinite.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.extend.core import ClosedJaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
+from safeops._backends.jax.private import Call, Program, opened, plain, traced
 from safeops.autodiff._explain.evidence import Forward, Site
-from safeops.autodiff.jax._choosers import Choosing, traced
+from safeops.autodiff.jax._choosers import Choosing
 from safeops.autodiff.jax._explain.sites import each, here, inside, map_of, mapped, word_for
 from safeops.autodiff.jax._explain.steps import Steps
 from safeops.autodiff.jax._explain.whole import Looking
-from safeops.autodiff.jax._pairs import plain
 
 
 class Watching(Choosing):
@@ -25,7 +25,7 @@ class Watching(Choosing):
         super().__init__(parent)
         self.forward, self.looking = forward, looking
 
-    def process_primitive(self, primitive: Any, args: Any, params: Any, /) -> Any:
+    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         site = here(primitive.name, params)
         with self.below():
@@ -38,30 +38,20 @@ class Watching(Choosing):
             self.forward.made(site, args, several)
             return outs
 
-    def process_shard_map(self, *given: Any, **params: Any) -> Any:
+    def shards(self, call: Call, args: Any) -> Any:
         """Run a sharded function as a map, or else as one operation."""
-        whole = super().process_shard_map(*given, **params)
+        whole = super().shards(call, args)
         with self.below():
-            return mapped(given, params, self.again, whole)
+            return mapped(call, args, self.again, whole)
 
     def again(self, parent: Any) -> "Watching":
         """Return such a trace over another."""
         return Watching(parent, self.forward, self.looking)
 
-    def process_custom_jvp_call(
-        self, primitive: Any, f: Any, rule: Any, args: Any, /, **how: Any
-    ) -> Any:
+    def ruled(self, call: Call, args: Any) -> Any:
         """Run a function with a derivative rule of its own, which counts as one operation."""
-        outs = super().process_custom_jvp_call(primitive, f, rule, args, **how)
-        self.forward.made(here(word_for(f)), args, outs)
-        return outs
-
-    def process_custom_vjp_call(
-        self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
-    ) -> Any:
-        """Run a function with a derivative rule of its own, which counts as one operation."""
-        outs = super().process_custom_vjp_call(primitive, f, forward, backward, args, **how)
-        self.forward.made(here(word_for(f)), args, outs)
+        outs = super().ruled(call, args)
+        self.forward.made(here(word_for(call.functions[0])), args, outs)
         return outs
 
 
@@ -72,12 +62,12 @@ def watching(f: Callable[..., Any], forward: Forward, looking: Looking) -> Calla
 
 def _bodies_at(
     outer: Site, forward: Forward, looking: Looking
-) -> Callable[[ClosedJaxpr, Sequence[Any]], list[Any]]:
+) -> Callable[[Program, Sequence[Any]], list[Any]]:
     """Return a function that runs the body of the operation at a site."""
 
-    def run(closed: ClosedJaxpr, args: Sequence[Any]) -> list[Any]:
+    def run(program: Program, args: Sequence[Any]) -> list[Any]:
         def watched(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
-            site = inside(eqn, closed.jaxpr, outer)
+            site = inside(eqn, opened(program), outer)
             steps = Steps(_bodies_at(site, forward, looking), looking)
             outs = steps.controlled(eqn.primitive.name, eqn.params, ins, site)
             if outs is None and eqn.primitive.name == "shard_map":
@@ -87,6 +77,6 @@ def _bodies_at(
                 forward.made(site, ins, outs)
             return outs
 
-        return each(closed, args, watched)
+        return each(program, args, watched)
 
     return run

@@ -14,14 +14,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn
 
+from safeops._backends.jax.private import (
+    Program,
+    bodies_in,
+    body_of_call,
+    branches_of,
+    plain,
+    scan_of,
+    while_of,
+)
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff.jax._callbacks import SILENT
 from safeops.autodiff.jax._explain.sites import each, numbers_of
-from safeops.autodiff.jax._explain.steps import CALLS, Stopped, body_of_call
-from safeops.autodiff.jax._pairs import bodies_in, plain
+from safeops.autodiff.jax._explain.steps import CALLS, Stopped
 
 LOOPS = ("scan", "while")
 FEW = 200  # operations: running so many one by one takes less time than compiling them
@@ -51,11 +59,11 @@ class Looking:
 
     def is_whole(self, name: str, params: Mapping[str, Any], values: Any, site: Site) -> bool:
         """Whether to run a loop whole: all in it is finite, or there is no time."""
-        if name == "scan" and params["length"] * _cost(params["jaxpr"].jaxpr) <= FEW:
+        if name == "scan" and _steps(name, params) * sum(map(_cost, bodies_in(params))) <= FEW:
             return False
         if site in self.opened or any(_is_nonfinite(x) for x in values):
             return False
-        if any(params[key].effects for key in ("jaxpr", "body_jaxpr") if key in params):
+        if any(body.effects for body in bodies_in(params)):
             return False  # its side effects must not happen twice
         _, nonfinite = jax.jit(lambda *xs: _flagged(name, params, xs))(*values)
         if not nonfinite:
@@ -74,11 +82,14 @@ class Looking:
 def _cost(jaxpr: Jaxpr) -> int:
     """Return how many operations a program runs, counting each step of its loops."""
     return sum(
-        1
-        + eqn.params.get("length", FEW if "body_jaxpr" in eqn.params else 1)
-        * sum(map(_cost, bodies_in(eqn.params)))
+        1 + _steps(eqn.primitive.name, eqn.params) * sum(map(_cost, bodies_in(eqn.params)))
         for eqn in jaxpr.eqns
     )
+
+
+def _steps(name: str, params: Mapping[str, Any]) -> int:
+    """Return how often an operation runs its bodies; of a loop with a condition it is unknown."""
+    return scan_of(params).length if name == "scan" else FEW if name == "while" else 1
 
 
 def _is_nonfinite(x: Any) -> bool:
@@ -95,39 +106,39 @@ def _flagged(name: str, params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[
 
 
 def _scan(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    fixed, carried = params["num_consts"], params["num_carry"]
+    loop = scan_of(params)
+    fixed, first, every = loop.parts(ins)
 
     def step(carry: Any, xs: Any) -> Any:
-        outs, nonfinite = _body(params["jaxpr"], [*ins[:fixed], *carry[0], *xs])
-        return (outs[:carried], carry[1] | nonfinite), outs[carried:]
+        outs, nonfinite = _body(loop.body, [*fixed, *carry[0], *xs])
+        return (outs[: loop.carried], carry[1] | nonfinite), outs[loop.carried :]
 
-    start = (list(ins[fixed : fixed + carried]), jnp.zeros((), bool))
-    how = {"length": params["length"], "reverse": params["reverse"]}
-    (last, nonfinite), ys = lax.scan(step, start, list(ins[fixed + carried :]), **how)
+    start = (first, jnp.zeros((), bool))
+    how = {"length": loop.length, "reverse": loop.reverse}
+    (last, nonfinite), ys = lax.scan(step, start, every, **how)
     return [*last, *ys], nonfinite
 
 
 def _while_loop(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    for_test, for_body = params["cond_nconsts"], params["body_nconsts"]
-    tested, fixed = ins[:for_test], ins[for_test : for_test + for_body]
+    loop = while_of(params)
+    tested, fixed, first = loop.parts(ins)
 
     def goes_on(carry: Any) -> Array:
-        return _body(params["cond_jaxpr"], [*tested, *carry[0]])[0][0]
+        return _body(loop.test, [*tested, *carry[0]])[0][0]
 
     def step(carry: Any) -> Any:
-        outs, nonfinite = _body(params["body_jaxpr"], [*fixed, *carry[0]])
+        outs, nonfinite = _body(loop.body, [*fixed, *carry[0]])
         return outs, carry[1] | nonfinite
 
-    start = (list(ins[for_test + for_body :]), jnp.zeros((), bool))
-    return lax.while_loop(goes_on, step, start)
+    return lax.while_loop(goes_on, step, (first, jnp.zeros((), bool)))
 
 
 def _cond(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    branches = [lambda *xs, b=b: _body(b, xs) for b in params["branches"]]
+    branches = [lambda *xs, b=b: _body(b, xs) for b in branches_of(params)]
     return lax.switch(jnp.asarray(ins[0], jnp.int32), branches, *ins[1:])
 
 
-def _body(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], Array]:
+def _body(program: Program, args: Sequence[Any]) -> tuple[list[Any], Array]:
     """Run a body; the flag is set by anything nonfinite in it."""
     flags = [jnp.zeros((), bool)]
 
@@ -136,7 +147,7 @@ def _body(closed: ClosedJaxpr, args: Sequence[Any]) -> tuple[list[Any], Array]:
         flags.append(nonfinite)
         return outs
 
-    outs = each(closed, args, one)
+    outs = each(program, args, one)
     return outs, jnp.any(jnp.stack(flags))
 
 
