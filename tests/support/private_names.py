@@ -1,4 +1,4 @@
-"""The private names of PyTorch that safeops uses, as their file tells."""
+"""The private names of the frameworks that safeops uses, as their files tell."""
 
 import ast
 import re
@@ -7,30 +7,45 @@ from typing import NamedTuple
 
 import safeops
 
-FILE = Path(safeops.__file__).parent / "_backends/torch/private.py"
+HOUSE = Path(safeops.__file__).parent
+FILES = {name: HOUSE / f"_backends/{name}/private.py" for name in ("torch", "jax")}
+TITLES = {"torch": "PyTorch", "jax": "JAX"}
 
 
 class PrivateName(NamedTuple):
-    """A private name, the version of PyTorch in which it was seen, and what it is for."""
+    """A private name, the versions in which it was seen, and what it is for."""
 
     name: str
     version: str
     purpose: str
 
+    def is_in(self, installed):
+        """Whether a version has the name, by what is said of it."""
+        word, _, bound = self.version.rpartition(" ")
+        if word == "from":
+            return numbers(installed) >= numbers(bound)
+        return word != "before" or numbers(installed) < numbers(bound)
+
+
+def numbers(version):
+    """Return the first two numbers of a version."""
+    return tuple(map(int, version.split(".")[:2]))
+
 
 def described(source):
     """Return the private names that the comments of a source describe."""
     comment = re.compile(
-        r"^ *# (\S+) \((\d[\d.]*)\): (.+(?:\n *# (?!\S+ \(\d).+)*)$", flags=re.MULTILINE
+        r"^ *# (\S+) \(((?:from |before )?\d[\d.]*)\): (.+(?:\n *# (?!\S+ \().+)*)$",
+        flags=re.MULTILINE,
     )
     for name, version, purpose in comment.findall(source):
         yield PrivateName(name, version, re.sub(r"\s*\n\s*# ", " ", purpose))
 
 
-def private_names(source):
+def private_names(source, framework="torch"):
     """Return the private names that a source takes of modules and objects, part by part."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "torch":
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == framework:
             yield from (part for part in node.module.split(".") if is_private(part))
             yield from (alias.name for alias in node.names if is_private(alias.name))
         elif isinstance(node, ast.Import):
@@ -45,19 +60,49 @@ def private_names(source):
 
 
 def is_private(name):
-    """Whether a name is private, and none of Python's own."""
-    return name.startswith("_") and not name.endswith("__")
+    """Whether a name is private, and none of Python's own, as those of named tuples are."""
+    return name.startswith("_") and not name.endswith("__") and name not in {"_make", "_replace"}
+
+
+def inner_names(source):
+    """Return what a source takes of JAX's programs and traces: parameters, attributes, methods."""
+    known = {row.name.rpartition(".")[2] for row in described(FILES["jax"].read_text())}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("params"):
+            yield from constants(node.slice)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("params.get"):
+            yield from constants(node.args[0])
+        elif isinstance(node, ast.Compare) and ast.unparse(node.comparators[0]).endswith("params"):
+            yield from constants(node.left)
+        elif isinstance(node, (ast.FunctionDef, ast.Attribute)):
+            name = node.name if isinstance(node, ast.FunctionDef) else node.attr
+            yield from [name] * (name in known - PUBLIC)
+
+
+# Names of ours, of JAX's functions or of Python too.
+PUBLIC = set(
+    "axes axis callback length manual_axes mesh name reverse unroll update".split()  # noqa: SIM905
+)
+
+
+def constants(node):
+    """Return the value of a node of a program that is a constant."""
+    return [node.value] if isinstance(node, ast.Constant) else []
 
 
 def page():
     """Return the page of the documentation."""
-    names = sorted(described(FILE.read_text()))
-    rows = "\n".join(f"| `{row.name}` | {row.version} | {row.purpose} |" for row in names)
-    return f"{HEAD}\n\n| name | seen in | what for |\n|---|---|---|\n{rows}\n"
+    parts = [HEAD]
+    for framework, title in TITLES.items():
+        names = sorted(described(FILES[framework].read_text()))
+        rows = "\n".join(f"| `{row.name}` | {row.version} | {row.purpose} |" for row in names)
+        parts.append(f"## {title}\n\n| name | seen in | what for |\n|---|---|---|\n{rows}")
+    return "\n\n".join(parts) + "\n"
 
 
-HEAD = """# Private names of PyTorch
+HEAD = """# Private names
 
-No public name of PyTorch serves these purposes.
-They are used in one file, `safeops/_backends/torch/private.py`; this page is made from it.
-When PyTorch drops one, a test fails."""
+No public name of the framework serves these purposes.
+They are used in one file a framework, `safeops/_backends/*/private.py`, which this page shows.
+A version alone is the newest in which the name was seen.
+When a framework drops one, a test fails."""

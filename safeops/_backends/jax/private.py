@@ -209,9 +209,15 @@ def closed(program: Program) -> Any:
     return program if isinstance(program, _Closed) else _Closed(program, ())
 
 
-def like(program: Program, other: Program) -> Program:
-    """Return a program without its constants if another one has none."""
-    return program if isinstance(other, _Closed) else opened(program)
+def with_bodies(param: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a parameter with other bodies, which `change` makes of closed ones."""
+    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
+        make = getattr(type(param), "_make", type(param))
+        return make([with_bodies(x, change) for x in param])
+    if not is_program(param):
+        return param
+    changed = change(closed(param))
+    return changed if isinstance(param, _Closed) else opened(changed)
 
 
 def constants(program: Program) -> Sequence[Any]:

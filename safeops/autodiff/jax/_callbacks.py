@@ -14,11 +14,9 @@ from jax.extend.core import Jaxpr, jaxpr_as_fun
 from safeops._backends.jax.private import (
     Program,
     bodies_in,
-    closed,
-    is_program,
-    like,
     opened,
     traced,
+    with_bodies,
     with_callback,
 )
 from safeops.autodiff.jax._choosers import Choosing
@@ -79,19 +77,14 @@ class Calling(Choosing):
                 return []
             if name in ANSWERING:
                 params = with_callback(params, self.change)
-            params = {key: self.changed(value) for key, value in params.items()}
+            params = {key: with_bodies(value, self.changed) for key, value in params.items()}
             return primitive.bind(*args, **params)
 
-    def changed(self, param: Any) -> Any:
-        """Return a parameter of an operation, with other callbacks in the bodies that it holds."""
-        if isinstance(param, (tuple, list)) and any(map(is_program, param)):
-            every = [self.changed(x) for x in param]
-            return param._make(every) if hasattr(param, "_make") else type(param)(every)
-        if is_program(param) and _calls(opened(param)):
-            program = closed(param)
-            ours = jax.make_jaxpr(lambda *args: self.body(program, args))(*program.in_avals)
-            return like(ours, param)
-        return param
+    def changed(self, program: Program) -> Program:
+        """Return a body with other callbacks."""
+        if not _calls(opened(program)):
+            return program
+        return jax.make_jaxpr(lambda *args: self.body(program, args))(*program.in_avals)
 
     def body(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """Run a body, with each operation treated as at the top."""

@@ -22,11 +22,9 @@ from safeops._backends.jax.private import (
     Passing,
     Program,
     bodies_in,
-    closed,
-    is_program,
-    like,
     opened,
     traced,
+    with_bodies,
 )
 from safeops._typing import Array
 from safeops.autodiff.jax._pairs import is_inexact
@@ -46,7 +44,7 @@ class Choosing(Passing):
             chooser = CHOOSERS.get(primitive.name)
             if chooser and jnp.issubdtype(jnp.result_type(args[0]), jnp.floating):
                 return chooser(*args, **params)
-            params = {key: _chosen(value) for key, value in params.items()}
+            params = {key: with_bodies(value, _chosen) for key, value in params.items()}
             return primitive.bind(*args, **params)
 
     def ruled(self, call: Call, args: Any) -> Any:
@@ -63,13 +61,9 @@ def _as_data(x: Any) -> Any:
     return jnp.asarray(x) if is_number else x
 
 
-def _chosen(param: Any) -> Any:
-    """Return a parameter of an operation, with choosers in the bodies that it holds."""
-    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
-        return getattr(type(param), "_make", type(param))(map(_chosen, param))
-    if is_program(param) and _has_choosers(opened(param)):
-        return like(_rewritten(closed(param)), param)
-    return param
+def _chosen(program: Program) -> Program:
+    """Return a body with choosers in place of max and min."""
+    return _rewritten(program) if _has_choosers(opened(program)) else program
 
 
 @lru_cache(maxsize=1024)

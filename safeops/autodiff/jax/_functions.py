@@ -8,6 +8,7 @@ if the function maps 0 to 0, as sine and clipping do; else it is an active numbe
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
@@ -21,7 +22,7 @@ from safeops._backends.jax.private import (
 )
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._pairs import Options, active_of, array_of, made, value_of
+from safeops.autodiff.jax._pairs import Options, active_of, array_of, evaluate, made, value_of
 
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -38,6 +39,19 @@ def power(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Raise to an integer power, which is 0 at 0 if the exponent is positive."""
     keeps = exponent(eqn) > 0
     return made(plain(eqn, [value_of(ins[0])]), active_of(ins[0]) if keeps else True)
+
+
+def polynomial(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
+    """Sum coefficients times powers, each product and each sum by its own rule."""
+    del eqn
+
+    def horner(x: Array, *coefficients: Array) -> Array:
+        total = coefficients[-1]
+        for c in reversed(coefficients[:-1]):
+            total = total * x + c
+        return total
+
+    return evaluate(jax.make_jaxpr(horner)(*map(value_of, ins)), ins, how)
 
 
 def choose(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:

@@ -264,8 +264,8 @@ KEEPS_ZERO = """
 """.split()  # noqa: SIM905  (a list of words)
 # Collectives: they run on devices, and not while the program is traced.
 COLLECTIVE = """
-    all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast psum
-    psum_invariant unreduced_psum reduce_scatter unreduced_reduce_scatter
+    all_gather all_gather_invariant all_gather_reduced all_to_all ppermute pbroadcast
+    pbroadcast_dynamic psum psum_invariant unreduced_psum reduce_scatter unreduced_reduce_scatter
 """.split()  # noqa: SIM905  (a list of words)
 _MOVED = {"dynamic_update_slice": (0, 1), "pad": (0, 1), "scatter": (0, 2)}
 

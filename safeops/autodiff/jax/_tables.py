@@ -12,12 +12,12 @@ CLASSES = {
         reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy
         stack unstack tile
         copy_p gather concatenate pad split scatter all_gather all_gather_invariant
-        all_gather_reduced all_to_all ppermute
+        all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic
     """,
     pairs.same: """
         neg real imag conj convert_element_type reduce_precision sharding_constraint
-        layout_constraint mesh_cast reshard pvary pbroadcast name stop_gradient
-        nondifferentiable_backward
+        layout_constraint mesh_cast reshard pvary name stop_gradient nondifferentiable_backward
+        relayout stage
         abs sign sqrt cbrt square sin tan asin atan sinh tanh asinh atanh expm1 log1p erf erf_inv
         round floor ceil
     """,
@@ -36,7 +36,7 @@ CLASSES = {
     contractions.contract: "dot_general",
     contractions.convolve: "conv_general_dilated",
     pairs.call: """
-        jit pjit closed_call core_call checkpoint remat2 composite
+        jit pjit closed_call core_call checkpoint remat2 composite eval_jaxpr
     """,
     pairs.call_with_rule: "custom_jvp_call custom_vjp_call",
     control.scan: "scan",
@@ -55,10 +55,11 @@ CLASSES = {
         reduce_or reduce_xor debug_callback debug_print dce_sink
     """,
     functions.number: """
-        exp exp2 log logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma digamma
-        polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
-        bitcast_convert_type
+        exp exp2 log log2 logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma
+        digamma polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
+        bitcast_convert_type one_minus_square
     """,
+    functions.polynomial: "polynomial",
     functions.power: "integer_pow",
     functions.choose: "max min clamp",
     functions.extreme: "reduce_max reduce_min reduce_prod",

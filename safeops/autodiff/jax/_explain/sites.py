@@ -31,7 +31,6 @@ from safeops._backends.jax.private import (
     closed,
     codes_of,
     constants,
-    is_program,
     name_of_call,
     opened,
     place_of,
@@ -41,6 +40,7 @@ from safeops._backends.jax.private import (
     scope_of,
     shards_of,
     traced,
+    with_bodies,
 )
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
@@ -195,18 +195,11 @@ def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict
     """Return parameters in whose bodies each equation is in the name scope of its site."""
     if name not in BODIES:
         return params
-    return {key: _tagged_body(value, site, sites) for key, value in params.items()}
 
+    def body(program: Program) -> Program:
+        return jax.make_jaxpr(lambda *args: _scoped(program, args, site, sites))(*program.in_avals)
 
-def _tagged_body(param: Any, outer: Site, sites: Sites) -> Any:
-    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
-        return getattr(type(param), "_make", type(param))(
-            _tagged_body(x, outer, sites) for x in param
-        )
-    if not is_program(param):
-        return param
-
-    return jax.make_jaxpr(lambda *args: _scoped(param, args, outer, sites))(*param.in_avals)
+    return {key: with_bodies(value, body) for key, value in params.items()}
 
 
 def _scoped(program: Program, args: Sequence[Any], outer: Site, sites: Sites) -> list[Any]:

@@ -15,7 +15,7 @@ from safeops._backends.jax.private import (
 )
 from safeops.autodiff._explain.evidence import Site
 
-CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2")
+CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "eval_jaxpr")
 if TYPE_CHECKING:
     from safeops.autodiff.jax._explain.whole import Looking
 
