@@ -111,8 +111,12 @@ def watching(watch: Callable[[Report], None]) -> Iterator[list[list[bool]]]:
 def begin(
     name: str, watch: Callable[[Report], None], stack: ExitStack, passes: list[list[bool]]
 ) -> None:
-    """Watch the gradients of a framework."""
-    module = import_module(f"safeops.autodiff.{name}")
+    """Watch the gradients of a framework; one that is too old runs unwatched."""
+    try:
+        module = import_module(f"safeops.autodiff.{name}")
+    except ImportError as error:
+        print(error, file=sys.stderr)
+        return
     passes.append(stack.enter_context(getattr(module, WATCHES[name])(watch)))
 
 

@@ -445,21 +445,6 @@ def test_exact_beside_a_scan_of_integers():
     np.testing.assert_array_equal(got, [4.0, 4.0])
 
 
-# What the code relies on beside the public API.
-
-
-def test_the_trace_of_jax_is_where_it_was():
-    """`jax.core.Trace` and the context of `jax.extend.core` carry the choosers."""
-    from safeops.autodiff.jax import _choosers as choosers
-
-    top = choosers.find_top_trace(())
-    assert isinstance(top, choosers.Trace)
-    with choosers.set_current_trace(top):
-        assert jnp.add(1.0, 1.0) == 2
-    for name in ("process_primitive", "process_custom_jvp_call", "process_custom_vjp_call"):
-        assert hasattr(choosers.Trace, name)
-
-
 # One text for all frameworks.
 
 

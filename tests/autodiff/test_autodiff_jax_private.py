@@ -1,6 +1,9 @@
 """What the JAX side takes from JAX by inner names is there, and what JAX has is known."""
 
 import importlib
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -8,7 +11,7 @@ from importlib.metadata import version
 import numpy as np
 import pytest
 
-from private_names import FILES, described, numbers
+from private_names import FILES, HOUSE, described, numbers
 from reported_jax import jax, jnp, lax
 from safeops._backends.jax import private
 from safeops.autodiff.jax._tables import RULES
@@ -191,14 +194,15 @@ NOT_OF_JAX = {
 }
 
 
+# Modules of JAX's own language.
+OWN = re.compile(r"jax\.(?!.*(?:experimental|pallas))|jax\Z")
+
+
 def primitives():
-    """Return the names of the operations of JAX, but for those of its languages for kernels."""
-    found = set()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("jax.") or (name.startswith("jax._src.") and "pallas" not in name):
-            values = list(vars(module).values())
-            found |= {x.name for x in values if isinstance(x, jax.extend.core.Primitive)}
-    return found
+    """Return the names of the operations of JAX, without experiments and languages for kernels."""
+    modules = [module for name, module in sys.modules.items() if OWN.match(name)]
+    values = (x for module in modules for x in list(vars(module).values()))
+    return {x.name for x in values if isinstance(x, jax.extend.core.Primitive)}
 
 
 def test_operations_without_a_rule_are_known():
@@ -218,3 +222,38 @@ def test_no_operation_is_left_out_that_has_a_rule():
 
     assert len(left_out) == len(set(left_out))
     assert set(left_out) & set(RULES) == set()
+
+
+OLD = """
+import jax
+import jax.numpy as jnp
+jax.__version__ = "0.5.3"
+import safeops, safeops.autodiff
+from safeops.integrations import jax as guards
+
+f = lambda x: x.sum()
+for use in (safeops.safe_log, safeops.autodiff.grad(f), lambda x: guards.value_and_grad(f)(x)):
+    try:
+        use(jnp.ones(2))
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_a_version_that_is_too_old_is_told_at_the_first_use():
+    """`import safeops` succeeds; a layer says what it needs when it is first used."""
+    path = os.pathsep.join((str(HOUSE.parent), *sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", OLD],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    needs = "safeops.autodiff.jax needs JAX 0.8 or later and found 0.5.3"
+    assert done.stdout.splitlines() == [
+        "safeops needs JAX 0.6 or later and found 0.5.3",
+        "safeops needs JAX 0.6 or later and found 0.5.3",
+        f"{needs}; the operations need 0.6 or later",
+    ]

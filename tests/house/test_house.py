@@ -48,7 +48,7 @@ LAYERS = (
         "_backends.devices",
         "_backends.methods",
         "_backends.shapes",
-        "_backends.torch.private",
+        "_backends.*.private",
     ),
     ("_backends.tensorflow.dtypes",),
     (
@@ -240,7 +240,7 @@ def frameworks_of(module):
 
 def kernels_taken(source):
     """Return what is imported of backends, but private names and the class that marks fills."""
-    allowed = r"safeops\._backends\.torch\.(private(\.\w+)?|filling\.FillingFunction)"
+    allowed = r"safeops\._backends\.(\w+\.private(\.\w+)?|torch\.filling\.FillingFunction)"
     names = (name for name in imports(source) if name.startswith("safeops._backends"))
     return [name for name in names if not re.fullmatch(allowed, name)]
 

@@ -9,6 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from safeops._versions import require
+
+require("safeops", "JAX", jax.__version__, "0.6")
+
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
 from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS

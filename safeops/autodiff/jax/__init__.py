@@ -41,6 +41,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from safeops._versions import require
+
+OPERATIONS = "the operations need 0.6 or later"
+require("safeops.autodiff.jax", "JAX", jax.__version__, "0.8", also=OPERATIONS)
+
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning, check_options
 from safeops.autodiff.jax._choosers import selecting

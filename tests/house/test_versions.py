@@ -1,0 +1,73 @@
+"""A framework that is too old, or too new, is told of in one sentence."""
+
+from contextlib import ExitStack
+
+import pytest
+
+from safeops._cli import explain
+from safeops._versions import gone, numbers, require
+
+
+@pytest.mark.parametrize(
+    ("version", "found"),
+    [
+        ("0.12.0.1", (0, 12, 0, 1)),
+        ("2.13.0+cpu", (2, 13, 0)),
+        ("2.15.0a0+git1234", (2, 15, 0)),
+        ("0.10.3.dev20260101", (0, 10, 3)),
+        ("3.0.0rc1", (3, 0, 0)),
+    ],
+)
+def test_a_version_is_its_leading_numbers(version, found):
+    """What follows the release of a version does not count."""
+    assert numbers(version) == found
+
+
+@pytest.mark.parametrize("found", ["0.5.3", "0.7.99", "0.7.2.dev8"])
+def test_a_version_below_the_floor(found):
+    """The sentence names the layer, the floor, what was found, and what works."""
+    with pytest.raises(ImportError) as caught:
+        require("the layer", "JAX", found, "0.8", also="the rest works")
+
+    assert (
+        str(caught.value) == f"the layer needs JAX 0.8 or later and found {found}; the rest works"
+    )
+
+
+@pytest.mark.parametrize("found", ["0.8", "0.8.0", "0.10.2", "1.0", "0.8.0+local"])
+def test_a_version_from_the_floor_on(found):
+    """Versions are compared as numbers, and there is no upper bound."""
+    require("the layer", "JAX", found, "0.8")
+
+
+def test_a_sentence_without_an_addition():
+    """It ends with the version that was found."""
+    with pytest.raises(ImportError, match=r"^safeops needs JAX 0\.6 or later and found 0\.5\.3$"):
+        require("safeops", "JAX", "0.5.3", "0.6")
+
+
+def test_a_version_whose_inside_is_another():
+    """The sentence names what was tested, what was found, and what is missing in it."""
+    error = gone("the layer", "JAX", "0.99", "0.12", "'num_consts'")
+
+    assert str(error) == (
+        "the layer has been tested up to JAX 0.12 and found 0.99, whose inside has other names: "
+        "'num_consts'"
+    )
+
+
+def test_a_script_runs_with_a_framework_that_is_too_old(monkeypatch, capsys):
+    """`safeops explain` says that it does not watch it, and the import of the script succeeds."""
+
+    def refuse(name):
+        msg = f"{name} needs another version"
+        raise ImportError(msg)
+
+    monkeypatch.setattr(explain, "import_module", refuse)
+    passes = []
+
+    with ExitStack() as stack:
+        explain.begin("jax", print, stack, passes)
+
+    assert capsys.readouterr().err == "safeops.autodiff.jax needs another version\n"
+    assert passes == []
