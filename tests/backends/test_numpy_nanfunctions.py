@@ -84,6 +84,12 @@ LISTED = (
         28,
     ),
     (
+        r"::test_nanquantile_allnan_first_slice_dtype",
+        AssertionError,
+        "a result has the dtype of its entries, also where q is an array of float64",
+        1 if np.lib.NumpyVersion(np.__version__) >= "2.5.0" else 0,
+    ),
+    (
         r"test_nanfunc_ddof\[nanvar-1d-F\]",
         AssertionError,
         "7 decimals of 1166.9333 in float32 are more than it has: off by its last digit",
@@ -218,4 +224,4 @@ def test_more_than_eight_hundred_tests_of_numpy_pass(request):
     counts = Counter(row[2] for row in rows if row)
 
     assert rows.count(None) == 825 + 54 + 2  # that skip themselves; of ours
-    assert counts == {reason: count for _, _, reason, count in LISTED}
+    assert counts == {reason: count for _, _, reason, count in LISTED if count}
