@@ -63,35 +63,50 @@ for _framework in FRAMEWORKS:
     add_session_of(_framework)
 
 
-@nox.session(name="tests-jax-older", default=False, tags=["rest"])
-def tests_jax_older(session: nox.Session) -> None:
-    """Test masked autodiff, which reads JAX's own programs, with an older JAX."""
-    install(session, "test", "older-jax")
-    names = ("autodiff_jax", "autodiff_jax_rules", "explain_jax")
-    session.run(*PYTEST, "--framework=jax", *(f"tests/autodiff/test_{name}.py" for name in names))
-
-
-# Of the oldest versions the operations are tested, and what goes in and comes out of them; masked
-# autodiff, which reads the frameworks' own programs, and compiled modes have the pinned ones.
+# Of the oldest versions that pyproject.toml allows, the operations are tested, and what goes in and
+# comes out of them; a row of its own tests what reads a framework's own programs.
 OPERATIONS = [
     f"tests/ops/test_{name}.py"
     for name in ("entry", "guests", "errors", "where", "cases", "reductions", "properties")
 ]
+JAX_PROGRAMS = [
+    *(str(file) for file in sorted(Path("tests/autodiff").glob("test_*jax*.py"))),
+    "tests/integrations/test_guard_jax.py",
+]
+# From a group oldest-* or newest-* of pyproject.toml to its framework and tests.
+FLOORS = {
+    "numpy": ("numpy", OPERATIONS),
+    "torch": ("torch", OPERATIONS),
+    "jax": ("jax", OPERATIONS),
+    "jax-programs": ("jax", JAX_PROGRAMS),
+    "tensorflow": ("tensorflow", OPERATIONS),
+}
+NEWEST = {
+    "numpy": ("numpy", [*OPERATIONS, "tests/backends"]),
+    "jax": ("jax", [*OPERATIONS, *JAX_PROGRAMS, "tests/backends"]),
+    "torch": ("torch", []),  # all
+}
 
 
-@nox.session(name="tests-newest", default=False)
-def tests_newest(session: nox.Session) -> None:
-    """Test with the newest PyTorch, of which pip has a CUDA build of gigabytes."""
-    install(session, "test", "newest-torch")
-    session.run(*PYTEST, "--framework=torch", "-m", "not together", *session.posargs)
+def run_row(session: nox.Session, group: str, framework: str, files: list[str]) -> None:
+    """Run tests of a framework in the version of a group."""
+    install(session, "test", group)
+    options = [x for x in session.posargs if not x.startswith("--part")]  # of the pinned version
+    session.run(*PYTEST, f"--framework={framework}", "-m", "not together", *files, *options)
 
 
-@nox.session(name="tests-oldest", default=False)
-@nox.parametrize("framework", ["numpy", "torch", "jax", "tensorflow"])
-def tests_oldest(session: nox.Session, framework: str) -> None:
-    """Test the operations with the oldest versions that pyproject.toml allows."""
-    install(session, "test", f"oldest-{framework}")
-    session.run(*PYTEST, f"--framework={framework}", *OPERATIONS, *session.posargs)
+@nox.session(name="tests-floors", default=False)
+@nox.parametrize("row", [nox.param(x, id=x, tags=["rest"] * ("-" in x)) for x in FLOORS])
+def tests_floors(session: nox.Session, row: str) -> None:
+    """Test with the oldest versions of each layer; the rest has those that read programs."""
+    run_row(session, f"oldest-{row}", *FLOORS[row])
+
+
+@nox.session(name="tests-newest", default=False, python="3.13")
+@nox.parametrize("row", [nox.param(x, id=x) for x in NEWEST])
+def tests_newest(session: nox.Session, row: str) -> None:
+    """Test with the newest version of a framework, whatever it is today."""
+    run_row(session, f"newest-{row}", *NEWEST[row])
 
 
 @nox.session(default=False)

@@ -121,32 +121,6 @@ def test_absent_cotangents_pass_rules_of_the_user(name):
     assert np.isnan(jax.grad(used)(1.0, jnp.asarray([4.0, 9.0, 0.0])))
 
 
-@pytest.mark.skipif(not hasattr(lax, "polynomial"), reason="JAX has no polynomial before 0.12")
-def test_absent_coefficients_of_a_polynomial_meet_nothing():
-    """A coefficient that nothing uses is absent: the powers that it would meet may be infinite."""
-    f = with_rule(lambda x, g: lax.polynomial(1.0 / x, [g, g * (x > 0)]))
-    loss = lambda x: f(x)[0]  # noqa: E731
-
-    np.testing.assert_array_equal(masked.grad(loss)(jnp.asarray([2.0, 0.0])), [1.5, 0.0])
-
-
-@pytest.mark.skipif(not hasattr(lax, "polynomial"), reason="JAX maps no broadcast before 0.12")
-@pytest.mark.parametrize("source", [0, 1])
-def test_what_is_broadcast_has_the_mask_of_its_source(source):
-    """Each device has the tangent of the source, which is active if that of the source is."""
-    logs = lambda x: jnp.where(x > 0, jnp.log(x), 0.0)  # noqa: E731
-    f = lambda x, y: lax.pbroadcast(logs(x), "i", jnp.int32(source)) * y  # noqa: E731
-
-    def tangent(x, y):
-        return masked.jvp(lambda x: f(x, y), (x,), (1.0,), return_mask=True)[1]
-
-    points, factors = jnp.asarray([2.0, 0.0]), jnp.asarray([3.0, 5.0])
-    got, mask = jax.vmap(tangent, axis_name="i")(points, factors)
-
-    np.testing.assert_array_equal(got, [[1.5, 2.5], [0.0, 0.0]][source])
-    np.testing.assert_array_equal(mask, [source == 0] * 2)
-
-
 def test_a_number_that_a_rule_adds_is_used():
     """``g + 0 * x`` is a number where g is absent: behind a root at 0 it is undefined."""
     f = with_rule(ANY["penalty of zero"])

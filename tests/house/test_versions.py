@@ -1,9 +1,13 @@
 """A framework that is too old, or too new, is told of in one sentence."""
 
+import re
+import tomllib
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+import safeops
 from safeops._cli import explain
 from safeops._versions import gone, numbers, require
 
@@ -71,3 +75,22 @@ def test_a_script_runs_with_a_framework_that_is_too_old(monkeypatch, capsys):
 
     assert capsys.readouterr().err == "safeops.autodiff.jax needs another version\n"
     assert passes == []
+
+
+def asked(folder):
+    """Return the version that the modules of a folder ask for."""
+    source = (Path(safeops.__file__).parent / folder / "__init__.py").read_text()
+    (version,) = re.findall(r'^require\(.*__version__, "([\d.]+)"', source, flags=re.MULTILINE)
+    return version
+
+
+def test_the_floors_are_those_of_the_project():
+    """What a layer asks for is what pip, the tests of the oldest versions and readers are told."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    groups, options = project["dependency-groups"], project["project"]["optional-dependencies"]
+    programs = asked("autodiff/jax")
+
+    assert options["jax"] == [f"jax>={asked('_backends/jax')}"]
+    assert groups["oldest-jax-programs"][0] == f"jax=={programs}.0"
+    assert f"need JAX {programs} or later" in (root / "docs/install.md").read_text()
