@@ -194,6 +194,8 @@ class Operations:
     concat = staticmethod(lambda x, y: jnp.concatenate([x, y]))
     cumsum = staticmethod(partial(jnp.cumsum, axis=0))
     largest = staticmethod(partial(jnp.max, axis=0))
+    least = staticmethod(lambda x: jnp.minimum(x, x[::-1]))
+    clip = staticmethod(lambda x: jnp.clip(x, 0.25, 2.0))
     sort = staticmethod(partial(jnp.sort, axis=0))
 
 

@@ -166,8 +166,23 @@ class Tape:
 
     @staticmethod
     def maximum(x, y):
-        """Return the larger of two."""
-        return np.vectorize(lambda a, b: largest_of((a, b)), otypes=[object])(x, y)
+        """Return the larger of two; beside NaN, both have the slope 0, which is a number."""
+        return np.vectorize(lambda a, b: largest_of((a, b), (0.0,)), otypes=[object])(x, y)
+
+    @classmethod
+    def minimum(cls, x, y):
+        """Return the smaller of two."""
+        return cls.maximum(x * -1.0, y * -1.0) * -1.0
+
+    @classmethod
+    def least(cls, x):
+        """Return the smaller of each entry and the one on the other side."""
+        return cls.minimum(x, x[::-1])
+
+    @classmethod
+    def clip(cls, x):
+        """Clip between two numbers."""
+        return cls.minimum(cls.maximum(x, scalar(0.25)), scalar(2.0))
 
     @staticmethod
     def sort(x):
@@ -257,3 +272,10 @@ def drawn(seed):
     """Return a random program, and a point with zeros, infinities and NaN."""
     numbers = np.random.default_rng(seed)
     return random_program(numbers), numbers.choice(POINTS, (N, N))
+
+
+def clipped(seed):
+    """Return a random program that compares more, and a point with many NaN."""
+    numbers = np.random.default_rng(seed)
+    program = random_program(numbers, more=3 * ("clip", "least"))
+    return program, numbers.choice((*POINTS, math.nan, math.nan), (N, N))

@@ -98,7 +98,7 @@ def test_undefined_derivatives_stay_undefined(name):
 def test_random_programs_agree_with_the_tape(part):
     """Gradients are those of the tape, NaN where it has NaN, and masks are its masks."""
     for seed in seeds_of(part, PROGRAMS_RUN):
-        program, x = tape.drawn(seed)
+        program, x = tape.clipped(seed) if seed % 2 else tape.drawn(seed)
         _, wanted, wanted_mask = tape.masked_gradient(partial(tape.run, program), x)
 
         gradient = masked.grad(on_jax(program), return_mask=True, exact=True, on_unknown="error")
@@ -130,6 +130,21 @@ def test_nothing_is_hidden(part):
         assert_close(default[finite], ordinary[finite], 1e-12, f"seed {seed}")
         agreed = np.isfinite(default)
         assert_close(default[agreed], exact[agreed], 1e-12, f"seed {seed}")
+
+
+@IN_PARTS
+def test_a_nan_that_is_used_is_not_hidden(part):
+    """If the loss is NaN by an entry that is NaN, the gradient of a factor of it is not finite."""
+    hidden = 0
+    for seed in seeds_of(part, PROGRAMS_RUN // 5):
+        program, x = tape.clipped(seed)
+        f, ones, known = on_jax(program), jnp.ones_like(x), np.where(np.isnan(x), 1.5, x)
+        loss = lambda w, x, f=f: f(w * x)  # noqa: E731
+        if np.isnan(loss(ones, x)) and np.isfinite(loss(ones, known)):
+            hidden += 1
+
+            assert not jnp.isfinite(masked.grad(loss)(ones, x)).all(), f"seed {seed}: {program}"
+    assert hidden > PROGRAMS_RUN // 100  # else nothing was there to hide
 
 
 def test_forward_mode_agrees_with_reverse_mode():

@@ -162,9 +162,11 @@ class RuledTape(tape.Tape):
 
     @staticmethod
     def selected(x):
-        """Return scalars, of which those at or below 0.5 have no parents."""
+        """Return scalars without parents at or below 0.5; NaN, which is neither, has slope 0."""
+        beyond = np.vectorize(lambda s: tape.largest_of((s,), (0.0,)), otypes=[object])
         alone = np.vectorize(lambda s: tape.Scalar(s.value), otypes=[object])
-        return np.where(tape.values(x) > 0.5, x, alone(x))
+        is_nan = np.isnan(tape.values(x))
+        return np.where(tape.values(x) > 0.5, x, np.where(is_nan, beyond(x), alone(x)))
 
 
 MORE = ("scaled", "selected", "penalty", "constant", "clipped", "another", "complex")

@@ -423,7 +423,20 @@ def name_of_call(params: Params) -> str:
     return str(params.get("name", ""))
 
 
+def is_where(params: Params) -> bool:
+    """Whether an operation is the call of `jax.numpy.where`."""
+    # jax._src.numpy.util._where (0.12): the compiled function in which it selects, by its name.
+    return name_of_call(params) == "_where"
+
+
 # Parameters of operations
+
+
+def windows_of(eqn: JaxprEqn) -> dict[str, Any]:
+    """Return the windows of an operation, as `lax.reduce_window` takes them."""
+    # select_and_scatter_add.window_dimensions (0.12): the windows of a max pool.
+    names = ("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation")
+    return {name: eqn.params[name] for name in names if name in eqn.params}
 
 
 class Fill(NamedTuple):

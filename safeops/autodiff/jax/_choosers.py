@@ -1,13 +1,18 @@
 """
-Choosers: operations that select, although JAX differentiates them by multiplying with 0 or 1.
+Choosers: operations that select by comparing, with rules that say what was selected.
 
-Exactly four of JAX's rules multiply so: max, min, reduce_max, reduce_min; cummax and cummin are
-made of them. A function runs under a trace that passes each operation on to the trace below, and
-replaces these by operations with a rule that selects. Values stay the same, and so do shares of
-ties and slopes at NaN. Nothing becomes abstract: Python control flow on concrete values works.
+Exactly four of JAX's rules multiply with 0 or 1 where they select: max, min, reduce_max,
+reduce_min; cummax and cummin are made of them. A function runs under a trace that passes each
+operation on to the trace below, and replaces these by operations with a rule that selects. Values
+stay the same, and so do shares of ties and slopes at NaN. Nothing becomes abstract: Python control
+flow on concrete values works.
+
+NaN compares with nothing, so these rules choose no operand where one is NaN, and neither do those
+of clamp and of functions with rules of their own, such as relu. Nothing was selected there: the
+result is NaN because an operand is, and the slope 0 is a number (`with_used_nan`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,13 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import Jaxpr, jaxpr_as_fun
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Jaxpr, Literal, jaxpr_as_fun
 
 from safeops._backends.jax.private import (
     Call,
     Passing,
     Program,
     bodies_in,
+    is_where,
     opened,
     traced,
     with_bodies,
@@ -41,18 +48,18 @@ class Choosing(Passing):
     def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         with self.below():
-            chooser = CHOOSERS.get(primitive.name)
-            if chooser and jnp.issubdtype(jnp.result_type(args[0]), jnp.floating):
+            chooser = chooser_of(primitive.name, args)
+            if chooser:
                 return chooser(*args, **params)
-            params = {key: with_bodies(value, _chosen) for key, value in params.items()}
-            return primitive.bind(*args, **params)
+            chosen = {key: with_bodies(value, _chosen) for key, value in params.items()}
+            return using_nan(primitive.name, params, args, primitive.bind(*args, **chosen))
 
     def ruled(self, call: Call, args: Any) -> Any:
         """Run a function with a rule of its own; that of a backward pass has data as arguments."""
-        if call.is_reverse:
-            with self.below():
+        with self.below():
+            if call.is_reverse:
                 args = list(map(_as_data, args))
-        return super().ruled(call, args)
+            return all_using_nan(super().ruled(call, args), args)
 
 
 def _as_data(x: Any) -> Any:
@@ -74,9 +81,79 @@ def _rewritten(program: Program) -> Program:
 @lru_cache(maxsize=4096)
 def _has_choosers(jaxpr: Jaxpr) -> bool:
     return any(
-        eqn.primitive.name in CHOOSERS or any(map(_has_choosers, bodies_in(eqn.params)))
+        eqn.primitive.name in (*CHOOSERS, *WITH_RULES)
+        or _has_nan(eqn.params, [x.val for x in eqn.invars if isinstance(x, Literal)])
+        or any(map(_has_choosers, bodies_in(eqn.params)))
         for eqn in jaxpr.eqns
     )
+
+
+WITH_RULES = ("custom_jvp_call", "custom_vjp_call")  # functions with derivative rules of their own
+
+
+def chooser_of(name: str, args: Sequence[Any]) -> Callable[..., Array] | None:
+    """Return the chooser in place of an operation; None if there is none for it."""
+    is_real = name in CHOOSERS and jnp.issubdtype(jnp.result_type(args[0]), jnp.floating)
+    return CHOOSERS[name] if is_real else None
+
+
+def _has_nan(params: Mapping[str, Any], args: Sequence[Any]) -> bool:
+    """Whether an operation is a `where` with a literal NaN in it, as a median has."""
+    return is_where(params) and any(map(_is_literal_nan, args))
+
+
+def _is_literal_nan(x: Any) -> bool:
+    is_number = not isinstance(x, jax.core.Tracer) and np.ndim(x) == 0
+    return is_number and is_inexact(x) and bool(np.isnan(x))
+
+
+def using_nan(name: str, params: Mapping[str, Any], args: Sequence[Any], outs: Any) -> Any:
+    """Return results of an operation; with a rule of its own, or a literal NaN, they use NaN."""
+    if _has_nan(params, args):  # which does not tell the entry that it is because of
+        return all_using_nan(outs, [_of_any_entry(x) for x in args if is_inexact(x)])
+    return all_using_nan(outs, args) if name in WITH_RULES else outs
+
+
+def _of_any_entry(x: Array) -> Array:
+    """Return an array whose derivative is 0 times that of all entries; its value is not used."""
+    return jnp.broadcast_to(jnp.sum(0 * x), np.shape(x))
+
+
+def all_using_nan(outs: Any, args: Sequence[Any]) -> Any:
+    """Return results, each of which depends, where it is NaN, on the arguments of its shape."""
+    if not isinstance(outs, (tuple, list)):
+        return all_using_nan([outs], args)[0]
+    kinds = [(np.shape(x), jnp.result_type(x)) for x in args]
+    found = []
+    for out in outs:
+        kind = (np.shape(out), jnp.result_type(out))
+        same = [x for x, other in zip(args, kinds, strict=True) if other == kind]
+        found.append(with_used_nan(out, *same) if same and is_inexact(out) else out)
+    return type(outs)(found)
+
+
+@jax.custom_jvp
+def with_used_nan(out: Array, *operands: Array) -> Array:
+    """
+    Return a result, of which an entry that is NaN depends on its operands.
+
+    A rule that selects by comparing lets no cotangent through to an operand that is NaN. If the
+    entry is used, such an operand is used too: its slope is the number 0, and 0 * NaN is NaN.
+    """
+    del operands
+    return out
+
+
+def _used_nan_rule(primals: Any, tangents: Any) -> tuple[Array, Any]:
+    (out, *_), (total, *others) = primals, tangents
+    for tangent in others:
+        if not isinstance(tangent, SymbolicZero):
+            part = jnp.where(jnp.isnan(out), 0 * tangent, 0)
+            total = part if isinstance(total, SymbolicZero) else total + part
+    return out, total
+
+
+with_used_nan.defjvp(_used_nan_rule, symbolic_zeros=True)
 
 
 def _of_two(function: Callable[..., Array], x: Array, y: Array, **params: Any) -> Array:
@@ -87,14 +164,45 @@ def _of_two(function: Callable[..., Array], x: Array, y: Array, **params: Any) -
     def choose(x: Array, y: Array) -> Array:
         return function(x, y)
 
-    @choose.defjvp
-    def rule(args: Any, tangents: Any) -> tuple[Array, Array]:
-        x, y = args
-        (dx, dy), best = tangents, function(x, y)
-        only = jnp.where(x == best, dx, jnp.where(y == best, dy, 0))
-        return best, jnp.where((x == best) & (y == best), (dx + dy) * 0.5, only)
+    def rule(args: Any, tangents: Any) -> tuple[Array, Any]:
+        (x, y), best = args, function(*args)
+        share = jnp.where(x == y, 0.5, _slope_of(best)).astype(best.dtype)
+        x_loses, y_loses = (x > y, y > x) if function is lax.min else (x < y, y < x)
+        return best, _sum_of_chosen(share, (x_loses, y_loses), tangents)
 
+    choose.defjvp(rule, symbolic_zeros=True)
     return choose(x, y)
+
+
+def _clamped(low: Array, x: Array, high: Array, **params: Any) -> Array:
+    """Return the middle of three; as in JAX, the gradient at the ends is 0."""
+
+    @jax.custom_jvp
+    def clamp(low: Array, x: Array, high: Array) -> Array:
+        return lax.clamp_p.bind(low, x, high, **params)
+
+    def rule(args: Any, tangents: Any) -> tuple[Array, Any]:
+        (low, x, high), out = args, clamp(*args)
+        absent = ((low <= x) | (low >= high), (x <= low) | (x >= high), high >= x)
+        return out, _sum_of_chosen(_slope_of(out), absent, tangents)
+
+    clamp.defjvp(rule, symbolic_zeros=True)
+    return clamp(low, x, high)
+
+
+def _slope_of(out: Array) -> Array:
+    """Return the slope to what was chosen: 1, but the number 0 where that is NaN, as in JAX."""
+    return jnp.where(jnp.isnan(out), 0, jnp.ones((), out.dtype))
+
+
+def _sum_of_chosen(slope: Array, absent: Sequence[Array], tangents: Sequence[Any]) -> Any:
+    """Return the sum of the tangents that are chosen; NaN compares with nothing, and is chosen."""
+    total = None
+    for lost, tangent in zip(absent, tangents, strict=True):
+        if not isinstance(tangent, SymbolicZero):
+            part = jnp.where(lost, jnp.zeros((), slope.dtype), slope * tangent)
+            total = part if total is None else total + part
+    return jnp.zeros_like(slope) if total is None else total
 
 
 def _of_many(function: Callable[..., Array], x: Array, *, axes: Any, **params: Any) -> Array:
@@ -125,6 +233,7 @@ _max, _min = partial(_of_two, lax.max), partial(_of_two, lax.min)
 CHOOSERS: dict[str, Callable[..., Array]] = {
     "max": _max,
     "min": _min,
+    "clamp": _clamped,
     "reduce_max": partial(_of_many, lax.reduce_max_p.bind),
     "reduce_min": partial(_of_many, lax.reduce_min_p.bind),
     "cummax": partial(_running, _max),

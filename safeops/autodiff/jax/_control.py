@@ -220,7 +220,7 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         if not loop.test.out_avals[0].shape:
             return new
         going = holds(old)  # in a mapped loop: an instance that has ended keeps its carry
-        return [_where(going, x, y) for x, y in zip(new, old, strict=True)]
+        return [_select(going, x, y) for x, y in zip(new, old, strict=True)]
 
     start, kinds, _ = settled(
         carry, lambda start, kinds: kinds_after(lambda c: run(c, kinds), start)
@@ -233,7 +233,7 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     return unpack_all(last, kinds)
 
 
-def _where(cond: Array, x: Any, y: Any) -> Any:
+def _select(cond: Array, x: Any, y: Any) -> Any:
     """Return `x` where a condition over its leading axes holds, else `y`."""
     shape = shape_of(x)
     cond = lax.broadcast_in_dim(cond, shape, range(cond.ndim))

@@ -31,6 +31,7 @@ from safeops._backends.jax.private import (
     opened,
     plain,
     varying_axes,
+    windows_of,
     with_fill,
 )
 from safeops._typing import Array
@@ -352,13 +353,34 @@ def cleared(value: Array, active: Mask) -> Pair:
 
 
 def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """Send each entry to the place of the largest in its window, as in max pooling, or back."""
+    """
+    Send each entry to the place of the largest in its window, as in max pooling, or back.
+
+    A NaN compares with nothing, and JAX may choose another entry of its window: it is used, too.
+    """
     source, operand = ins
     if isinstance(operand, Pair):
         return unknown(eqn, ins, how)
-    (value,) = plain(eqn, [source.value, value_of(operand)])
-    mask = array_of(source).astype(value.dtype)
-    return [Pair(value, plain(eqn, [mask, value_of(operand)])[0] != 0)]
+    largest = value_of(operand)
+    (value,) = plain(eqn, [source.value, largest])
+    chosen = plain(eqn, [array_of(source).astype(value.dtype), largest])[0] != 0
+    is_nan, sums = jnp.isnan(largest), _sums_of_windows(eqn)
+    if eqn.primitive.name == "select_and_gather_add":  # forward mode
+        beside = sums((is_nan & array_of(source)).astype(np.float32)) > 0
+        zeros = sums(jnp.where(is_nan, 0 * source.value, 0))  # NaN if a tangent there is
+        return [Pair(value + zeros, union(chosen, beside))]
+    back = jax.linear_transpose(sums, jax.ShapeDtypeStruct(largest.shape, np.float32))
+    used = on_masks(
+        lambda mask: back(mask.astype(np.float32))[0] > 0,
+        spread(source.active, shape_of(source)),
+    )
+    return [Pair(value, union(chosen, is_nan if used is True else used & is_nan))]
+
+
+def _sums_of_windows(eqn: JaxprEqn) -> Callable[[Array], Array]:
+    """Return the function that sums the entries of the windows in which an operation chooses."""
+    windows = windows_of(eqn)
+    return lambda x: lax.reduce_window(x, np.zeros((), x.dtype), lax.add, **windows)
 
 
 def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:

@@ -16,7 +16,6 @@ from types import CodeType, FrameType, MappingProxyType
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
@@ -47,7 +46,7 @@ from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import Location, is_library, location_of
 from safeops.autodiff._explain.names import IN_JAX, OWN
 from safeops.autodiff._explain.words import word_of
-from safeops.autodiff.jax._choosers import CHOOSERS, Choosing
+from safeops.autodiff.jax._choosers import Choosing, chooser_of, using_nan
 from safeops.autodiff.jax._explain.shards import as_map
 from safeops.autodiff.jax._explain.steps import CALLS
 
@@ -163,7 +162,9 @@ class Tagging(Choosing):
         site = here(primitive.name, params)
         with self.below():
             if primitive.name in CALLS:
-                return _scoped(body_of_call(params), args, site, self.sites)
+                outs = _scoped(body_of_call(params), args, site, self.sites)
+                with self.sites.scope(site):
+                    return using_nan(primitive.name, params, args, outs)
             params = _tagged(primitive.name, params, site, self.sites)
         with self.sites.scope(site):
             return super().operation(primitive, args, params)
@@ -212,11 +213,13 @@ def _scoped(program: Program, args: Sequence[Any], outer: Site, sites: Sites) ->
     def run(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
         site = inside(eqn, opened(program), outer)
         if eqn.primitive.name in CALLS:
-            return _scoped(body_of_call(eqn.params), ins, site, sites)
+            outs = _scoped(body_of_call(eqn.params), ins, site, sites)
+            with sites.scope(site):
+                return list(using_nan(eqn.primitive.name, eqn.params, ins, outs))
         if eqn.primitive.name == "shard_map":
-            outs = map_of(eqn, ins, lambda parent: Tagging(parent, sites))
-            if outs is not None:
-                return outs
+            of_map = map_of(eqn, ins, lambda parent: Tagging(parent, sites))
+            if of_map is not None:
+                return of_map
         params = _tagged(eqn.primitive.name, eqn.params, site, sites)
         with sites.scope(site):
             return _chosen(eqn.replace(params=params), ins)
@@ -226,10 +229,10 @@ def _scoped(program: Program, args: Sequence[Any], outer: Site, sites: Sites) ->
 
 def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
     """Run one equation, a chooser in place of a max or min."""
-    chooser = CHOOSERS.get(eqn.primitive.name)
-    if chooser and jnp.issubdtype(jnp.result_type(ins[0]), jnp.floating):
+    chooser = chooser_of(eqn.primitive.name, ins)
+    if chooser:
         return [chooser(*ins, **eqn.params)]
-    return plain(eqn, ins)
+    return list(using_nan(eqn.primitive.name, eqn.params, ins, plain(eqn, ins)))
 
 
 def each(
