@@ -116,7 +116,8 @@ def guarded(
         error = NonFiniteGradientError(report)
         if on_nan == "mask":
             found = masked(*args, **kwargs)
-            if all_finite(found[1]):
+            loss = found[0][0] if has_aux else found[0]
+            if all_finite(found[1]) and not jnp.isnan(loss):  # else a NaN is used
                 return found
             error.add_note(NOT_CURED)
         raise error
