@@ -195,24 +195,19 @@ def second_term(
     """
     Return ``sum_k f[i, k, j] E_ik E_kj``, by products of matrices: no table has three indices.
 
-    Of i and j far apart it is ``(f[i, k] - f[k, j]) / (l_i - l_j)``, of i far from k alike. Of
-    three near to each other it is half the mean of f'' at the middles of the edges.
+    Of i and j far apart it is ``(f[i, k] - f[k, j]) / (l_i - l_j)``, of i far from k alike, and the
+    mean of two such quotients if k is far from both. Of three near to each other, which is not
+    transitive, it is half the mean of f'' at the middles of the edges.
     """
     first, near, middle, across = tables
     far, close = times(across, e), xp.where(near, e, 0.0)
-    curved = times(middle, e)
-
-    def times_e(x: Array) -> Array:
-        return xp.matmul(x, e)
-
-    commutator = times_e(linear)
+    commutator = xp.matmul(linear, e)
     apart = times(across, commutator - adjoint(xp, commutator))
-    together = times(first, times_e(far)) - xp.matmul(far, linear)
-    together = (
-        together
-        + (times(middle, times_e(close)) + times_e(curved) + xp.matmul(close, curved)) / 6.0
-    )
-    together = (together + adjoint(xp, together)) / 2.0
+    half = (e + close) / 2.0
+    beside = times(first, xp.matmul(far, half)) - xp.matmul(far, times(first, half))
+    curved = xp.matmul(times(middle, close), close)
+    together = beside + adjoint(xp, beside) + (curved + adjoint(xp, curved)) / 6.0
+    together = together + times(middle / 6.0, xp.matmul(close, close))
     return apart + xp.where(near, together, 0.0)
 
 
