@@ -4,7 +4,8 @@ The polar factor, eigenvalues and singular values of matrices, by their jets; se
 A singular value decomposition is that of the Hermitian matrix ``[[0, a], [a^H, 0]]``, whose
 eigenvalues are the singular values and their negatives: the polar factor is its sign. With
 ``E = U^H a V - diag(s)``, the skew part K and the Hermitian part S of E, ``T = K / (s_i + s_j)``,
-it is ``U (1 + 2 T + 2 T T - 2 (S T + T S) / (s_i + s_j)) V^H`` to second order.
+it is ``U (1 + 2 T + 2 T T - 2 (S T + T S) / (s_i + s_j)) V^H`` to second order. Of real matrices
+the diagonals of K and ``S T + T S`` are 0, and are not divided by ``2 s_i``, whatever s_i is.
 """
 
 from typing import NamedTuple
@@ -77,9 +78,9 @@ def polar(xp: Namespace, a: Array, *, proper: bool) -> Array:
     x, y = pairs(xp, values)
     together, diagonal = x + y, on_diagonal(x + y)
     small = xp.abs(together) <= xp.expand_dims(2.0 * rounding(xp, values), axis=-1)
-    if proper:  # a real matrix that is skew has no diagonal
+    none = small if is_complex(of.matrix) else xp.logical_or(small, diagonal)
+    if proper:
         small = xp.logical_and(small, xp.logical_not(diagonal))
-    none = xp.logical_or(small, together == 0)
     inverse = xp.where(none, 0.0, 1.0 / xp.where(none, 1.0, together))
     e = xp.matmul(adjoint(xp, left), xp.matmul(of.matrix, of.right))
     e = e - as_entries(xp.where(diagonal, x, 0.0), e)
@@ -94,7 +95,8 @@ def polar_series(xp: Namespace, e: Array, inverse: Array) -> Array:
     """Return what the polar factor has beside the identity, in the bases of singular vectors."""
     turned = adjoint(xp, e)
     skew, even = times(inverse, e - turned) / 2.0, (e + turned) / 2.0
-    mixed = xp.matmul(even, skew) + xp.matmul(skew, even)
+    mixed = xp.matmul(even, skew)
+    mixed = mixed - adjoint(xp, mixed)
     return 2.0 * (skew + xp.matmul(skew, skew) - times(inverse, mixed))
 
 
