@@ -12,7 +12,7 @@ Source: perturbation theory. The condition: a cotangent that no rotation inside 
 
 from safeops._dtypes import is_complex, limits
 from safeops._entry import backend_of
-from safeops._ops.factors import apart, pairs, real_diagonal, shared, square
+from safeops._ops.factors import apart, blocks_of, pairs, real_diagonal, shared, square
 from safeops._ops.slices import is_empty
 from safeops._ops.spectral import (
     adjoint,
@@ -46,22 +46,6 @@ def eigh(xp: Namespace, a: Array) -> tuple[Array, Array]:
     series = shared(xp, block, real_diagonal(xp, e) + bent) + real_diagonal(xp, first)
     fault = xp.sum(parts(xp, of.fault), axis=(-2, -1))[..., None]
     return size[..., 0] * (of.values + series + fault), vectors
-
-
-def blocks_of(xp: Namespace, values: Array) -> Array:
-    """
-    Whether two eigenvalues, which are in order, tie.
-
-    They do if no gap between them is above what rounding makes of a tie.
-    """
-    backend = backend_of(values)
-    x, y = pairs(xp, values)
-    before = backend.places(x + y, -1) < backend.places(x + y, -2)
-    bound = xp.expand_dims(rounding(xp, values), axis=-1)
-    opens = xp.all(xp.logical_or(xp.logical_not(before), xp.abs(x - y) > bound), axis=-1)
-    count = backend.cumulative(xp.where(opens, xp.ones_like(values), 0.0), -1, product=False)
-    x, y = pairs(xp, count)
-    return x == y
 
 
 def in_blocks(xp: Namespace, block: Array, x: Array) -> Array:

@@ -125,6 +125,22 @@ def undefined(xp: Namespace, a: Array, defined: Array, power: float = 0.5) -> Ar
 # Eigenvalues and singular values.
 
 
+def blocks_of(xp: Namespace, values: Array) -> Array:
+    """
+    Whether two eigenvalues, which are in order, tie.
+
+    They do if no gap between them is above what rounding makes of a tie.
+    """
+    backend = backend_of(values)
+    x, y = pairs(xp, values)
+    before = backend.places(x + y, -1) < backend.places(x + y, -2)
+    bound = xp.expand_dims(rounding(xp, values), axis=-1)
+    opens = xp.all(xp.logical_or(xp.logical_not(before), xp.abs(x - y) > bound), axis=-1)
+    count = backend.cumulative(xp.where(opens, xp.ones_like(values), 0.0), -1, product=False)
+    x, y = pairs(xp, count)
+    return x == y
+
+
 def shared(xp: Namespace, tie: Array, x: Array) -> Array:
     """Return the mean of numbers over those that tie."""
     share = xp.where(tie, xp.ones_like(x[..., None, :] + x[..., None]), 0.0)
@@ -142,7 +158,7 @@ def eigvalsh(xp: Namespace, a: Array) -> Array:
     size = size_of(xp, a)
     of = spectrum(xp, times(1.0 / size, a))
     x, y = pairs(xp, of.values)
-    tie = xp.abs(x - y) <= xp.expand_dims(rounding(xp, of.values), axis=-1)
+    tie = blocks_of(xp, of.values)
     second = xp.sum(apart(xp, tie, x, y) * square(xp, of.residual), axis=-1)
     series = shared(xp, tie, real_diagonal(xp, of.residual) + second)
     fault = xp.sum(parts(xp, of.fault), axis=(-2, -1))[..., None]
@@ -154,8 +170,7 @@ def svdvals(xp: Namespace, a: Array) -> Array:
     size = size_of(xp, a)
     of = decomposed(xp, times(1.0 / size, a))
     x, y = pairs(xp, of.values)
-    bound = xp.expand_dims(rounding(xp, of.values), axis=-1)
-    tie, zero = xp.abs(x - y) <= bound, x <= bound
+    tie, zero = blocks_of(xp, of.values), x <= xp.expand_dims(rounding(xp, of.values), axis=-1)
     inverse = xp.where(zero, 0.0, 1.0 / xp.where(zero, 1.0, x + y))
     e, outside = residuals(xp, of)
     turned = adjoint(xp, e)
@@ -171,10 +186,21 @@ def residuals(xp: Namespace, of: Singular) -> tuple[Array, Array]:
     """Return ``U^H a V - diag(s)``, and what has left the columns of U and V, squared."""
     image = xp.matmul(of.matrix, of.right)
     e = xp.matmul(adjoint(xp, of.left), image)
+    back = adjoint(xp, xp.matmul(adjoint(xp, of.left), of.matrix))
     row = as_entries(xp.expand_dims(of.values, axis=-2), e)
     e = e - xp.where(on_diagonal(e), row, 0.0)
-    below = image - of.left * row
-    beside = adjoint(xp, xp.matmul(adjoint(xp, of.left), of.matrix)) - of.right * row
-    squares = (xp.sum(square(xp, z), axis=-2) for z in (below, beside, e, adjoint(xp, e)))
-    left, right, columns, rows = squares
-    return e, (left - columns) + (right - rows)
+    left, right = beside(xp, of.left, image), beside(xp, of.right, back)
+    return e, xp.sum(square(xp, left), axis=-2) + xp.sum(square(xp, right), axis=-2)
+
+
+def beside(xp: Namespace, basis: Array, x: Array) -> Array:
+    """
+    Return the part of columns that is orthogonal to a basis: 0 if the basis is known to be whole.
+
+    There it would be rounding, which is divided by singular values.
+    """
+    shape = basis.shape
+    rows, columns = (None, 0) if getattr(shape, "rank", 0) is None else tuple(shape)[-2:]
+    if rows is not None and rows == columns:
+        return xp.zeros_like(x)
+    return x - xp.matmul(basis, xp.matmul(adjoint(xp, basis), x))

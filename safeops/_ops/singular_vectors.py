@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 from safeops._dtypes import is_complex, limits
 from safeops._entry import backend_of
-from safeops._ops.eigenvectors import blocks_of, generators, in_blocks
+from safeops._ops.eigenvectors import generators, in_blocks
 from safeops._ops.factors import (
     Singular,
     apart,
+    beside,
+    blocks_of,
     decomposed,
     pairs,
     real_diagonal,
@@ -88,6 +90,8 @@ def moved(xp: Namespace, of: Singular) -> Moved:
     zero = y <= xp.expand_dims(rounding(xp, of.values), axis=-1)
     block = blocks_of(xp, of.values)
     none = xp.logical_and(block, zero)
+    if not is_complex(change):  # what is skew has no diagonal
+        none = xp.logical_or(none, on_diagonal(x + y))
     return Moved(
         change,
         adjoint(xp, change),
@@ -98,11 +102,6 @@ def moved(xp: Namespace, of: Singular) -> Moved:
         apart(xp, block, y, x),
         xp.where(none, 0.0, 1.0 / xp.where(none, 1.0, x + y)),
     )
-
-
-def beside(xp: Namespace, basis: Array, x: Array) -> Array:
-    """Return the part of columns that is orthogonal to a basis."""
-    return x - xp.matmul(basis, xp.matmul(adjoint(xp, basis), x))
 
 
 def halves(xp: Namespace, e: Array) -> tuple[Array, Array]:
@@ -131,25 +130,23 @@ def second_order(xp: Namespace, of: Singular, by: Moved, first: Turned) -> Turne
     down = xp.matmul(adjoint(xp, of.right), xp.matmul(by.back, first.left)) / 2.0
     even = xp.matmul(h, first.even) - xp.matmul(g, first.odd) + up + down
     odd = xp.matmul(g, first.even) - xp.matmul(h, first.odd) + up - down
-    length = (
-        xp.matmul(adjoint(xp, first.even), first.even)
-        + xp.matmul(adjoint(xp, first.odd), first.odd)
-        + xp.matmul(adjoint(xp, first.left), first.left) / 2.0
-        + xp.matmul(adjoint(xp, first.right), first.right) / 2.0
-    )
+    even = times(by.differences, even - xp.matmul(first.even, inside))
+    odd = times(by.sums, odd - xp.matmul(first.odd, inside))
+    lengths = [
+        xp.matmul(adjoint(xp, x), x) + xp.matmul(adjoint(xp, y), y)
+        for x, y in ((first.even + first.odd, first.left), (first.even - first.odd, first.right))
+    ]
+    even = even - in_blocks(xp, by.block, lengths[0] + lengths[1]) / 4.0
+    # Vectors stay of length 1: so the Hermitian part needs no quotient by 2 s, which may be small.
+    skew = (odd - adjoint(xp, odd)) / 2.0 - (lengths[0] - lengths[1]) / 4.0
+    odd = xp.where(by.block, skew, odd)
     right = xp.matmul(of.right, first.even - first.odd) + first.right
     left = xp.matmul(of.left, first.even + first.odd) + first.left
     left, right = (
         beside(xp, of.left, xp.matmul(by.change, right)) - xp.matmul(first.left, inside),
         beside(xp, of.right, xp.matmul(by.back, left)) - xp.matmul(first.right, inside),
     )
-    return Turned(
-        times(by.differences, even - xp.matmul(first.even, inside))
-        - in_blocks(xp, by.block, length) / 2.0,
-        times(by.sums, odd - xp.matmul(first.odd, inside)),
-        times(by.inverse, left),
-        times(by.inverse, right),
-    )
+    return Turned(even, odd, times(by.inverse, left), times(by.inverse, right))
 
 
 def series(xp: Namespace, of: Singular, by: Moved, first: Turned) -> Array:

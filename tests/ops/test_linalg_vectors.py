@@ -407,3 +407,56 @@ def test_compiled_as_one_graph():
     compiled(point)
     with forward_ad.dual_level(), pytest.raises(torch._dynamo.exc.TorchDynamoException):
         compiled(forward_ad.make_dual(point, torch.tensor(WAY)))
+
+
+# Small singular values.
+
+
+def weighted(xp, matrix, factors):
+    """Return a number made of the least singular value and its vectors, whatever their sign."""
+    left, values, right = factors
+    turn = xp.matmul(left[:, 2:], right[2:, :])
+    return 0.7 * values[2] + xp.sum(turn * matrix)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("op", [linalg.safe_svd, linalg.safe_svdvals])
+def test_derivatives_at_a_small_singular_value_keep_their_digits(op, dtype, autodiff_framework):
+    """Of square matrices gradient and Hessian are smooth there: nothing is divided by the value."""
+    backend, way = load(autodiff_framework), np.cos(3 * WEIGHTS[1:, 1:]).astype("float32")
+    basis, other = (np.linalg.qr(x)[0] for x in (WEIGHTS[:3, :3], TALL[:3]))
+    least = {"float64": 1e-10, "float32": 2e-5}[dtype]
+    matrix = (basis @ np.diag([2.0, 1.0, least]) @ other).astype(dtype).astype(float)
+    vectors = op is linalg.safe_svd
+
+    def of_least(a):
+        left, values, right = mp.svd_r(a)
+        both = left[:, 2] * right[2, :]
+        turn = mp.fsum(both[i, j] * mp.mpf(float(way[i, j])) for i in range(3) for j in range(3))
+        return mp.matrix([[mp.mpf(0.7) * values[2] + (turn if vectors else 0)]])
+
+    exact = spectra.along(of_least, matrix, way.astype(float))
+    xp, a, x = backend.xp, *(asarray(autodiff_framework, v, dtype) for v in (matrix, way))
+
+    def loss(a):
+        return weighted(xp, x, op(a)) if vectors else 0.7 * op(a)[2]
+
+    def along(a):
+        return xp.sum(backend.grad(loss)(a)[0] * x)
+
+    (second,) = backend.grad(along)(a)
+
+    got = np.array([float(along(a)), float(xp.sum(second * x))])
+    right = np.array([exact.first.item(), exact.second.item()])
+    np.testing.assert_allclose(got, right, rtol={"float64": 1e-12, "float32": 1e-5}[dtype])
+
+
+def test_a_chain_of_ties_is_one_tie(autodiff_framework):
+    """Of eigenvalues each within rounding of the next the sum has the gradient of the trace."""
+    chain = 1.0 + 6 * 3 * np.finfo(float).eps * np.arange(3)
+    weights = asarray(autodiff_framework, np.ones(3))
+    xp = load(autodiff_framework).xp
+
+    for op in (linalg.safe_eigvalsh, linalg.safe_svdvals):
+        found = slope(autodiff_framework, lambda a, op=op: xp.sum(weights * op(a)), np.diag(chain))
+        np.testing.assert_allclose(found, np.eye(3), atol=1e-14)
