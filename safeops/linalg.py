@@ -70,6 +70,12 @@ def spectral_function(a: Array, f: Function, /, *, derivatives: tuple[Function, 
     made. Near a tie they are means of `f'` and `f''`, wherever that has the smaller error. A third
     derivative is inf or NaN. `f` is a constant: what it closes over has gradient 0.
 
+    Measured on eigenvalues in clusters, chains and at gaps of 1e-20 to 1: the Hessians of all
+    functions of this module that have this derivative are right to 1e-5 of the largest entry in
+    float32 and to 1e-11 in float64. Beyond that they lose what the ratio of the eigenvalues costs,
+    as the function itself does, and where `f''` passes 0 in a cluster the digits that it lacks
+    beside `f'`.
+
     **Source.** Daleckii and Krein; a Taylor polynomial in ``adjoint(v) @ a @ v - diag(w)``, with
     ``w`` and ``v`` constant.
 
@@ -358,11 +364,13 @@ def polar(a: Array, /, *, proper: bool = False) -> Array:
 
     Notes
     -----
-    **Gradient.** Exact to second order wherever the result is unique, at orthogonal matrices and at
-    repeated singular values too. A third derivative is inf or NaN. The result is not unique at a
-    singular matrix, and if `proper`, where the two least singular values add up to 0, with their
-    signs: one of the nearest is returned, and its gradient is inf or NaN. A sum counts as 0 if it
-    is at most ``16 * n * eps`` times the largest singular value.
+    **Gradient.** Exact to second order wherever the result is unique: at orthogonal matrices, at
+    repeated and at small singular values, and if `proper`, for points in a plane too. A third
+    derivative is inf or NaN. The result is not unique at a singular matrix, and if `proper`, where
+    the two least singular values add up to 0, with their signs: one of the nearest is returned, and
+    its gradient is inf or NaN. A sum counts as 0 if it is at most ``16 * n * eps`` times the
+    largest singular value. A complex factor turns its phase by ``1 / s`` at the least singular
+    value s, and its derivatives are right to about ``eps / s`` of themselves.
 
     **Source.** `scipy.linalg.polar` and the algorithm of Kabsch for the value; the derivative has
     ``1 / (s_i + s_j)``, and no difference of singular values.
@@ -410,10 +418,11 @@ def safe_eigvalsh(a: Array, /) -> Array:
     -----
     **Gradient.** ``v v^H`` for a simple eigenvalue with the vector ``v``. Of m eigenvalues that tie
     each has the m-th part of the projector on their vectors: chosen, as ties of `max` share theirs,
-    and exact for their sum, as is its second derivative. Eigenvalues tie if they differ by at most
-    ``8 * n * eps`` times the largest, which rounding parts them by at most. A third derivative is
-    inf or NaN. A smooth function of all eigenvalues, such as the sum of their squares, has a
-    second derivative that this choice does not know: use `spectral_function` and the trace.
+    and exact for their sum, as is its second derivative. Eigenvalues tie if the gaps between them
+    are at most ``8 * n * eps`` times the largest, which rounding parts them by at most. A third
+    derivative is inf or NaN. A smooth function of all eigenvalues, such as the sum of their
+    squares, has a second derivative that this choice does not know: use `spectral_function` and
+    the trace.
 
     **Source.** Subgradient of minimum norm of the largest eigenvalue; perturbation theory to
     second order.
@@ -459,6 +468,8 @@ def safe_svdvals(a: Array, /) -> Array:
     `safe_eigvalsh`. At a zero singular value, where the function has a cone, 0 is chosen, the
     subgradient of minimum norm. Both are told by ``8 * n * eps`` times the largest. The second
     derivative is exact for simple values and for sums of those that tie; a third one is inf or NaN.
+    Of matrices that are not square, the derivatives of a small value s have an error of ``eps / s``
+    of themselves.
 
     **Source.** Subgradients of the nuclear norm; perturbation theory to second order.
 
