@@ -132,9 +132,9 @@ def wave(xp, a):
     return linalg.spectral_function(a, lambda x: xp.sin(20 * x), derivatives=slopes)
 
 
-def one(op, **options):
+def one(op, *also, **options):
     """Return a function of a namespace and arrays."""
-    return lambda _, a: op(a, **options)
+    return lambda _, a: op(a, *also, **options)
 
 
 LOG = (mp.log, lambda x: 1 / x, lambda x: -1 / x**2)
@@ -150,8 +150,8 @@ ROWS = {
     "expm_symmetric": Row(one(linalg.expm_symmetric), near, (mp.exp,) * 3),
     "logm_psd": Row(one(linalg.logm_psd), near, LOG),
     "sqrtm_psd": Row(one(linalg.sqrtm_psd), near, power(0.5)),
-    "powm_psd": Row(one(linalg.powm_psd, p=2.5), near, power(2.5)),
-    "powm_psd below 0": Row(one(linalg.powm_psd, p=-1.5), near, power(-1.5)),
+    "powm_psd": Row(one(linalg.powm_psd, 2.5), near, power(2.5)),
+    "powm_psd below 0": Row(one(linalg.powm_psd, -1.5), near, power(-1.5)),
     "polar": Row(one(linalg.polar), regular),
     "polar, proper": Row(one(linalg.polar, proper=True), unique),
 }
