@@ -432,6 +432,20 @@ def is_where(params: Params) -> bool:
 # Parameters of operations
 
 
+@reading
+def permutation(eqn: JaxprEqn) -> tuple[int, ...]:
+    """Return the order of axes in a transposed array."""
+    # transpose.permutation (0.12): the order.
+    return tuple(eqn.params["permutation"])
+
+
+@reading
+def axes_of_broadcast(eqn: JaxprEqn) -> tuple[int, ...]:
+    """Return which axes of the result are those of the array that is broadcast."""
+    # broadcast_in_dim.broadcast_dimensions (0.12): the axes.
+    return tuple(eqn.params["broadcast_dimensions"])
+
+
 def windows_of(eqn: JaxprEqn) -> dict[str, Any]:
     """Return the windows of an operation, as `lax.reduce_window` takes them."""
     # select_and_scatter_add.window_dimensions (0.12): the windows of a max pool.

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
@@ -25,12 +26,17 @@ from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._pairs import (
     Factors,
+    Mask,
     Options,
     absent,
     array_of,
     cleared,
     factors_of,
+    folded,
     if_finite,
+    is_known,
+    on_masks,
+    spread,
     value_of,
 )
 
@@ -47,13 +53,15 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
         return [Pair(factors.product(pair.value, other))]
     ((left, right), (left_batch, right_batch)) = axes_of_product(eqn)
     ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
-    active = array_of(pair)
+    active = pair.active if is_known(pair.active) else array_of(pair)
 
-    def met() -> Array:
-        return _spread_over(_any_but(active, (*ours[0], *ours[1])), (*theirs[0], *theirs[1]), other)
+    def met() -> Mask:
+        kept = _any_but(active, (*ours[0], *ours[1]))
+        order = sorted(range(kept.ndim), key=lambda i: (*theirs[0], *theirs[1])[i])
+        return _placed(kept.transpose(order), sorted((*theirs[0], *theirs[1])), other.shape)
 
     others = other.ndim - len(theirs[0]) - len(theirs[1])
-    reached = _reached(active, ours, others, at, eqn.outvars[0].aval)
+    reached = _reached(active, ours, others, at, eqn.outvars[0].aval.shape)
     return [_product(factors.product, pair.value, other, active, met, reached, how)]
 
 
@@ -66,31 +74,31 @@ def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     return [cleared(value, plain(eqn, masks)[0] != 0)]
 
 
-def _any_but(mask: Array, axes: Sequence[int]) -> Array:
+def _any_but(mask: Any, axes: Sequence[int]) -> Any:
     """Return where any entry is active along the other axes; the given axes keep their order."""
     rest = tuple(i for i in range(mask.ndim) if i not in axes)
     left = [i for i in range(mask.ndim) if i in axes]
-    return jnp.transpose(mask.any(rest), [left.index(i) for i in axes])
+    return mask.any(rest).transpose([left.index(i) for i in axes])
 
 
-def _spread_over(mask: Array, axes: Sequence[int], like: Array) -> Array:
-    """Return a mask over some axes of an array, broadcast to the shape of the array."""
-    order = sorted(range(len(axes)), key=lambda i: axes[i])
-    return lax.broadcast_in_dim(jnp.transpose(mask, order), like.shape, sorted(axes))
+def _placed(mask: Any, axes: Sequence[int], shape: tuple[int, ...]) -> Mask:
+    """Return a mask over some axes, in their order, as one that broadcasts to a shape."""
+    if not is_known(mask):
+        return lax.broadcast_in_dim(mask, shape, axes)
+    return folded(np.expand_dims(mask, [i for i in range(len(shape)) if i not in axes]))
 
 
-def _reached(mask: Array, ours: Any, others: int, at: int, out: Any) -> Array:
+def _reached(mask: Any, ours: Any, others: int, at: int, shape: tuple[int, ...]) -> Mask:
     """Return where a product of tensors is active: where any entry that it sums is."""
     batch, contracted = ours
     free = [i for i in range(mask.ndim) if i not in (*batch, *contracted)]
     kept = _any_but(mask, (*batch, *free))
     start = len(batch) + (0 if at == 0 else others)
-    axes = (*range(len(batch)), *range(start, start + len(free)))
-    return lax.broadcast_in_dim(kept, out.shape, axes)
+    return _placed(kept, (*range(len(batch)), *range(start, start + len(free))), shape)
 
 
 def _product(
-    product: Any, x: Array, y: Array, active: Array, met: Any, reached: Array, how: Options
+    product: Any, x: Array, y: Array, active: Mask, met: Any, reached: Mask, how: Options
 ) -> Pair:
     """
     Return the product; with `exact`, absent entries of x meet no coefficient that is not finite.
@@ -98,15 +106,16 @@ def _product(
     They are 0: where all results are finite they met none, and the product is right as it is.
     """
     if not how.exact:
-        return cleared(product(x, jnp.where(met(), y, jnp.zeros((), y.dtype))), reached)
+        return cleared(product(x, cleared(y, met()).value), reached)
     once = cleared(product(x, y), reached)
 
     def again() -> Array:
-        used = jnp.where(met(), y, jnp.zeros((), y.dtype))
+        used = cleared(y, met()).value
         finite = jnp.isfinite(used)
         safe = product(x, jnp.where(finite, used, jnp.zeros((), y.dtype)))
         # Where an active entry meets one that is not finite, the IEEE product stands.
-        hit = product(active.astype(x.dtype), (~finite).astype(y.dtype)) != 0
+        some = jnp.broadcast_to(active, x.shape).astype(x.dtype)
+        hit = product(some, (~finite).astype(y.dtype)) != 0
         return cleared(jnp.where(hit, product(x, used), safe), reached).value
 
     (value,) = if_finite([once.value], lambda: [again()])
@@ -121,11 +130,11 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     pair, other = factors.pair, factors.other
     if pair.active is False:
         return absent(eqn)
-    mask = array_of(pair)
-    reached = _in_windows(factors, mask)
+    mask = spread(pair.active, pair.value.shape) if is_known(pair.active) else array_of(pair)
+    reached = on_masks(partial(_in_windows, factors), mask)
     if pair.active is True:
         return [Pair(factors.product(pair.value, other), reached)]
-    met = partial(_met_in_windows, factors, mask)
+    met = partial(on_masks, partial(_met_in_windows, factors), mask)
     return [_product(factors.product, pair.value, other, mask, met, reached, how)]
 
 

@@ -30,6 +30,7 @@ from safeops._backends.jax.private import (
     fill_of,
     opened,
     plain,
+    reduced_axes,
     varying_axes,
     windows_of,
     with_fill,
@@ -38,9 +39,10 @@ from safeops._typing import Array
 from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.jax import _known
 
 # True: all entries are active; False: none is. A NumPy array is known while the program is traced,
-# and may be folded to True or False; a JAX array is not.
+# and has length 1 along each axis along which it does not vary (`folded`); a JAX array is not.
 Mask: TypeAlias = bool | np.ndarray | Array
 
 
@@ -141,9 +143,19 @@ def is_known(mask: Mask) -> bool:
 
 
 def folded(mask: Mask) -> Mask:
-    """Return True or False for a known mask with one value throughout."""
-    if isinstance(mask, np.ndarray):
-        return True if mask.all() else bool(mask.any()) and mask
+    """
+    Return a known mask with length 1 along each axis along which it does not vary.
+
+    With one value throughout it is True or False. What stays is a constant of the program, and in
+    the shape of the values XLA would take minutes to fold it (97 s in a layer of length 512).
+    """
+    if not isinstance(mask, np.ndarray):
+        return mask
+    if mask.all() or not mask.any():
+        return bool(mask.all())
+    for axis in range(mask.ndim):
+        first = mask.take([0], axis)
+        mask = first if (mask == first).all() else mask
     return mask
 
 
@@ -157,8 +169,9 @@ def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
 
 
 def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
-    """Return a mask in a shape; True and False stay as they are."""
-    return mask if isinstance(mask, bool) else spread(mask, shape)
+    """Return a mask that broadcasts to a shape; one that is not known has it."""
+    known = is_known(mask) and np.ndim(mask) in (0, len(shape))
+    return mask if known else spread(mask, shape)
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
@@ -174,7 +187,7 @@ def union(*masks: Mask) -> Mask:
 def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
     """Return the mask of a value as a JAX array that varies over mesh axes as the value does."""
     shape = shape_of(x) if shape is None else shape
-    return varying_as(jnp.asarray(spread(active_of(x), shape)), value_of(x))
+    return varying_as(jnp.broadcast_to(active_of(x), shape), value_of(x))
 
 
 def varying_as(x: Array, like: Any) -> Array:
@@ -246,6 +259,10 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         moved = move(*arrays)
         return [Pair(v, m) for v, m in zip(values, moved, strict=True)]
     fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
+    if fixed and isinstance(masks[0], np.ndarray) and len(ins) == 1:
+        small = _known.moved(eqn, masks[0], shape_of(ins[0]))
+        if small is not None:
+            return [Pair(values[0], folded(small))]
     if fixed and all(map(is_known, masks)):  # and the indices are known
         known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
         return [Pair(values[0], on_masks(move, *known))]
@@ -322,7 +339,10 @@ def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     if eqn.primitive.name in COLLECTIVE or len(ins) > 1:
         met = is_met(*map(array_of, ins))
         return [Pair(v, m) for v, m in zip(values, met if len(ins) > 1 else [met], strict=True)]
-    return [Pair(values[0], on_masks(is_met, spread(active_of(ins[0]), shape_of(ins[0]))))]
+    mask = active_of(ins[0])
+    if eqn.primitive.name == "reduce_sum" and isinstance(mask, np.ndarray):
+        return [Pair(values[0], folded(mask.any(reduced_axes(eqn))))]
+    return [Pair(values[0], on_masks(is_met, spread(mask, shape_of(ins[0]))))]
 
 
 def scatter_add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
@@ -396,7 +416,7 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         # Without a barrier XLA folds the masks of constant predicates, which takes a minute.
         active = lax.optimization_barrier(active if masks[1] else ~active)
         return [Pair(value, active)]
-    arrays = [varying_as(jnp.asarray(spread(m, value.shape)), value) for m in masks]
+    arrays = [varying_as(jnp.broadcast_to(m, value.shape), value) for m in masks]
     return [Pair(value, lax.select_n(varying_as(which, value), *arrays))]
 
 

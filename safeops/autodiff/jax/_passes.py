@@ -13,7 +13,7 @@ from safeops._backends.jax.private import constants
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax import _pairs as pairs
-from safeops.autodiff.jax._pairs import Mask, Options
+from safeops.autodiff.jax._pairs import Options
 
 
 def as_array(x: Any) -> Any:
@@ -48,7 +48,7 @@ def run_linear(
     ]
     values = [x if i in fixed else in_array(pairs.value_of(x)) for i, x in enumerate(found)]
     active = [
-        np.zeros(np.shape(v), bool) if i in fixed else jnp.asarray(_full(x))
+        np.zeros(np.shape(v), bool) if i in fixed else jnp.broadcast_to(pairs.active_of(x), v.shape)
         for i, (x, v) in enumerate(zip(found, values, strict=True))
     ]
     return jax.tree.unflatten(out_tree[0], values), jax.tree.unflatten(out_tree[0], active)
@@ -63,10 +63,6 @@ def _given(consts: Any, *, forward: bool) -> list[Any]:
 def is_float0(x: Any) -> bool:
     """Whether a value is the cotangent of an integer, which has no entries."""
     return getattr(x, "dtype", None) == jax.dtypes.float0
-
-
-def _full(x: Any) -> Mask:
-    return pairs.spread(pairs.active_of(x), pairs.shape_of(x))
 
 
 def lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
