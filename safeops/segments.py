@@ -392,7 +392,7 @@ def segment_logsumexp(
     Parameters
     ----------
     data : array, shape (n, ...), real floating
-        Any value. NaN stays NaN. Entries at -inf are absent; inf gives NaN.
+        Any value. NaN stays NaN. Entries at -inf are absent; beside inf all others are.
     segment_ids : array, shape (n,), integer
         The segment of each entry, in any order. Others than 0 to ``num_segments - 1`` drop it.
     num_segments : int
@@ -418,6 +418,7 @@ def segment_logsumexp(
     Notes
     -----
     **Gradient.** The softmax in each segment; 0 to entries left out and at -inf, at every order.
+    Entries at inf share it evenly, and their second derivatives are 0.
 
     **Source.** `safeops.safe_logsumexp`.
 

@@ -100,15 +100,16 @@ class ArrayAPI:
 
         A Python scalar or None in `also` (fill values) stays: `where` takes a scalar as weak.
         """
+        of = COMPLEX if complex_too else ()
         values = [x for x in (*args, *also) if x is not None]
         # np.float64 is a Python float too; it counts as an array only if there is no other array.
         arrays = [x for x in values if not isinstance(x, SCALARS)]
         arrays = arrays or [x for x in values if self.owns(x)]
         for x in arrays:
             self.check(x)
-            require(x.dtype, INTEGER + REAL + COMPLEX)
+            require(x.dtype, INTEGER + REAL + of)
         dtype = self.result_type(values)
-        require(dtype, REAL + COMPLEX if complex_too else REAL)
+        require(dtype, REAL + of)
         weak = (type(None), *SCALARS)
         kept = (x if isinstance(x, weak) else self.cast(x, dtype, x) for x in also)
         return *(self.cast(x, dtype, arrays[0]) for x in args), *kept

@@ -31,7 +31,8 @@ NOT_FINITE = 3  # the exit code
 EPILOG = f"""
 The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
 wrong command line, else the exit code of the script (1 if it raises). With --format json or sarif
-the report is all of standard output, and what the script prints goes to standard error. Watched are
+the report is all of standard output, and what the script prints goes to standard error. The report
+goes where standard output went before the script ran, whatever the script made of it. Watched are
 backward passes of PyTorch, jax.grad, jax.value_and_grad and tf.GradientTape, also in compiled code,
 and steps that a guard of safeops.integrations watches; of PyTorch those of the main thread. Not
 watched are other processes that the script starts. A process that it forks prints its first report
@@ -77,7 +78,8 @@ def explain_script(options: Namespace) -> int:
     # Standard output is for the report alone, if a machine reads it.
     kept = nullcontext() if options.format == "text" else output_to_stderr()
     watch = partial(stop, reports, os.getpid())
-    with suppress(NotFiniteError), watching(watch) as passes, kept:
+    streams = keeping("stdout"), keeping("stderr")
+    with streams[0], streams[1], suppress(NotFiniteError), watching(watch) as passes, kept:
         ending = ending_of(argv, is_module=bool(options.module))
     if isinstance(ending, NonFiniteGradientError):
         reports.append(ending.report)
@@ -190,6 +192,28 @@ def stop(reports: list[Report], process: int, report: Report) -> None:
         raise NotFiniteError
     if reports == [report]:  # a fork, for which the script may wait
         print(report, file=sys.stderr)
+
+
+@contextmanager
+def keeping(name: str) -> Iterator[None]:
+    """Context after which a stream of `sys` writes where it wrote, though a script replaced it."""
+    earlier = getattr(sys, name)
+    try:
+        copy = os.dup(earlier.fileno())
+    except (AttributeError, OSError, ValueError):  # no file
+        copy = None
+    try:
+        yield
+    finally:
+        with suppress(AttributeError, OSError, ValueError):
+            earlier.flush()  # a script may have closed it
+        # What took its place may close it later, with a buffer that both share.
+        if copy is not None and (getattr(sys, name) is not earlier or earlier.closed):
+            earlier = os.fdopen(copy, "w", encoding="utf-8", errors="backslashreplace")
+        elif copy is not None:
+            os.dup2(copy, earlier.fileno())
+            os.close(copy)
+        setattr(sys, name, earlier)
 
 
 @contextmanager

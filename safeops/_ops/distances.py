@@ -4,7 +4,7 @@ from typing import Any
 
 from safeops._entry import backend_of, fast_path, promote, promote_mask
 from safeops._ops.norms import safe_distance
-from safeops._ops.slices import equal
+from safeops._ops.slices import equal, require_rank
 from safeops._typing import Array, Namespace
 
 
@@ -125,6 +125,7 @@ def safe_pdist(
     array([5., 0., 5.])
     """
     xp, x = promote(x, complex_too=True)
+    require_rank("x", x)
     _require_points("x", x)
     backend, rank = backend_of(x), len(x.shape)
     here = xp.permute_dims(x, (rank - 2, *range(rank - 2), rank - 1))  # gathers take the first axis

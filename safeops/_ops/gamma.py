@@ -109,7 +109,7 @@ def safe_digamma(x: Array, /) -> Array:
     Notes
     -----
     **Gradient.** The trigamma function, exact at every order; 0 at the poles, which is chosen, and
-    at inf, which is the limit.
+    at inf, which is the limit. So near a pole that a derivative is out of range it can be NaN.
 
     **Source.** `scipy.special.digamma` for the value; it is NaN at negative whole numbers. Computed
     as `safe_lgamma` is. The slope of `jax.scipy.special.digamma` at -10.3 is 1e18 in float32, of

@@ -5,7 +5,7 @@ from safeops._entry import backend_of, fast_path
 from safeops._ops.division import safe_div
 from safeops._ops.slices import enter_slices
 from safeops._ops.where import is_nan
-from safeops._typing import Array
+from safeops._typing import Array, Namespace
 
 
 @fast_path
@@ -20,8 +20,9 @@ def safe_interp(x: Array, xp: Array, fp: Array, /) -> Array:
     x : array, shape (...), real floating
         Where to interpolate. NaN stays NaN, in its own entry.
     xp : array, shape (k,), real floating
-        Knots in ascending order, at least one; some may be equal. Differences of neighbours, and
-        of `x` and the knots beside it, must be normal numbers of the dtype, or 0.
+        Knots in ascending order, at least one; some may be equal. Neighbours whose difference is
+        below the smallest normal number count as equal: their slope would leave the range. The
+        difference of `x` and the knot before it must be a normal number, or 0.
     fp : array, shape (k,), real floating
         Values at the knots. A NaN reaches what lies in the intervals beside it, and what lies at
         the knot before it; so does an inf, as inf or NaN.
@@ -68,13 +69,21 @@ def safe_interp(x: Array, xp: Array, fp: Array, /) -> Array:
     first, second = backend.gather(fp, low), backend.gather(fp, high)
     start, end = backend.gather(xp, low), backend.gather(xp, high)
     start = space.where(undefined, x, start)  # for a slope of NaN
-    part = safe_div(space.where(outside, start, x) - start, end - start)
+    scale = space.where(_halved(space, start, end)[1], space.ones_like(start), 1 / 16)
+    part = safe_div(
+        space.where(outside, start, x) * scale - start * scale, end * scale - start * scale
+    )
     first_, second = space.where(outside, 0.0, first), space.where(outside, 0.0, second)
-    small = space.abs(second * 0.5 - first_ * 0.5) <= limits(space, first).max / 2
-    half = space.where(small, space.ones_like(first), 0.5)  # a rise out of range, in two steps
+    half, small = _halved(space, first_, second)  # a rise out of range, in two steps
     step = part * (second * half - first_ * half)
     value = first_ + step + space.where(small, 0.0, step)
     return space.astype(space.where(outside, first, value), dtype)
+
+
+def _halved(space: Namespace, x: Array, y: Array) -> tuple[Array, Array]:
+    """Return 1, or 1 / 2 where the difference of two numbers is out of range; and where it is 1."""
+    small = space.abs(y * 0.5 - x * 0.5) <= limits(space, x).max / 2
+    return space.where(small, space.ones_like(x), 0.5), small
 
 
 def _require_knots(xp: Array, fp: Array) -> None:

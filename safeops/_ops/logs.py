@@ -429,7 +429,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
 @fast_path
 def safe_logaddexp(x: Array, y: Array, /) -> Array:
     """
-    ``log(exp(x) + exp(y))``, with gradient 0 where both are the same infinity.
+    ``log(exp(x) + exp(y))``, with gradient 0 where both are -inf.
 
     Same as ``log(exp(x) + exp(y))`` without overflow, elementwise.
 
@@ -451,7 +451,8 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
     Notes
     -----
     **Gradient.** ``exp(x - out)`` and ``exp(y - out)``, one half each at a tie; 0 and 0 where
-    both are -inf, or both inf, at every order.
+    both are -inf, at every order. An inf is the maximum: 1 for it and 0 for the other, one half
+    each where both are, and second derivatives 0.
 
     **Source.** `numpy.logaddexp`; `torch.logaddexp` has gradient NaN at (-inf, -inf).
 
@@ -470,9 +471,10 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
         larger, smaller = xp.where(first, x, y), xp.where(first, y, x)
         return larger + xp.log1p(xp.exp(smaller - larger))
 
-    return double_where(
-        xp, filled, (x, y), stop_gradient(x), in_float32(xp, logaddexp), placeholder=0.0
-    )
+    def infinite(x: Array, y: Array) -> Array:
+        return xp.where(x == math.inf, 0.5 * x + 0.5 * y, stop_gradient(x))
+
+    return double_where(xp, filled, (x, y), infinite, in_float32(xp, logaddexp), placeholder=0.0)
 
 
 @fast_path

@@ -109,6 +109,8 @@ def safe_focal_loss(
     **Gradient.** The derivative, exact at every finite logit: a power of ``1 - p`` has an infinite
     slope for a `gamma` below 1 at ``p = 1``, to which probabilities round; its logarithm has not.
     0 where left out, at every order. At a logit of inf or -inf as for `safe_binary_cross_entropy`.
+    Where the slope for the labels crosses 0, next to a logit of 0, it is right to a rounding of its
+    two terms.
 
     **Source.** Lin et al., *Focal Loss for Dense Object Detection* (2017), with the power as
     ``exp(-gamma * log(1 + exp(x)))``.

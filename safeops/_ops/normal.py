@@ -128,7 +128,8 @@ def safe_ndtri(p: Array, /) -> Array:
     Notes
     -----
     **Gradient.** One over the density at the quantile inside, 0 elsewhere, at every order. At the
-    ends the slope is infinite: 0 is chosen.
+    ends the slope is infinite: 0 is chosen. A second derivative that is out of range, as below
+    1e-150 in float64, is NaN.
 
     **Source.** `scipy.special.ndtri`, which is infinite at the ends and NaN beyond. Computed by
     polynomials, of ``p - 1 / 2`` and of ``sqrt(-2 * log(p))``.

@@ -8,7 +8,7 @@ from safeops._backends.shapes import axes_of
 from safeops._dtypes import SCALARS, limits
 from safeops._entry import backend_of, fast_path, refuse_none
 from safeops._ops.engine import Kept, filled
-from safeops._ops.slices import count, is_empty
+from safeops._ops.slices import count, is_empty, require_rank
 from safeops._ops.where import stop_gradient
 from safeops._typing import Array, Axis, Function, Namespace
 
@@ -40,6 +40,7 @@ def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
         return _array_of(kept, q), True
     backend_of(kept.x, q)
     q = kept.backend.cast(q, kept.x.dtype, kept.x)
+    require_rank("q", q)
     if len(q.shape) > 1:
         msg = f"expected a number or at most one dimension as q, got {len(q.shape)} dimensions"
         raise ValueError(msg)

@@ -182,20 +182,24 @@ def product(s: Segments, fill_value: Any) -> Array:
     return s.finish(value, s.entries() == 0, fill_value)
 
 
-def exponentials(s: Segments) -> tuple[Array, Array, Array]:
-    """Return ``exp(x - peak)``, 0 where absent; the peaks; and the sums of the segments."""
-    absent = s.xp.logical_or(s.xp.logical_not(s.keep), s.x == -math.inf)
-    table = s.peak(s.x)
-    peak = s.spread(table)
+def exponentials(s: Segments, table: Array, top: Array) -> tuple[Array, Array]:
+    """Return ``exp(x - peak)``, 0 where absent and 1 at the `top`; and the sums of the segments."""
+    xp, peak = s.xp, s.spread(table)
+    absent = xp.logical_or(xp.logical_not(s.keep), s.x == -math.inf)
     parts = double_where(
-        s.xp, absent, (s.x,), 0.0, lambda x: s.xp.exp(x - peak), placeholder=(peak,)
+        xp,
+        xp.logical_or(absent, top),
+        (s.x,),
+        xp.where(top, xp.ones_like(s.x), 0.0),
+        lambda x: xp.exp(x - peak),
+        placeholder=(peak,),
     )
-    return parts, table, s.total(parts)
+    return parts, s.total(parts)
 
 
 def softmax(s: Segments, fill_value: Any) -> Array:
     """Return the share of each entry in its segment."""
-    parts, _, total = exponentials(s)
+    parts, total = exponentials(s, s.peak(s.x), s.xp.zeros_like(s.keep))
     out = parts / s.spread(s.xp.where(total == 0, 1.0, total))
     out = s.xp.where(s.x == -math.inf, 0.0, out)  # beside a NaN too
     out = s.kept(out, enter_option(s.backend, fill_value, out))
@@ -203,10 +207,14 @@ def softmax(s: Segments, fill_value: Any) -> Array:
 
 
 def log_sum(s: Segments, fill_value: Any) -> Array:
-    """Return the logarithm of the sum of exponentials of each segment."""
-    _, peak, total = exponentials(s)
-    empty = total == 0
-    return s.finish(peak + s.xp.log(s.xp.where(empty, 1.0, total)), empty, fill_value)
+    """Return the logarithm of the sum of exponentials of each segment, as `safe_logsumexp`."""
+    xp, peak = s.xp, s.peak(s.x)
+    endless, top = peak == math.inf, xp.logical_and(s.keep, s.x == math.inf)
+    peak = xp.where(endless, limits(xp, s.x).max, peak)
+    _, total = exponentials(s, peak, top)
+    empty, number = total == 0, s.backend.stop_gradient(xp.where(endless, total, 1.0))
+    peak = xp.where(endless, s.total(xp.where(top, s.x, 0.0)) / number, peak)
+    return s.finish(peak + xp.log(xp.where(empty, 1.0, total)), empty, fill_value)
 
 
 Rule = Callable[[Segments, Array, Array], Array]

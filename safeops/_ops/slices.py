@@ -62,6 +62,16 @@ def require_fit(keep: Array | None, x: Array) -> None:
         raise ValueError(msg)
 
 
+def require_rank(name: str, x: Array) -> None:
+    """Raise ValueError for an array of TensorFlow of which the number of axes is not known."""
+    if getattr(x.shape, "rank", 0) is None:
+        msg = (
+            f"expected {name} with a known number of dimensions, got a tensor of unknown shape; "
+            f"lengths may be unknown: pass tf.ensure_shape({name}, [None, None]), a None for each"
+        )
+        raise ValueError(msg)
+
+
 def require_axes(x: Array, axis: Axis) -> None:
     """Raise ValueError for an array without axes, which NumPy and PyTorch take for one of one."""
     if axis is not None and getattr(x.shape, "rank", 0) is not None and len(x.shape) == 0:

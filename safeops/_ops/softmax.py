@@ -8,7 +8,7 @@ from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
-from safeops._ops.where import double_where, is_nan
+from safeops._ops.where import double_where, is_nan, stop_gradient
 from safeops._typing import Array, Axis, Backend, DType, Namespace
 
 LONGEST = 31  # doublings of a length that is not known
@@ -23,6 +23,7 @@ class _Rows(NamedTuple):
     keep: Array | None
     zero: Array  # kept, and at -inf
     absent: Array  # at -inf or not kept
+    inside: Array  # x, and the least number where absent or with a factor of 0
     peak: Array  # the largest entry present, as a constant; finite in an empty slice
     empty: Array | None  # slices in which no factor counts, axes kept; None without factors
 
@@ -138,7 +139,7 @@ def safe_logsumexp(
     Parameters
     ----------
     x : array, shape (...), real floating
-        Any value. NaN stays NaN. Entries at -inf are absent; inf gives NaN.
+        Any value. NaN stays NaN. Entries at -inf are absent; beside inf all others are.
     axis : int or tuple of ints, optional
         Axes of a slice. Default: all.
     keepdims : bool, default: False
@@ -147,7 +148,7 @@ def safe_logsumexp(
         True = keep. Entries left out are absent, whatever they hold.
     b : array, shape (...), real floating, optional
         Factors of the exponentials. A slice whose factors are all 0 counts as empty; a slice with
-        a negative sum is NaN.
+        a negative sum is NaN, and so is one with factors of both signs at inf.
 
     Returns
     -------
@@ -162,9 +163,11 @@ def safe_logsumexp(
     Notes
     -----
     **Gradient.** ``b * exp(x - out)`` for `x` and ``exp(x - out)`` for `b`; 0 at absent entries
-    and in empty slices, at every order.
+    and in empty slices, at every order. Entries at inf share the slope by their factors, evenly
+    without `b`, as ties of a maximum do, and their second derivatives for `x` are 0.
 
-    **Source.** `scipy.special.logsumexp` for the values and for `b`.
+    **Source.** `scipy.special.logsumexp` for the values and for `b`. The softmax at inf is NaN: its
+    value, of which only the sum is known, would be a choice.
 
     Examples
     --------
@@ -173,20 +176,7 @@ def safe_logsumexp(
     array([  0., -inf])
     """
     rows, b = _rows(x, axis, where, factors=b)
-    if b is None:
-        parts = _exponentials(rows)
-    else:
-        # The peak is the largest entry whose factor is not 0. An entry above it has factor 0, and
-        # safe_exp because 0 * inf would be NaN.
-        parts = double_where(
-            rows.xp,
-            rows.absent,
-            (rows.x, b),
-            0.0,
-            lambda x, b: b * safe_exp(x - rows.peak),
-            placeholder=(rows.peak, 1.0),
-        )
-    return _finish(rows, _log_total(rows, *_total(rows, parts, axis)), axis, keepdims=keepdims)
+    return _finish(rows, _log_sum(rows, b, axis), axis, keepdims=keepdims)
 
 
 @fast_path
@@ -219,8 +209,8 @@ def safe_logcumsumexp(x: Array, /, *, axis: int | None = None, where: Array | No
     Notes
     -----
     **Gradient.** ``exp(x[j] - out[i])`` for ``j <= i``; 0 at absent entries, and from an entry
-    before which nothing is present, at every order. At an entry of inf the value is inf, from
-    there on, and the gradient is 0 where two of them meet.
+    before which nothing is present, at every order. From an entry of inf on the value is inf, and
+    the entries at inf share the slope evenly, as those of `safe_logsumexp` do.
 
     **Source.** `safe_logaddexp` of neighbours, then of pairs, and so on: so a small sum beside a
     large entry keeps its digits, which one maximum for all would take away.
@@ -238,7 +228,8 @@ def safe_logcumsumexp(x: Array, /, *, axis: int | None = None, where: Array | No
     there = x != -math.inf if keep is None else xp.logical_and(keep, x != -math.inf)
     x = xp.where(there, x, -math.inf)  # the first entry is the first sum itself, with slope 1
     last = axis == -1  # whatever the rank, which TensorFlow may not know
-    total = _running(xp, x if last else backend_of(x).flatten_axes(x, axis))
+    x = x if last else backend_of(x).flatten_axes(x, axis)
+    total = _lifted(x, _running(xp, xp.where(x == math.inf, -math.inf, x)))
     if axis is not None and not last:
         rank = len(x.shape)
         order = list(range(rank - 1))
@@ -256,6 +247,17 @@ def _running(xp: Namespace, x: Array) -> Array:
     return x
 
 
+def _lifted(x: Array, total: Array) -> Array:
+    """Return running sums that are inf from the first inf of x on; each inf has the same share."""
+    backend = backend_of(x)
+    xp, top, undefined = backend.xp, x == math.inf, is_nan(total)
+    tops = xp.where(top, xp.ones_like(x), 0.0), xp.where(top, x, 0.0)
+    number, lift = (backend.cumulative(y, -1, product=False) for y in tops)
+    endless, number = number > 0, stop_gradient(number)
+    number = xp.where(undefined, math.nan, xp.where(endless, number, 1.0))
+    return xp.where(undefined, total, xp.where(endless, 0.0, total)) + lift / number
+
+
 @fast_path
 def safe_logmeanexp(
     x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
@@ -268,7 +270,7 @@ def safe_logmeanexp(
     Parameters
     ----------
     x : array, shape (...), real floating
-        Any value. NaN stays NaN. Entries at -inf count in the mean, as zeros; inf gives NaN.
+        Any value. NaN stays NaN. Entries at -inf count in the mean, as zeros.
     axis : int or tuple of ints, optional
         Axes of a slice. Default: all.
     keepdims : bool, default: False
@@ -289,6 +291,7 @@ def safe_logmeanexp(
     Notes
     -----
     **Gradient.** The softmax of `x`; 0 at absent entries and in empty slices, at every order.
+    Entries at inf share it evenly, as in `safe_logsumexp`.
 
     **Source.** `safe_logsumexp` less the logarithm of the count.
 
@@ -298,11 +301,11 @@ def safe_logmeanexp(
     >>> safe_logmeanexp(np.asarray([0.0, 0.0, 7.0]), where=np.asarray([True, True, False]))
     np.float64(0.0)
     """
-    rows, _ = _rows(x, axis, where)
-    total, empty = _total(rows, _exponentials(rows), axis)
-    number = rows.xp.where(empty, 1.0, count(rows.xp, rows.x, rows.keep, axis))
-    value = _log_total(rows, total, empty) - rows.xp.log(number)
-    return _finish(rows, value, axis, keepdims=keepdims)
+    xp, dtype, keep, (x,) = enter_slices(x, where=where)
+    value = safe_logsumexp(x, axis=axis, keepdims=True, where=keep)
+    number = count(xp, x, keep, axis)
+    value = value - xp.log(xp.where(number == 0, 1.0, number))
+    return xp.astype(drop_axes(xp, value, axis, keepdims=keepdims), dtype)
 
 
 @fast_path
@@ -467,7 +470,7 @@ def _rows(
         empty = xp.all(weightless, axis=axis, keepdims=True)
         absent = xp.logical_or(absent, empty)
         peak = xp.where(empty, 0.0, peak)
-    rows = _Rows(xp, dtype, x, keep, zero, absent, peak, empty)
+    rows = _Rows(xp, dtype, x, keep, zero, absent, inside, peak, empty)
     return rows, others[0] if others else None
 
 
@@ -494,11 +497,42 @@ def _total(rows: _Rows, parts: Array, axis: Axis) -> tuple[Array, Array]:
     return total, total == 0 if rows.empty is None else rows.empty
 
 
-def _log_total(rows: _Rows, total: Array, empty: Array) -> Array:
-    """Return the logarithm of a sum of parts, axes kept; -inf for an empty slice."""
-    return double_where(
-        rows.xp, empty, (total,), -math.inf, lambda total: rows.peak + rows.xp.log(total)
+def _log_sum(rows: _Rows, factors: Array | None, axis: Axis) -> Array:
+    """Return the logarithms of sums of exponentials, axes kept; -inf for an empty slice."""
+    xp = rows.xp
+    usual = rows.peak < math.inf  # a NaN is not
+    peak = xp.where(usual, rows.peak, limits(xp, rows.x).max)
+    top = rows.inside == math.inf  # counts 1, or its factor
+    args: tuple[Array, ...] = (rows.x,)
+    if factors is None:
+        ones = xp.where(top, xp.ones_like(rows.x), 0.0)
+    else:
+        top = xp.logical_and(rows.x == math.inf, xp.logical_not(xp.logical_or(rows.absent, usual)))
+        args, ones = (rows.x, factors), xp.where(top, factors, 0.0)
+    # The peak is the largest entry whose factor is not 0. An entry above it has factor 0, and
+    # safe_exp because 0 * inf would be NaN.
+    parts = double_where(
+        xp,
+        xp.logical_or(rows.absent, top),
+        args,
+        ones,
+        lambda x, *b: b[0] * safe_exp(x - peak) if b else xp.exp(x - peak),
+        placeholder=(peak, 1.0)[: len(args)],
     )
+    total, empty = _total(rows, parts, axis)
+    lift = _lift(rows, top, factors, xp.where(usual, 1.0, total), axis)
+    peak = xp.where(usual, rows.peak, lift)
+    return double_where(xp, empty, (peak, total), -math.inf, lambda m, t: m + xp.log(t))
+
+
+def _lift(rows: _Rows, top: Array, factors: Array | None, total: Array, axis: Axis) -> Array:
+    """Return inf for slices with entries at inf, which share its slope by their factors."""
+    xp, total = rows.xp, stop_gradient(total)
+    x = xp.where(top, rows.x, 0.0)
+    if factors is None:
+        return xp.sum(x, axis=axis, keepdims=True) / total
+    share = xp.where(top, stop_gradient(factors), 1.0) / total
+    return xp.sum(xp.where(share == 0, 0.0, x) * share, axis=axis, keepdims=True)
 
 
 def _log_parts(rows: _Rows, axis: Axis) -> tuple[Array, Array]:

@@ -52,6 +52,28 @@ def test_a_script_that_makes_nan(tmp_path, program):
     assert "caught" not in done.stdout
 
 
+REPLACED = {
+    "replaced": "sys.stdout = io.StringIO()",
+    "wrapped": "sys.stdout = io.TextIOWrapper(sys.stdout.buffer, encoding='ascii')",
+    "closed": "sys.stdout.close()",
+    "redirected": "contextlib.redirect_stdout(io.StringIO()).__enter__()",
+    "to a file": "os.dup2(os.open('log', os.O_WRONLY | os.O_CREAT), 1)",
+}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("way", REPLACED)
+def test_the_report_goes_where_output_went_before(tmp_path, way, form):
+    """Whatever a script makes of `sys.stdout`, the report is on standard output."""
+    start = f"import contextlib, io, os, sys\n{REPLACED[way]}\n"
+    (tmp_path / "other.py").write_text(start + SCRIPT)
+
+    done = run_command(tmp_path, "--format", form, "other.py", "0", "4")
+
+    assert done.returncode == NOT_FINITE, done.stderr
+    assert done.stdout.startswith("BLOCKED" if form == "text" else "[")
+
+
 def test_a_script_that_makes_none(tmp_path):
     """It runs to its end, and its exit code is that of the command."""
     done = run_command(tmp_path, "script.py", "1", "4")

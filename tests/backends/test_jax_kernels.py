@@ -154,6 +154,13 @@ def numbers(x):
     return jnp.where(jnp.isnan(x), 2, x)
 
 
+def triples(x):
+    """Return each number beside one of the same row, and beside 1."""
+    import jax.numpy as jnp
+
+    return jnp.stack([x, x[..., ::-1], jnp.ones_like(x)], axis=-1)
+
+
 RULES = {
     "logarithmic_mean": (so.logarithmic_mean, 2),
     "safe_div": (so.safe_div, 2),
@@ -161,6 +168,12 @@ RULES = {
     "safe_div, filled by an array": (lambda x, y: so.safe_div(x, y, fill_value=x), 2),
     "safe_div, of a number": (lambda y: so.safe_div(2, y), 1),
     "safe_exp": (so.safe_exp, 1),
+    "safe_logsumexp": (lambda x: so.safe_logsumexp(triples(x), axis=-1), 1),
+    "safe_logsumexp, masked": (
+        # Not above 0: XLA tells a subnormal number from 0 in one part of a program only.
+        lambda x: so.safe_logsumexp(triples(x), axis=-1, where=numbers(triples(x)) > 1e-30),
+        1,
+    ),
     "safe_softmax": (so.safe_softmax, 1),
     "safe_softmax, masked": (lambda x: so.safe_softmax(x, axis=0, where=numbers(x) > 0), 1),
     "safe_sqrt": (so.safe_sqrt, 1),
@@ -315,7 +328,8 @@ def test_what_comes_to_a_fill_is_lost(name, bad):
 
     f, n = RULES[name]
     zero, one = asarray("jax", [0.0, 0.0]), asarray("jax", [-1.0, -1.0])
-    of = {"safe_pow": [zero, one], "safe_exp": [zero + 1e9], "safe_softmax": [zero - np.inf]}
+    of = {"safe_pow": [zero, one], "safe_exp": [zero + 1e9]}
+    of |= {kind: [zero - np.inf] for kind in ("safe_logsumexp", "safe_softmax")}
     args = of.get(name.partition(",")[0], [zero] * 2)
     if name in ("safe_pow, number", "safe_pow, of a number", "safe_div, filled by an array"):
         return  # nothing is filled, or by what has a slope

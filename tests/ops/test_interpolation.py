@@ -11,7 +11,7 @@ from derivatives import SECOND, derivatives_in, directions
 from elementwise import pytest_generate_tests
 from frameworks import asarray, to_numpy
 from safeops._backends import load
-from safeops._dtypes import dtype_name
+from safeops._dtypes import dtype_name, limits
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
@@ -172,3 +172,38 @@ def test_a_rise_out_of_range(framework):
     assert_close(to_numpy(found) / 3e38, [0.0, -0.5, 0.9], 1e-5, atol=1e-6)
     assert to_numpy(alone).shape == ()
     assert_close(to_numpy(alone) / 3e38, -0.5, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_knots_at_the_ends_of_the_range(dtype, autodiff_framework):
+    """A width out of range is none of the result: value and slopes are those of the formula."""
+    load_of = load(autodiff_framework)
+    most = float(limits(load_of.xp, asarray(autodiff_framework, [0.0], dtype)).max)
+    args = [
+        asarray(autodiff_framework, x, dtype)
+        for x in ([0.0, most / 2], [-most, most], [-most / 4, most / 4])
+    ]
+
+    value = to_numpy(so.safe_interp(*args)).astype(float)
+    slopes = load_of.grad(lambda *a: load_of.xp.sum(so.safe_interp(*a)))(*args)
+
+    assert_close(value, [0, most / 8], 1e-2)
+    for slope, wanted in zip(
+        slopes, ([0.25, 0.25], [-3 / 16, -5 / 16], [3 / 4, 5 / 4]), strict=True
+    ):
+        assert_close(to_numpy(slope).astype(float), wanted, 1e-2)
+
+
+@pytest.mark.only("tensorflow")
+def test_ranks_that_are_not_known():
+    """The error names the function, the argument and the way out."""
+    import tensorflow as tf
+
+    some = [tf.TensorSpec(None, tf.float64)]
+    calls = {
+        "safe_pdist: expected x with": so.safe_pdist,
+        "nanquantile: expected q with": lambda q: so.nanquantile(tf.ones(3, tf.float64), q),
+    }
+    for start, f in calls.items():
+        with pytest.raises(ValueError, match=f"{start} a known number.*tf.ensure_shape"):
+            tf.function(f, input_signature=some, autograph=False).get_concrete_function()

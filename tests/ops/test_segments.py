@@ -421,3 +421,33 @@ def test_an_unknown_rank_is_named():
     traced = tf.function(lambda x, i: segments.segment_sum(x, i, 2), input_signature=unknown)
     with pytest.raises(ValueError, match="with a known number of dimensions"):
         traced(tf.constant([1.0], tf.float64), tf.constant([0]))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+@pytest.mark.parametrize("name", [*FORMULAS, "segment_softmax"])
+def test_the_gradient_of_nothing_is_an_array(name, shape, autodiff_framework):
+    """Data without entries has a gradient of its shape, with segments and without."""
+    backend = load(autodiff_framework)
+    ids = asarray(autodiff_framework, np.zeros(shape[0]), "int32")
+    for number in (2, 0):
+        (slope,) = backend.grad(lambda x: backend.xp.sum(getattr(segments, name)(x, ids, number)))(  # noqa: B023
+            asarray(autodiff_framework, np.zeros(shape))
+        )
+        assert slope is not None
+        assert tuple(slope.shape) == shape
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize("xla", [False, True])
+def test_the_tape_reaches_data_without_entries(xla):
+    """A tape of TensorFlow has a gradient of the product of nothing, compiled too."""
+    import tensorflow as tf
+
+    @tf.function(jit_compile=xla)
+    def slope(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            total = tf.reduce_sum(segments.segment_prod(x, tf.zeros(0, tf.int32), 2))
+        return tape.gradient(total, x)
+
+    assert tuple(slope(tf.zeros((0, 3))).shape) == (0, 3)

@@ -33,7 +33,7 @@ from safeops._backends.jax.functions import (
     over_near_1,
     with_rule,
 )
-from safeops._backends.shapes import axes_of
+from safeops._backends.shapes import axes_of, dropped
 from safeops._dtypes import NARROW, dtype_name, is_positive_zero, limits
 from safeops._typing import Array, Axis, Backend, Function
 
@@ -334,6 +334,59 @@ def _softmax(asker: Asker, x: Array, *, axis: Axis = -1, where: Any = None) -> A
     return _softmax_without(wide, absent, axis).astype(x.dtype)
 
 
+def _below(peak: Array, inside: Array) -> Array:
+    """Return the exponentials below a peak; 1 for each inf."""
+    finite = jnp.clip(peak, -limits(jnp, peak).max, limits(jnp, peak).max)
+    return jnp.exp(jnp.where(inside == math.inf, finite, inside) - finite)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _log_sum_without(x: Array, absent: Array, axis: Axis) -> tuple[Array, Array, Array]:
+    """Return the logarithm of a sum of exponentials, the peak, and the sum below it."""
+    inside = jnp.where(absent, -math.inf, x)
+    peak = jnp.max(inside, axis, keepdims=True)
+    total = jnp.sum(_below(peak, inside), axis, keepdims=True)
+    return peak + jnp.log(jnp.where(total == 0, 1, total)), peak, total
+
+
+@_log_sum_without.defjvp
+def _log_sum_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Any, Any]:
+    """
+    Multiply with the softmax, of which each inf has the same share.
+
+    It is a quotient: the result, which is rounded at its own size, has fewer digits.
+    """
+    (x, absent), (dot, _) = given, dots
+    out, peak, total = _log_sum_without(x, absent, axis)
+    parts = _below(peak, jnp.where(absent, -math.inf, x))
+    shares = parts / jnp.where(total == 0, 1, total)
+    dot = jnp.sum(shares * jnp.where(absent, 0, dot), axis, keepdims=True)
+    return (out, peak, total), (
+        dot,
+        jnp.zeros_like(peak),
+        dot * jnp.where(peak < math.inf, total, 0),
+    )
+
+
+def _log_sum(
+    asker: Asker,
+    x: Array,
+    *,
+    axis: Axis = None,
+    keepdims: bool = False,
+    where: Any = None,
+    b: Any = None,
+) -> Array | None:
+    (x,) = asker.backend.promoted((x,))
+    if b is not None or not x.size or not _is_condition(where, x.shape):
+        return None  # as above
+    absent = x == -math.inf
+    absent = absent if where is None else absent | ~where
+    wide = x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
+    out, *_ = _log_sum_without(wide, absent, axis)
+    return dropped(out.astype(x.dtype), axis, keepdims=keepdims)
+
+
 def _is_condition(where: Any, shape: tuple[int, ...]) -> bool:
     """Whether it is none, or booleans that broadcast to the shape."""
     if where is None:
@@ -413,6 +466,7 @@ KERNELS: dict[str, Function] = {
     "logarithmic_mean": _logarithmic_mean,
     "safe_div": _divide,
     "safe_exp": _exponential,
+    "safe_logsumexp": _log_sum,
     "safe_softmax": _softmax,
     "safe_sqrt": _root,
     "safe_pow": _power,

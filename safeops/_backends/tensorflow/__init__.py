@@ -159,8 +159,11 @@ class TensorFlow(ArrayAPI):
         """
         Return the entries of `x` with these indices along the first axis.
 
-        With an axis before it, for which the gradient is dense; else it is IndexedSlices.
+        With an axis before it, for which the gradient is dense; else it is IndexedSlices. Entries
+        without numbers are refused by tf.gather_nd (2.21).
         """
+        if x.shape.rank is not None and 0 in x.shape[1:]:
+            return tf.gather(x, ids)
         return tf.gather_nd(x, ids[None, ..., None])[0]
 
     def ranks(self, knots: Array, x: Array) -> Array:
@@ -179,6 +182,8 @@ class TensorFlow(ArrayAPI):
 
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
         """Return the sums of the entries of each id; the gradient is that of `gather`."""
+        if x.shape.rank is not None and 0 in x.shape[1:]:  # refused by tf.scatter_nd (2.21)
+            return tf.math.unsorted_segment_sum(x, ids, number)
         shape = tf.concat([[number], tf.shape(x)[1:]], 0)
         return tf.scatter_nd(ids[None, :, None], x[None], tf.cast(shape, ids.dtype))
 

@@ -47,7 +47,7 @@ def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
     if axis is None:
         parts, axis = [flat(x) for x in parts], 0
     lengths: list[Any] = [None if x.shape.rank is None else x.shape[axis] for x in parts]
-    if None in lengths or not 0 < sum(lengths) <= FEW:
+    if None in lengths or 0 in lengths or sum(lengths) > FEW:  # a stack has no gradient to nothing
         return tf.concat(parts, axis)
     return tf.stack([entry for x in parts for entry in tf.unstack(x, axis=axis)], axis)
 
