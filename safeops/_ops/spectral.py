@@ -90,8 +90,9 @@ def replaced(xp: Namespace, a: Array, good: Array) -> Array:
 
 
 def nan_of(xp: Namespace, a: Array, good: Array) -> Array:
-    """Return 0, and NaN with gradient NaN where a matrix is not good."""
-    return xp.where(good, 0.0, a) * xp.where(good, xp.ones_like(a), math.nan)
+    """Return 0, and NaN with all derivatives to second order NaN where a matrix is not good."""
+    bad = xp.where(good, 0.0, a)
+    return bad * xp.where(good, xp.ones_like(a), math.nan) * bad
 
 
 def nothing_beyond(xp: Namespace, a: Array) -> Array:

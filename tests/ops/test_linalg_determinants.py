@@ -175,3 +175,18 @@ def test_complex_matrices_have_a_phase(framework):
     np.testing.assert_allclose(to_numpy(sign), 1j, rtol=1e-15, atol=1e-15)
     np.testing.assert_allclose(to_numpy(size), np.log(6.0), rtol=1e-15)
     assert not np.iscomplexobj(to_numpy(size))
+
+
+@pytest.mark.parametrize("matrix", [[[1.0, 2.0], [2.0, 1.0]], [[1.0, np.nan], [np.nan, 1.0]]])
+def test_a_factor_that_is_not_there_has_no_second_derivative(matrix, autodiff_framework):
+    """Where a factor is NaN, so is each derivative of its sum, the second ones included."""
+    backend = load(autodiff_framework)
+    a, v = (asarray(autodiff_framework, x) for x in (matrix, np.ones((2, 2))))
+
+    def slope(a):
+        return backend.grad(lambda a: backend.xp.sum(linalg.safe_cholesky(a)))(a)[0]
+
+    (turn,) = backend.grad(lambda a: backend.xp.sum(slope(a) * v))(a)
+
+    assert np.isnan(to_numpy(slope(a))).all()
+    assert np.isnan(to_numpy(turn)).all()

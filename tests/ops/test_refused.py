@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import safeops as so
 from calls import (
     DTYPE,
     EVERY,
@@ -183,3 +184,14 @@ def test_a_mask_is_boolean(name, mask, framework):
 
     with pytest.raises(TypeError, match=r"boolean array as condition \(True = keep\), got .*64"):
         call(name, *arguments(name, framework), where=where)
+
+
+def test_a_dtype_error_lists_the_dtypes_of_the_function():
+    """Complex dtypes are listed by functions that take them, and by no other."""
+    wrong = np.zeros(2, np.longdouble)
+    with pytest.raises(TypeError, match="expected a dtype out of") as real:
+        so.safe_log(wrong)
+    with pytest.raises(TypeError, match=r"expected a dtype out of.*complex64"):
+        so.safe_norm(wrong)
+
+    assert "complex" not in str(real.value)
