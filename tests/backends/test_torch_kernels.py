@@ -41,6 +41,8 @@ CALLS = {
     "safe_norm": (so.safe_norm, 1),
     "safe_norm, rows": (lambda x: so.safe_norm(x, axis=-1), 1),
     "safe_norm, columns": (lambda x: so.safe_norm(x, axis=0, keepdims=True), 1),
+    "safe_logsumexp, rows": (lambda x: so.safe_logsumexp(x, axis=-1), 1),
+    "safe_logsumexp, columns": (lambda x: so.safe_logsumexp(x, axis=0, keepdims=True), 1),
     "safe_softmax": (so.safe_softmax, 1),
     "safe_softmax, masked": (lambda x: so.safe_softmax(x, where=mask_of(x)), 1),
     "safe_softmax, columns": (lambda x: so.safe_softmax(x, axis=0, where=mask_of(x)), 1),

@@ -1,4 +1,4 @@
-"""Kernels of PyTorch along an axis: norms and softmax; the rest is left to the double where."""
+"""Kernels of PyTorch along an axis: norms, softmax and its sum; the rest is a double where."""
 
 import math
 from typing import Any
@@ -12,6 +12,7 @@ from safeops._backends.torch.filling import (
     _HANDFUL,
     _LIMITS,
     FillingFunction,
+    _are_finite,
     _are_plain,
     _has_memory,
     _numbers,
@@ -174,4 +175,41 @@ def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
     return None if _has_nan(out, axis) else out
 
 
-KERNELS: dict[str, Function] = {"safe_norm": _norm, "safe_softmax": _softmax}
+class _LogSum(FillingFunction):
+    @staticmethod
+    def value(x: Array, axis: int) -> Array:
+        return torch.logsumexp(x, axis, keepdim=True)
+
+    @staticmethod
+    def forward(ctx: Any, x: Array, axis: int) -> Array:
+        ctx.save_for_backward(x)
+        ctx.axis, ctx.has_absent = axis, bool(x.amin() == -math.inf)
+        return _LogSum.value(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Array) -> tuple[Array, None]:
+        (x,) = ctx.saved_tensors
+        share = _Softmax.of(x, None, ctx.axis)  # not exp(x - out): out is rounded at its own size
+        slope = share * cotangent
+        if not ctx.has_absent:
+            return slope, None
+        return _zero_where_at_most(slope, x.detach(), -_LIMITS[x.dtype].max), None
+
+
+def _log_sum(
+    x: Array, *, axis: Axis = None, keepdims: bool = False, where: Any = None, b: Any = None
+) -> Array | None:
+    """Logarithm of the sum of exponentials, if all of them are finite."""
+    if where is not None or b is not None or not isinstance(axis, int):
+        return None
+    if not _are_plain(x) or not x.numel() or not x.ndim:
+        return None
+    out = _LogSum.of(x, axis)
+    return dropped(out, axis, keepdims=keepdims) if _are_finite(out) else None
+
+
+KERNELS: dict[str, Function] = {
+    "safe_logsumexp": _log_sum,
+    "safe_norm": _norm,
+    "safe_softmax": _softmax,
+}
