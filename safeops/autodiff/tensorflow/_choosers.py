@@ -8,7 +8,8 @@ program uses it. A condition that is not recognised counts as a number, which hi
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from safeops.autodiff.tensorflow._pairs import (
     active_of,
     cleaned,
     is_linear,
+    is_of_formula,
     run,
     scale,
     spread,
@@ -127,7 +129,7 @@ def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]
 
 
 def _used(
-    tensor: Array, new: frozenset[str] | None, *, recomputed: bool = False
+    tensor: Array, new: Container[str] | None, *, recomputed: bool = False
 ) -> Iterator[tuple[Any, int]]:
     """
     Yield the uses of a tensor by operations that are not new.
@@ -174,11 +176,14 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     linear = union(*(widened(x.active, value) for x in cases if isinstance(x, Pair)))
     if by is None and linear is True:
         return [Pair(value)]
+    if by in COMPARED and masks[0] is not False:  # the other side has what is left, NaN too
+        is_nan = COMPARED[by](op, frame)
+        cond = union(in_shape(cond, op, value), widened(is_nan, value))
     active = _selected(op, cond, masks, value)
+    if by in COMPARED and frame.inner:
+        value = cleaned(value, active)  # a selection that a pass around this one recognises
     if by is None:  # a convention: cotangents keep their masks, other values are numbers
         active = union(linear, active)
-    if by == "equal":
-        active = union(active, widened(_beside_nan(op, frame), value))
     return [Pair(value, active)]
 
 
@@ -205,19 +210,35 @@ def in_shape(cond: Array, op: Any, value: Array) -> Array:
 
 def _condition(op: Any, frame: Frame) -> str | None:
     """Return the kind of selection of the program that an operation stands for; None if none."""
-    cond = op.inputs[0]
+    cond, test = op.inputs[0], op.inputs[0].op
     if not _is_formula(op):
         return None
+    if _is_formula(test) and (by := _comparison(test, frame, op)) is not None:
+        return by
+    if any(_is_chooser(origin.op) for origin, _ in islice(trail(cond, frame), 1, None)):
+        return None  # of a formula in a loop or branch, where there is no telling what is NaN
     if any(user.type in WHERE and i == 0 for user, i in uses(cond, frame, op)):
         return "where"
     if any(_is_repeated(origin.op) for origin, _ in trail(cond, frame)):
         return "where"
-    test = cond.op
-    if test.type in ("GreaterEqual", "LessEqual") and _is_larger(test, frame, op):
-        return "larger"
-    if _equality(test) is not None and _is_of_segments(_equality(test), frame, op):
-        return "equal"
     return "dropped" if _is_dropping(test, frame, op) else None
+
+
+def _comparison(test: Any, frame: Frame, asked_by: Any) -> str | None:
+    """Return the kind of a comparison that TensorFlow's formula of a chooser makes."""
+    if test.type in ("GreaterEqual", "LessEqual") and _is_larger(test, frame, asked_by):
+        return "larger"
+    if _equality(test) is not None and _is_of_segments(_equality(test), frame, asked_by):
+        return "equal"
+    return None
+
+
+def _is_chooser(test: Any) -> bool:
+    """Whether a formula's comparison of real numbers, as `run` has repeated it, makes a tensor."""
+    if not is_of_formula(test):
+        return False
+    compared = test if test.type in ("GreaterEqual", "LessEqual") else _equality(test)
+    return compared is not None and compared.inputs[0].dtype.is_floating
 
 
 def _is_repeated(op: Any) -> bool:
@@ -302,13 +323,21 @@ def _gathered(x: Array) -> Array:
     return x
 
 
-def _beside_nan(op: Any, frame: Frame) -> Array:
-    """Return where a compared value is NaN: in a segment nothing is selected there."""
+def _nan_operand(op: Any, frame: Frame) -> Array:
+    """Return where the first operand of a maximum or minimum is NaN, which is never the larger."""
+    return tf.math.is_nan(value_of(frame.read(op.inputs[0].op.inputs[0])))
+
+
+def _of_nan_segment(op: Any, frame: Frame) -> Array:
+    """Return where an entry is NaN, and so is the largest of its segment: none is equal to it."""
     test = op.inputs[0].op
-    a, b = (value_of(frame.read(x)) for x in _equality(test).inputs)
-    beside = tf.math.is_nan(a) | tf.math.is_nan(b)
+    both = (tf.math.is_nan(value_of(frame.read(x))) for x in _equality(test).inputs)
     rest = [x for x in test.inputs if test.type == "LogicalAnd" and x.op.type != "Equal"]
-    return functools.reduce(tf.logical_and, (value_of(frame.read(x)) for x in rest), beside)
+    return functools.reduce(tf.logical_and, (*both, *(value_of(frame.read(x)) for x in rest)))
+
+
+# A comparison with NaN chooses the NaN: the operand is active, and the formula has its 0 there.
+COMPARED = {"larger": _nan_operand, "equal": _of_nan_segment}
 
 
 def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:

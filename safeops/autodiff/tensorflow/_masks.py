@@ -42,7 +42,7 @@ def union(*masks: Any) -> Any:
     known: dict[Part, Any] = {}
     while todo:
         mask = todo.pop()
-        found = list(_parts(mask))
+        found = list(_covered(mask))
         part = next((part for part in found if id(known.get(part.rest)) in apart), None)
         if part is None:
             apart[id(mask)] = mask
@@ -62,6 +62,19 @@ def _parts(mask: Any) -> Iterator[Part]:
     if op.type == "LogicalAnd":
         whole, cond = op.inputs
         yield Part((_origin(whole).ref(),), *_sided(cond))
+
+
+def _covered(mask: Any) -> Iterator[Part]:
+    """Yield the parts that a mask contains, of a whole that contains the mask."""
+    yield from _parts(mask)
+    if isinstance(mask, bool) or hasattr(mask, "numpy"):
+        return
+    op = _origin(mask).op
+    whole: tuple[Any, ...] = ()
+    if op.type == "LogicalAnd":
+        op, whole = _origin(op.inputs[1]).op, (_origin(op.inputs[0]).ref(),)
+    if op.type == "LogicalOr":
+        yield from (Part(whole, *_sided(x)) for x in op.inputs)
 
 
 def _origin(mask: Array) -> Array:

@@ -12,7 +12,8 @@ active entries is the ordinary operation itself, and costs nothing.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
@@ -41,6 +42,7 @@ BODIES = {
     "StatelessWhile": ("body",),
 }
 FORMULA = "gradient_tape"  # the name scope of the formulas of a tape
+COMPARISONS = ("GreaterEqual", "LessEqual", "Equal", "LogicalAnd")  # told by that scope
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Frame:
     arguments: dict[Any, tuple[Array, "Frame"]] = field(default_factory=dict)
     inner: bool = False
     program: bool = False  # whether it is a body of the program, not of the gradient
-    since: frozenset[str] = frozenset()  # names of operations after the seed, outermost graph
+    since: Container[str] = frozenset()  # names of operations after the seed, outermost graph
 
     def read(self, tensor: Array) -> Any:
         """Return the value of a tensor."""
@@ -128,7 +130,7 @@ def dependents(
     seeds: Iterable[Array],
     operations: Sequence[Any],
     how: Options,
-    new: frozenset[str] = frozenset(),
+    new: Container[str] = frozenset(),
 ) -> tuple[frozenset[str], set[Any]]:
     """Return the names of the operations, and the tensors, that are linear in the seeds."""
     reached = {x.ref() for x in seeds}
@@ -142,7 +144,7 @@ def dependents(
     return frozenset(found), reached
 
 
-def vacant(op: Any, new: frozenset[str]) -> list[int]:
+def vacant(op: Any, new: Container[str]) -> list[int]:
     """
     Return the positions of an operation's arguments that are cotangents of unused results.
 
@@ -153,7 +155,7 @@ def vacant(op: Any, new: frozenset[str]) -> list[int]:
     return [i for i, x in enumerate(op.inputs) if _is_beside(x, new) and _is_zero(x)]
 
 
-def _is_beside(x: Array, new: frozenset[str]) -> bool:
+def _is_beside(x: Array, new: Container[str]) -> bool:
     """Whether a tensor is, by its name, a zero that TensorFlow hands to a formula."""
     if (
         x.op.type not in ("Const", "Fill", "ZerosLike")
@@ -180,18 +182,24 @@ def _is_of_custom_gradient(op: Any) -> bool:
     return any(frame.filename.endswith("ops/custom_gradient.py") for frame in since)
 
 
-def _vacant_in_call(op: Any, new: frozenset[str]) -> list[int]:
+def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
     """Return which arguments of the derivative of a call, loop or branch are of unused results."""
     if not new:
         return []
-    is_formula = FORMULA in op.name or "gradients" in op.name.split("/")
-    if not is_formula and "__backward_" not in getattr(op.get_attr(BODIES[op.type][0]), "name", ""):
+    if not is_of_formula(op) and "__backward_" not in getattr(
+        op.get_attr(BODIES[op.type][0]), "name", ""
+    ):
         return []
     return [
         i
         for i, x in enumerate(op.inputs)
         if x.op.name in new and is_linear(x) and x.dtype != tf.variant and _is_zero(x)
     ]
+
+
+def is_of_formula(op: Any) -> bool:
+    """Whether an operation is of a gradient, by its name."""
+    return FORMULA in op.name or "gradients" in op.name.split("/")
 
 
 def is_linear(x: Array) -> bool:
@@ -219,7 +227,8 @@ def run(op: Any, ins: Sequence[Any]) -> list[Array]:
         left = left[count:]
     given |= {a.name: op.get_attr(a.name) for a in op.op_def.attr if a.name not in inferred}
     words = _words(op.type, tuple(given))
-    outs = getattr(tf.raw_ops, op.type)(**{words[name]: x for name, x in given.items()})
+    with tf.name_scope(FORMULA) if op.type in COMPARISONS and is_of_formula(op) else nullcontext():
+        outs = getattr(tf.raw_ops, op.type)(**{words[name]: x for name, x in given.items()})
     return _listed(outs, len(op.outputs))
 
 

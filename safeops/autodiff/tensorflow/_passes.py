@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,21 @@ from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._pairs import Frame, Options
 from safeops.autodiff.tensorflow._tables import READERS, RULES
+
+
+@dataclass(frozen=True)
+class After:
+    """
+    The names of operations that are made after others, in one graph.
+
+    Those that masked autodiff makes itself are among them: they are no uses by the program.
+    """
+
+    others: frozenset[str]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether an operation is not one of the others."""
+        return name not in self.others
 
 
 def options_of(on_unknown: str, *, lazy: bool, return_mask: bool) -> Options:
@@ -34,9 +50,9 @@ def seeds_of(target: Any, output_gradients: Any) -> Any:
 
 def frame_of(seeds: Any, before: int, how: Options) -> Frame:
     """Return the frame of the backward pass in the graph that is being built."""
-    made = tf.compat.v1.get_default_graph().get_operations()[before:]
-    every = tf.nest.flatten(seeds)
-    since = frozenset(op.name for op in made)
+    operations = tf.compat.v1.get_default_graph().get_operations()
+    made, every = operations[before:], tf.nest.flatten(seeds)
+    since = After(frozenset(op.name for op in operations[:before]))
     linear, _ = pairs.dependents(every, made, how, since)
     return Frame(how, linear, {x.ref(): Pair(x) for x in every}, since=since)
 
