@@ -295,6 +295,8 @@ class Operations:
     concat = staticmethod(lambda x, y: tf.concat([x, y], 0))
     cumsum = staticmethod(tf.cumsum)
     largest = staticmethod(lambda x: tf.reduce_max(x, axis=0))
+    least = staticmethod(lambda x: tf.minimum(x, x[::-1]))
+    clip = staticmethod(lambda x: tf.clip_by_value(x, tf.cast(0.25, x.dtype), tf.cast(2, x.dtype)))
 
     @staticmethod
     def set_zero(x, index):

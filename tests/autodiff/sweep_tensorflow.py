@@ -4,7 +4,9 @@ TensorFlow's differentiable operations, each as a program on a few numbers, and 
 A program is run with a part of its results selected. *Healthy*: the masked gradient is the ordinary
 one. *Planted*: NaN stands in what the selected results do not read, and the gradient is that of the
 healthy program. *Used*: a singularity stands in front of each entry, and a gradient that is finite
-there belongs to an entry that moves nothing. Behind each rule a value is 0 where it is not active.
+there belongs to an entry that moves nothing. *Hidden*: where NaN in an entry makes the selected
+results NaN, and the ordinary gradient, the masked one is not finite throughout. Behind each rule a
+value is 0 where it is not active.
 """
 
 import sys
@@ -137,6 +139,24 @@ def moved(found, where, shape):
     return found[:, where].any(axis=1).reshape(shape)
 
 
+def hidden_in(runs, where, weights):
+    """Return the first two entries whose NaN the results have, and the masked gradient has not."""
+    found = []
+    for i in range(2):
+        point = runs.x.numpy().astype(np.float64)
+        point.flat[i] = np.nan
+        try:
+            if not np.isnan(runs.value(point).numpy()[where]).any():
+                continue
+            ordinary = runs.at(runs.ordinary, point, weights, where)
+            (ours, _), _ = runs.at(runs.masked, point, weights, where)
+        except tf.errors.InvalidArgumentError:  # of a matrix of NaN
+            continue
+        if np.isfinite(ours).all() and not np.isfinite(ordinary).all():
+            found.append(i)
+    return found
+
+
 class Verdict(NamedTuple):
     """What came out of one program: counts of runs, and what is wrong."""
 
@@ -187,6 +207,8 @@ def verdict(name, dtype="float64", rtol=1e-6):
         moving = moved(near, where, clean.shape)
         if (np.isfinite(by_spike) & moving).any():
             wrong.append(f"{which}: used {by_spike}, moved {moving}")
+        if hidden := hidden_in(runs, where, weights):
+            wrong.append(f"{which}: hidden NaN at {hidden}")
         # Where only one triangle of a matrix is read, its gradient is of both all the same.
         planted = planted_in(runs, where, weights, moved(far, where, clean.shape) | (clean != 0))
         if planted is None:
