@@ -2,12 +2,13 @@
 What masked autodiff does to one real model, as a row of a table.
 
 A model is a function of a batch in which rows do not depend on each other. The rows after the first
-`kept` are left out of the loss. Four facts are measured, each beside the ordinary gradient:
+`kept` are left out of the loss. Five facts are measured, each beside the ordinary gradient:
 
 healthy   nothing is left out: the masked gradient is the ordinary one
 left out  the rows left out are healthy: the same
 cured     the rows left out are NaN: the gradient is that of the batch without them
 used      a used row has passed a singularity: what is undefined stays so, and that alone
+hidden    a used row is NaN: an ordinary gradient that is not finite is not finite throughout
 """
 
 import random
@@ -83,6 +84,7 @@ class Row:
     finite_and_wrong: bool
     used: bool  # whether the singularity of a used row is as undefined as ordinary
     unused: bool  # whether that of a row left out is 0
+    hidden: bool  # whether rows of NaN that are used have a finite gradient, which ordinary has not
     warnings: list[str]
     tolerance: float
     stays: str = ""  # why, if it stays NaN
@@ -111,6 +113,7 @@ def steps_of(program):
         "healthy": Step(x, one, one, len(x), -1),
         "left out": Step(x, one, one, kept, outs),
         "bad": Step(bad, one, one, kept, outs),
+        "bad used": Step(bad, one, one, len(x), -1),
         "without": Step(x[:kept], one[:kept], one[:kept], kept, -1),
         "used": Step(x, zero, zero, kept, outs),
     }
@@ -149,6 +152,12 @@ def stays_undefined(found, ordinary, kept):
     return all(np.array_equal(f, o, equal_nan=True) and not np.isfinite(o).any() for f, o in used)
 
 
+def is_hidden(found, ordinary):
+    """Whether gradients are finite throughout, and the ordinary ones are not."""
+    finite, as_ordinary = (all(np.isfinite(g).all() for g in gs) for gs in (found, ordinary))
+    return finite and not as_ordinary
+
+
 def is_zero(found, kept):
     """Whether gradients of the singular parameters are 0 where not used."""
     return not any(f[kept:].any() for f in found[-2:])
@@ -175,6 +184,7 @@ def measure(case, engine, *, timed):
         finite_and_wrong=is_wrong(cured, expected, program.tolerance),
         used=stays_undefined(ours["used"][0], at["used"], program.kept),
         unused=is_zero(ours["used"][0], program.kept),
+        hidden=is_hidden(ours["bad used"][0], at["bad used"]),
         warnings=sorted({*ours["left out"][1], *ours["bad"][1], *ours["used"][1]}),
         tolerance=program.tolerance,
         stays=case.stays.reason if case.stays else "",

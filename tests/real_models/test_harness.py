@@ -56,6 +56,7 @@ def test_a_right_model_has_a_right_row():
     assert row.used
     assert row.unused
     assert not row.finite_and_wrong
+    assert not row.hidden
     assert row.warnings == row.healthy_warnings == []
 
 
@@ -70,6 +71,11 @@ def test_a_wrong_gradient_is_found():
 def test_a_hidden_singularity_is_found():
     """A derivative that was infinite and is 0 counts as lost."""
     assert not row_of(product, Hiding).used
+
+
+def test_a_hidden_nan_is_found():
+    """A gradient that is finite although the loss reads NaN is found."""
+    assert row_of(product, Hiding).hidden
 
 
 def test_a_gradient_that_stays_nan_is_found():

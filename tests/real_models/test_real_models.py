@@ -28,3 +28,8 @@ def test_what_is_undefined_stays_undefined(case, row):
     """The square root of a used 0 has the ordinary derivative, and that of an unused one is 0."""
     assert row.used, str(row)
     assert row.unused or case.stays, str(row)
+
+
+def test_a_nan_row_that_is_used_is_not_hidden(row):
+    """Where the loss reads rows of NaN, the gradient is not finite throughout, as the ordinary."""
+    assert not row.hidden, str(row)
