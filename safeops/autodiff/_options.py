@@ -10,6 +10,11 @@ class UnknownOperationWarning(UserWarning):
     """An operation without a rule met absent entries, and ran as it is."""
 
 
+# Why a guard that masks raises all the same.
+NOT_CURED = "the masked gradient is not finite either"
+NAN_IS_USED = "the masked gradient is finite, but the loss is NaN by an entry that is used"
+
+
 class NonFiniteGradientError(FloatingPointError):
     """
     A step of a guarded training has made a gradient that is not finite.

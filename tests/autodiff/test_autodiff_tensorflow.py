@@ -191,11 +191,6 @@ class Conventions(tape.Tape):
     minimum = staticmethod(np.vectorize(smaller, otypes=[object]))
 
     @classmethod
-    def least(cls, x):
-        """Return the smaller of each entry and the one on the other side."""
-        return cls.minimum(x, x[::-1])
-
-    @classmethod
     def clip(cls, x):
         """Clip between two numbers."""
         return cls.maximum(cls.minimum(x, tape.scalar(2.0)), tape.scalar(0.25))
@@ -207,17 +202,10 @@ def test_random_programs_agree_with_the_tape(part):
     assert_agrees_with_the_tape(seeds_of(part, PROGRAMS_RUN), on_unknown="error")
 
 
-def clipped(seed):
-    """Return a random program that compares more, and a point with many NaN."""
-    numbers = np.random.default_rng(seed)
-    program = tape.random_program(numbers, more=3 * ("clip", "least"))
-    return program, numbers.choice((*tape.POINTS, NAN, NAN), (tape.N, tape.N))
-
-
 def assert_agrees_with_the_tape(seeds, on_unknown):
     """Compare programs on TensorFlow with what they are on the tape."""
     for seed in seeds:
-        program, x = clipped(seed) if seed % 2 else tape.drawn(seed)
+        program, x = tape.clipped(seed) if seed % 2 else tape.drawn(seed)
         on_tape = lambda _, x, program=program: tape.run(program, Conventions, x)  # noqa: E731
         _, wanted, wanted_mask = tape.masked_gradient(on_tape, x)
 

@@ -195,16 +195,20 @@ def test_a_report_says_one_thing_of_one_nan(name):
 
 
 GUARDED = {
-    "relu": LOSSES["relu"],
-    "maximum": LOSSES["maximum"],
-    "added": lambda w: jnp.sum(ROWS[1]) + (ROWS @ w)[0],  # with a finite gradient
+    "relu": (LOSSES["relu"], "the masked gradient is not finite either"),
+    "maximum": (LOSSES["maximum"], "the masked gradient is not finite either"),
+    "added": (
+        lambda w: jnp.sum(ROWS[1]) + (ROWS @ w)[0],
+        "the masked gradient is finite, but the loss is NaN by an entry that is used",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", GUARDED)
 def test_a_guard_that_masks_raises(name):
     """Where the loss is NaN by an entry that is used, there is no masked gradient to go on with."""
-    step = guarded(GUARDED[name], on_nan="mask", logger=QUIET)
+    loss, why = GUARDED[name]
 
-    with pytest.raises(NonFiniteGradientError):
-        step(jnp.ones(2))
+    with pytest.raises(NonFiniteGradientError) as caught:
+        guarded(loss, on_nan="mask", logger=QUIET)(jnp.ones(2))
+    assert caught.value.__notes__ == [why]

@@ -275,6 +275,19 @@ def test_a_guard_that_masks_raises():
     assert caught.value.__notes__ == ["the masked gradient is not finite either"]
 
 
+def test_a_guard_that_masks_raises_for_a_loss_of_nan():
+    """Nor does it where the gradient is finite, as that of a NaN which is added."""
+    weights = tf.Variable([0.0, 1.0])
+
+    def added():
+        return tf.reduce_sum(tf.where(weights > 0, tf.sqrt(weights), 0.0)) + NAN
+
+    with pytest.raises(NonFiniteGradientError) as caught:
+        value_and_grad(tf.function(added, jit_compile=True), [weights], on_nan="mask")()
+    (note,) = caught.value.__notes__
+    assert note == "the masked gradient is finite, but the loss is NaN by an entry that is used"
+
+
 def test_one_nan_is_told_of_once():
     """Of a NaN that is used there is one finding, that it is; of one that is dropped, no such."""
     used, dropped = (masked.explain(lambda w, k=k: loss(w, ROWS, k), tf.ones(2)) for k in (3, 2))

@@ -11,7 +11,7 @@ import numpy as np
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff._options import NAN_IS_USED, NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.jax import value_and_grad
 from safeops.autodiff.jax._explain.passes import explained_call
 from safeops.autodiff.jax._passes import is_one, places_of
@@ -20,7 +20,6 @@ TRACED = (
     "expected arrays, got traced ones, which have no values; call the guarded function outside of "
     "jit, vmap, grad and shard_map, which may stand inside of it"
 )
-NOT_CURED = "the masked gradient is not finite either"
 
 
 LIMIT = 20.0  # of `explain`
@@ -116,10 +115,11 @@ def guarded(
         error = NonFiniteGradientError(report)
         if on_nan == "mask":
             found = masked(*args, **kwargs)
-            loss = found[0][0] if has_aux else found[0]
-            if all_finite(found[1]) and not jnp.isnan(loss):  # else a NaN is used
+            is_nan = bool(jnp.isnan(found[0][0] if has_aux else found[0]))
+            finite = all_finite(found[1])
+            if finite and not is_nan:
                 return found
-            error.add_note(NOT_CURED)
+            error.add_note(NAN_IS_USED if finite else NOT_CURED)
         raise error
 
     return both

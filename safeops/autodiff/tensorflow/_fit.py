@@ -16,10 +16,10 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report
-from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
-from safeops.autodiff.tensorflow._guard import NOT_CURED, REPLICAS, batch_of
+from safeops.autodiff.tensorflow._guard import REPLICAS, batch_of
 from safeops.autodiff.tensorflow._redirect import taped_by
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
 

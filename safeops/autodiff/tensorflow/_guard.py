@@ -9,13 +9,12 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff._options import NAN_IS_USED, NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
 
-NOT_CURED = "the masked gradient is not finite either"
 IN_GRAPH = (
     "expected a call outside of tf.function, which has no values to look at; the loss may be one"
 )
@@ -113,11 +112,12 @@ class Guard:
         error = NonFiniteGradientError(report)
         if self.on_nan == "mask":
             found, gradients, finite, _ = self.masked(*args, **kwargs)
-            if finite:
+            is_used = finite and bool(tf.math.is_nan(self.loss_in(found)))
+            if finite and not is_used:
                 put_back_bad(before)
                 return found, gradients
             put_back(before)
-            error.add_note(NOT_CURED)
+            error.add_note(NAN_IS_USED if is_used else NOT_CURED)
         raise error
 
 

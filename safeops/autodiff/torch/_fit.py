@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite
-from safeops.autodiff.torch._guard import NO_RERUN, NOT_CURED, Guard, Place, all_finite
+from safeops.autodiff.torch._guard import NO_RERUN, Guard, Place, all_finite
 from safeops.autodiff.torch._sharded import local_of
 
 COMPILED = (

@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, counted, listed, make_report
-from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
 from safeops.autodiff.torch._explain.passes import eagerly
@@ -36,7 +36,6 @@ AGAIN = (
     "the step ran again from the same arguments, and from the same random state of PyTorch and of "
     "the module random; it depends on something else, such as the random state of NumPy"
 )
-NOT_CURED = "the masked gradient is not finite either"
 WRITES = "the step has written into {}, and wrote something else when it ran again, from there"
 NO_RERUN = "the step cannot be masked: it writes into what it is given, and would be another step"
 EARLIER = "gradients were not finite before the step; set them to None after an error"
