@@ -47,12 +47,12 @@ def _of_traces() -> tuple[Any, Any, Any]:
         from jax.core import Trace  # noqa: PLC0415
 
         # jax.extend.core.find_top_trace (from 0.10): the trace that operations go to now.
-        # jax.extend.core.set_current_trace (from 0.10): sends them to another one for a while.
+        # jax.extend.core.set_current_trace (from 0.10): sends operations to a trace.
         from jax.extend.core import find_top_trace, set_current_trace  # noqa: PLC0415
     except ImportError:
-        # jax._src.core.Trace (before 0.10): the same.
-        # jax._src.core.find_top_trace (before 0.10): the same.
-        # jax._src.core.set_current_trace (before 0.10): the same.
+        # jax._src.core.Trace (before 0.10): that of `jax.core`.
+        # jax._src.core.find_top_trace (before 0.10): that of `jax.extend.core`.
+        # jax._src.core.set_current_trace (before 0.10): that of `jax.extend.core`.
         from jax._src.core import Trace, find_top_trace, set_current_trace  # noqa: PLC0415
     return Trace, find_top_trace, set_current_trace
 
@@ -145,7 +145,7 @@ class Passing(_Trace):
         """Run a function with a derivative rule of its own."""
         return self.ruled(Call("process_custom_jvp_call", primitive, (f, rule), how), args)
 
-    # Trace.process_custom_vjp_call (0.12): the same in reverse mode.
+    # Trace.process_custom_vjp_call (0.12): runs one with a rule for the backward pass.
     def process_custom_vjp_call(
         self, primitive: Any, f: Any, forward: Any, backward: Any, args: Any, /, **how: Any
     ) -> Any:
@@ -274,7 +274,7 @@ def place_of(program: Program) -> tuple[str | None, int | None]:
 def varying_axes(aval: Any) -> frozenset[Any]:
     """Return the mesh axes of a shard_map over which values of a type vary."""
     # ShapedArray.manual_axis_type.varying (from 0.10): over which axes a value varies.
-    # ShapedArray.vma (before 0.10): the same.
+    # ShapedArray.vma (before 0.10): over which axes a value varies.
     kind = getattr(aval, "manual_axis_type", None)
     return frozenset(aval.vma if kind is None else kind.varying)
 
@@ -293,8 +293,7 @@ def body_of_call(params: Params) -> Any:
     """Return the body of a call, with its constants."""
     # jit.jaxpr (0.12): the body, as in most calls.
     # custom_vjp_call.call_jaxpr (0.12): that of a function with a rule of its own.
-    # custom_vjp_call_jaxpr.fun_jaxpr (before 0.8): the same.
-    names = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+    names = ("jaxpr", "call_jaxpr")
     found = [params[name] for name in names if name in params]
     if not found:
         msg = f"the body of a call, {', '.join(names)}"
@@ -322,8 +321,8 @@ class Scan(NamedTuple):
 def scan_of(params: Params) -> Scan:
     """Return what a scan is."""
     # scan.num_consts (before 0.11): how many arguments are fixed.
-    # scan.num_carry (before 0.11): how many are carried.
-    # scan.ft_in (from 0.11): both, as trees of fixed, carried and scanned arguments.
+    # scan.num_carry (before 0.11): how many arguments are carried.
+    # scan.ft_in (from 0.11): trees of the arguments that are fixed, carried and scanned.
     if "ft_in" in params:
         fixed, carried, _ = map(len, params["ft_in"].unpack())
     else:
@@ -355,8 +354,8 @@ def while_of(params: Params) -> While:
     """Return what a loop with a condition is."""
     # while.cond_jaxpr (0.12): the condition.
     # while.body_jaxpr (0.12): the body.
-    # while.cond_nconsts (0.12): how many arguments the condition alone has.
-    # while.body_nconsts (0.12): how many the body alone has.
+    # while.cond_nconsts (0.12): how many arguments are of the condition alone.
+    # while.body_nconsts (0.12): how many arguments are of the body alone.
     counts = params["cond_nconsts"], params["body_nconsts"]
     return While(params["cond_jaxpr"], params["body_jaxpr"], *counts)
 
@@ -387,10 +386,10 @@ def shards_of(params: Params) -> Shards:
     """Return what a `shard_map` is."""
     # shard_map.jaxpr (0.12): the body.
     # shard_map.mesh (0.12): the mesh.
-    # shard_map.newly_manual_axes (from 0.10): which of its axes are split.
-    # shard_map.manual_axes (before 0.10): the same.
+    # shard_map.newly_manual_axes (from 0.10): which axes of the mesh are split.
+    # shard_map.manual_axes (before 0.10): which axes of the mesh are split.
     # shard_map.in_specs (0.12): how arguments are split.
-    # shard_map.out_specs (0.12): how results are.
+    # shard_map.out_specs (0.12): how results are split.
     # shard_map.check_vma (0.12): whether types tell what varies.
     names = params["newly_manual_axes" if "newly_manual_axes" in params else "manual_axes"]
     specs = params["in_specs"], params["out_specs"]
@@ -413,13 +412,13 @@ def axes_of_sum(params: Params) -> Any:
 @reading
 def with_callback(params: Params, change: Function) -> dict[str, Any]:
     """Return the parameters of a callback with a changed function."""
-    # pure_callback.callback (0.12): the function.
+    # pure_callback.callback (0.12): the function that is called.
     return {**params, "callback": change(params["callback"])}
 
 
 def name_of_call(params: Params) -> str:
     """Return the name of the function that a call is of; "" if it has none."""
-    # jit.name (0.12): of a function.
+    # jit.name (0.12): the name of a function.
     return str(params.get("name", ""))
 
 
@@ -533,7 +532,7 @@ def is_one_group(eqn: JaxprEqn) -> bool:
 @reading
 def is_left(eqn: JaxprEqn) -> bool:
     """Whether a triangular matrix stands on the left of what is solved for."""
-    # triangular_solve.left_side (0.12): whether it does.
+    # triangular_solve.left_side (0.12): on which side the matrix stands.
     return eqn.params["left_side"]
 
 
@@ -563,5 +562,5 @@ def system_of(eqn: JaxprEqn) -> System:
 
 def mapped_axes(eqn: JaxprEqn) -> Any:
     """Return the axes over which equinox maps an operation."""
-    # vprim.__batch_axes (0.12): of equinox.
+    # vprim.__batch_axes (0.12): over which axes equinox maps an operation.
     return eqn.params["__batch_axes"]
