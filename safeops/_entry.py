@@ -103,7 +103,7 @@ def hosted(
     if not all(backend.takes(x) for x in guests):
         return args, options
 
-    like = next((x for x in hosts if dtype_name(x.dtype) != "bool"), hosts[0])  # not a condition
+    like = ([x for x in hosts if dtype_name(x.dtype) != "bool"] or hosts)[0]  # not a condition
 
     def settled(x: Any) -> Any:
         return backend.constant(x, like) if isinstance(x, GUESTS) else x

@@ -30,9 +30,10 @@ SAID = "run a script, and find the line of the first gradient that is not finite
 NOT_FINITE = 3  # the exit code
 EPILOG = f"""
 The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
-wrong command line, else the exit code of the script (1 if it raises). With --format json or sarif
-the report is all of standard output, and what the script prints goes to standard error. The report
-goes where standard output went before the script ran, whatever the script made of it. Watched are
+wrong command line, or for a framework that is too old to be watched, else the exit code of the
+script (1 if it raises). With --format json or sarif the report is all of standard output, and what
+the script prints goes to standard error. The report goes where standard output went before the
+script ran, whatever the script made of it. Watched are
 backward passes of PyTorch, jax.grad, jax.value_and_grad and tf.GradientTape, also in compiled code,
 and steps that a guard of safeops.integrations watches; of PyTorch those of the main thread. Not
 watched are other processes that the script starts. A process that it forks prints its first report
@@ -86,11 +87,18 @@ def explain_script(options: Namespace) -> int:
     if reports:  # also if a bare ``except`` of the script has caught the exception
         show(reports[:1], options.format)
         return NOT_FINITE
-    if options.format != "text":
-        show([], options.format)
+    return without_finding(options.format, ending, sum(map(len, passes)))
+
+
+def without_finding(form: str, ending: BaseException | None, count: int) -> int:
+    """Say how many gradients were looked at; return 2 if none could be, 1 if the script raises."""
+    unwatched = not count and has_unwatched()
+    if form != "text" and not unwatched:
+        show([], form)
     if isinstance(ending, Exception):
         sys.excepthook(type(ending), ending, ending.__traceback__)
-    count = sum(map(len, passes))
+    if unwatched:  # which has been said
+        return 2
     print(ALL_FINITE.format(counted_passes(count)) if count else UNSEEN, file=sys.stderr)
     if ending is not None and not isinstance(ending, Exception):
         raise ending
@@ -120,6 +128,12 @@ def begin(
         print(error, file=sys.stderr)
         return
     passes.append(stack.enter_context(getattr(module, WATCHES[name])(watch)))
+
+
+def has_unwatched() -> bool:
+    """Whether the script has imported a framework that is too old to be watched."""
+    used = [name for name in WATCHES if name in sys.modules]
+    return any(f"safeops.autodiff.{name}" not in sys.modules for name in used)
 
 
 def is_of_others(record: logging.LogRecord) -> bool:

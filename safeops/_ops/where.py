@@ -361,7 +361,7 @@ def _enter_branches(
     (cond, *rest), _ = hosted((cond, *operands, *also), {})
     operands, also = tuple(rest[: len(operands)]), tuple(rest[len(operands) :])
     # Without an array there is an np.float64, which is a Python float too; any argument will do.
-    like = next((x for x in (cond, *operands, *also) if _is_array(x)), cond)
+    like = ([x for x in (cond, *operands, *also) if _is_array(x)] or [cond])[0]
     cond = promote_mask(cond, like)
     if cond is None:
         msg = "expected a boolean array as condition, got None"

@@ -61,7 +61,11 @@ def blocked(excess: Function, number: int, *arrays: Array) -> tuple[Array, ...]:
     return tuple(torch.where(bad, math.nan * x, torch.zeros_like(x)) for x in arrays[:number])
 
 
-@torch.library.custom_op("safeops::barrier", mutates_args=())
+# A schema, as torch 2.6 makes none of `Sequence` of `collections.abc`.
+SCHEMA = "(str module, str name, Tensor[] arrays, Tensor[] constants) -> Tensor[]"
+
+
+@torch.library.custom_op("safeops::barrier", mutates_args=(), schema=SCHEMA)
 def operator(
     module: str, name: str, arrays: Sequence[torch.Tensor], constants: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:

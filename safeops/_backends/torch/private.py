@@ -1,263 +1,362 @@
 """
-The private names of PyTorch that this package uses, each once.
+What this package reads of PyTorch's inside, each once.
 
-Above each name stands a comment with the name, the version of PyTorch in which it was seen, and its
-purpose. No public name serves that purpose. The documentation shows these comments as a table, and
-a test compares them with the code below.
+Above each name stands a comment with the name, the versions of PyTorch in which it is there (the
+newest that was tried, or from or before which one), and its purpose. No public name serves that
+purpose. The documentation shows these comments as a table, and a test asks the installed PyTorch
+for each.
 """
 
-from functools import cache
-from typing import Any
+from functools import cache, wraps
+from pkgutil import resolve_name
+from types import CodeType
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils import _python_dispatch, _pytree
+from torch.overrides import handle_torch_function
 
 from safeops._typing import Array, Function
+from safeops._versions import gone, require
 
-# torch._C._len_torch_dispatch_stack (2.13): how many dispatch modes see each operation.
-dispatch_modes: Function = torch._C._len_torch_dispatch_stack
+F = TypeVar("F", bound=Function)
 
-# torch._C._get_dispatch_mode (2.13): which dispatch modes of PyTorch's own are at work.
-dispatch_mode: Function = torch._C._get_dispatch_mode
+NEWEST = "2.15"  # that was tried
+FOUND = torch.__version__.partition("+")[0]  # without the name of a build
+require("safeops", "PyTorch", FOUND, "2.6")
 
-# torch._C._TorchDispatchModeKey (2.13): the modes that trace, as a compiler does.
-mode_keys: Any = torch._C._TorchDispatchModeKey
 
-# torch._C._DisableTorchDispatch (2.13): asks for numbers without the modes, in kernels.
-without_dispatch: Function = torch._C._DisableTorchDispatch
+def missing(what: object) -> ImportError:
+    """Return an error in one sentence: PyTorch has no longer something that stands here."""
+    return gone("safeops.autodiff.torch", "PyTorch", FOUND, NEWEST, str(what))
 
-# torch._C.DisableTorchFunction (2.13): asks for numbers without the modes and classes of a program.
-without_functions: Function = torch._C.DisableTorchFunction
 
-# torch.utils._python_dispatch._disable_current_modes (2.13): asks without dispatch modes.
-without_modes: Function = _python_dispatch._disable_current_modes
+def reading(f: F) -> F:
+    """Let a function that reads PyTorch's inside say in one sentence that a name is gone."""
 
-# torch.utils._python_dispatch.TorchDispatchMode (2.13): sees each operation of a backward pass.
-TorchDispatchMode: Any = _python_dispatch.TorchDispatchMode
+    @wraps(f)
+    def read(*args: Any, **options: Any) -> Any:
+        try:
+            return f(*args, **options)
+        except (AttributeError, ImportError) as error:
+            raise missing(error) from error
 
-# torch._C._SetExcludeDispatchKeyGuard (2.13): lets kernels respect lazily conjugated views.
-without_key: Function = torch._C._SetExcludeDispatchKeyGuard
+    return cast("F", read)
 
-# torch._C.DispatchKey (2.13): names what `without_key` leaves out, and operations made of others.
-DispatchKey: Any = torch._C.DispatchKey
 
-# torch._C._dispatch_has_kernel_for_dispatch_key (2.13): whether an operation is made of others.
-has_kernel: Function = torch._C._dispatch_has_kernel_for_dispatch_key
+class Gone:
+    """What stands for a name that PyTorch no longer has, until somebody needs it."""
 
-# torch._C._are_functorch_transforms_active (2.13): what `autograd.Function.apply` asks itself.
-in_transform: Function = torch._C._are_functorch_transforms_active
+    def __init__(self, path: str) -> None:
+        self.path = path
 
-# torch._C._functorch.peek_interpreter_stack (2.13): whether a transform of `torch.func` is at work.
-peek_transform: Function = torch._C._functorch.peek_interpreter_stack
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        """Say in one sentence that it is gone."""
+        raise missing(self.path)
 
-# torch._C._functorch.is_functorch_wrapped_tensor (2.13): tensors of `grad` and `vmap`.
-is_wrapper: Function = torch._C._functorch.is_functorch_wrapped_tensor
+    __getattr__ = __instancecheck__ = __mro_entries__ = __call__
 
-# torch._C._functorch.get_unwrapped (2.13): the tensor in a wrapper, which modes see.
-unwrapped: Function = torch._C._functorch.get_unwrapped
 
-# torch._C._current_autograd_node (2.13): which derivative formula is running, so that a 0 of
+def named(path: str) -> Any:
+    """Return what has this name."""
+    try:
+        return resolve_name(path)
+    except (AttributeError, ImportError):
+        return Gone(path)
+
+
+# torch._C._len_torch_dispatch_stack (2.15): how many dispatch modes see each operation.
+dispatch_modes: Function = named("torch._C._len_torch_dispatch_stack")
+
+# torch._C._get_dispatch_mode (2.15): which dispatch modes of PyTorch's own are at work.
+dispatch_mode: Function = named("torch._C._get_dispatch_mode")
+
+# torch._C._TorchDispatchModeKey (2.15): the modes that trace, as a compiler does.
+mode_keys: Any = named("torch._C._TorchDispatchModeKey")
+
+# torch._C._DisableTorchDispatch (2.15): asks for numbers without the modes, in kernels.
+without_dispatch: Function = named("torch._C._DisableTorchDispatch")
+
+# torch._C.DisableTorchFunction (2.15): asks for numbers without the modes and classes of a program.
+without_functions: Function = named("torch._C.DisableTorchFunction")
+
+# torch.utils._python_dispatch._disable_current_modes (2.15): asks without dispatch modes.
+without_modes: Function = named("torch.utils._python_dispatch._disable_current_modes")
+
+# torch.utils._python_dispatch.TorchDispatchMode (2.15): sees each operation of a backward pass.
+TorchDispatchMode: Any = named("torch.utils._python_dispatch.TorchDispatchMode")
+
+# torch._C._SetExcludeDispatchKeyGuard (2.15): lets kernels respect lazily conjugated views.
+without_key: Function = named("torch._C._SetExcludeDispatchKeyGuard")
+
+# torch._C.DispatchKey (2.15): names what `without_key` leaves out, and operations made of others.
+DispatchKey: Any = named("torch._C.DispatchKey")
+
+# torch._C._dispatch_has_kernel_for_dispatch_key (2.15): whether an operation is made of others.
+has_kernel: Function = named("torch._C._dispatch_has_kernel_for_dispatch_key")
+
+# torch._C._are_functorch_transforms_active (2.15): what `autograd.Function.apply` asks itself.
+in_transform: Function = named("torch._C._are_functorch_transforms_active")
+
+# torch._C._functorch.peek_interpreter_stack (2.15): whether a transform of `torch.func` is at work.
+peek_transform: Function = named("torch._C._functorch.peek_interpreter_stack")
+
+# torch._C._functorch.is_functorch_wrapped_tensor (2.15): tensors of `grad` and `vmap`.
+is_wrapper: Function = named("torch._C._functorch.is_functorch_wrapped_tensor")
+
+# torch._C._functorch.get_unwrapped (2.15): the tensor in a wrapper, which modes see.
+unwrapped: Function = named("torch._C._functorch.get_unwrapped")
+
+# torch._C._current_autograd_node (2.15): which derivative formula is running, so that a 0 of
 # `where` is told from a 0 of `norm`.
-current_node: Function = torch._C._current_autograd_node
+current_node: Function = named("torch._C._current_autograd_node")
 
-# torch._C._get_cpp_backtrace (2.13): the formula within a node of an in-place write into a view.
-backtrace: Function = torch._C._get_cpp_backtrace
+# torch._C._get_cpp_backtrace (2.15): the formula within a node of an in-place write into a view.
+backtrace: Function = named("torch._C._get_cpp_backtrace")
 
-# torch.autograd._get_sequence_nr (2.13): which nodes are new.
-next_number: Function = torch.autograd._get_sequence_nr
+# torch.autograd._get_sequence_nr (2.15): which nodes are new.
+next_number: Function = named("torch.autograd._get_sequence_nr")
 
-# torch.ops.aten._softmax_backward_data (2.13): the derivative of softmax in one pass.
-softmax_backward: Function = torch.ops.aten._softmax_backward_data.default
+# torch.ops.aten._softmax_backward_data (2.15): the derivative of softmax in one pass.
+softmax_backward: Function = named("torch.ops.aten._softmax_backward_data.default")
 
-# torch.ops.aten._upsample_bilinear2d_aa (2.13): which pixels an antialiased image reads.
-upsample_linear: Function = torch.ops.aten._upsample_bilinear2d_aa
+# torch.ops.aten._upsample_bilinear2d_aa (2.15): which pixels an antialiased image reads.
+upsample_linear: Function = named("torch.ops.aten._upsample_bilinear2d_aa")
 
-# torch.ops.aten._upsample_bicubic2d_aa (2.13): the same for cubic weights.
-upsample_cubic: Function = torch.ops.aten._upsample_bicubic2d_aa
+# torch.ops.aten._upsample_bicubic2d_aa (2.15): the same for cubic weights.
+upsample_cubic: Function = named("torch.ops.aten._upsample_bicubic2d_aa")
 
-# torch._decomp.decomposition_table (2.13): the parts of a fused kernel.
-decomposition_table: Any = torch._decomp.decomposition_table
+# torch._decomp.decomposition_table (2.15): the parts of a fused kernel.
+decomposition_table: Any = named("torch._decomp.decomposition_table")
 
-# torch.utils._pytree (2.13): tensors in arguments and results, and back.
-tree_leaves: Function = _pytree.tree_leaves
-tree_map: Function = _pytree.tree_map
-tree_flatten: Function = _pytree.tree_flatten
-tree_unflatten: Function = _pytree.tree_unflatten
+# torch.autograd.function.BackwardCFunction (2.15): the class of nodes of custom functions.
+Custom: Any = named("torch.autograd.function.BackwardCFunction")
+
+# torch.multiprocessing.reductions.StorageWeakRef (2.15): memory, by a number, without holding it.
+StorageWeakRef: Any = named("torch.multiprocessing.reductions.StorageWeakRef")
+
+# torch.utils._pytree (2.15): tensors in arguments and results, and back.
+tree_leaves: Function = named("torch.utils._pytree.tree_leaves")
+tree_map: Function = named("torch.utils._pytree.tree_map")
+tree_flatten: Function = named("torch.utils._pytree.tree_flatten")
+tree_unflatten: Function = named("torch.utils._pytree.tree_unflatten")
 
 
 def forward_level() -> int:
     """Return the level of forward mode, below 0 outside of it."""
-    # torch.autograd.forward_ad._current_level (2.13): whether forward mode sees what is computed.
+    # torch.autograd.forward_ad._current_level (2.15): whether forward mode sees what is computed.
     return int(forward_ad._current_level)
 
 
 def name_of_operation(func: Any) -> str:
     """Return the name of an operation without its form."""
-    # OpOverload._opname (2.13): the name of an operation.
+    # OpOverload._opname (2.15): the name of an operation.
     return str(func._opname)
 
 
 def has_programs(func: Any) -> bool:
     """Whether an operation takes programs, such as `cond`."""
-    # torch._ops.HigherOrderOperator (2.13): what a compiler hands to a mode beside operations.
+    # torch._ops.HigherOrderOperator (2.15): what a compiler hands to a mode beside operations.
     return isinstance(func, torch._ops.HigherOrderOperator)
 
 
 def schema(func: Any) -> Any:
     """Return what an operation takes, and what it writes into."""
-    # OpOverload._schema (2.13): what an operation writes into.
+    # OpOverload._schema (2.15): what an operation writes into.
     return func._schema
 
 
 def number_of_node(node: Any) -> int:
     """Return the number of a node of autograd, which grows."""
-    # Node._sequence_nr (2.13): in which order nodes were made.
+    # Node._sequence_nr (2.15): in which order nodes were made.
     return int(node._sequence_nr())
 
 
 def forward_class(node: Any) -> Any:
     """Return the `autograd.Function` of a node."""
-    # Node._forward_cls (2.13): whether a formula is one of ours.
+    # Node._forward_cls (2.15): whether a formula is one of ours.
     return node._forward_cls
 
 
 def saved(node: Any, name: str) -> Any:
     """Return what a node saved under a name."""
-    # Node._saved_ (2.13): begins the names of what a node saved, such as windows of a convolution.
+    # Node._saved_ (2.15): begins the names of what a node saved, such as windows of a convolution.
     return getattr(node, f"_saved_{name}")
 
 
 def base_of(x: Array) -> Array | None:
     """Return the tensor of which x is a view."""
-    # Tensor._base (2.13): the node of an in-place write into a view.
+    # Tensor._base (2.15): the node of an in-place write into a view.
     return x._base
 
 
 def compiled_from(x: Any) -> Any:
     """Return the module that a module was compiled from; None for any other module."""
-    # OptimizedModule._orig_mod (2.13): the names of parameters as the program has them.
+    # OptimizedModule._orig_mod (2.15): the names of parameters as the program has them.
     return getattr(x, "_orig_mod", None)
 
 
 def buffers_of(module: Any) -> list[str]:
     """Return the names of the buffers of a module itself, also of those that are None."""
-    # Module._buffers (2.13): buffers that a first step makes.
+    # Module._buffers (2.15): buffers that a first step makes.
     return [key for key, _ in module._buffers.items()]
 
 
 def stored_values(x: Array) -> Array:
     """Return the numbers that a sparse tensor stores."""
-    # Tensor._values (2.13): entries of a sparse tensor before equal places are merged.
+    # Tensor._values (2.15): entries of a sparse tensor before equal places are merged.
     return x._values()
 
 
 def gradient_hooks(x: Array) -> Any:
     """Return the hooks that run when the gradient of a leaf is there."""
-    # Tensor._post_accumulate_grad_hooks (2.13): whether a hook uses gradients up.
+    # Tensor._post_accumulate_grad_hooks (2.15): whether a hook uses gradients up.
     return getattr(x, "_post_accumulate_grad_hooks", None)
 
 
 def storage_id(storage: Any) -> int:
     """Return a number for memory."""
-    # UntypedStorage._cdata (2.13): which memory a tensor lives in, as views share it.
+    # UntypedStorage._cdata (2.15): which memory a tensor lives in, as views share it.
     return int(storage._cdata)
 
 
 def version(x: Array) -> int:
     """Return how often a tensor, or a view of it, has been written into."""
-    # Tensor._version (2.13): whether what was known of a gradient still holds.
+    # Tensor._version (2.15): whether what was known of a gradient still holds.
     return int(x._version)
 
 
 def local_tensor(x: Array) -> Array:
     """Return the part of a DTensor on this rank."""
-    # DTensor._local_tensor (2.13): that part, as `to_local` is a new view, on the graph.
+    # DTensor._local_tensor (2.15): that part, as `to_local` is a new view, on the graph.
     return x._local_tensor
 
 
 def wait_tensor(x: Array) -> Array:
     """Return what a collective makes of x, once it is there."""
-    # torch.ops._c10d_functional.wait_tensor (2.13): exchanges masks as gradients are exchanged.
+    # torch.ops._c10d_functional.wait_tensor (2.15): exchanges masks as gradients are exchanged.
     return torch.ops._c10d_functional.wait_tensor(x)
 
 
+@reading
 def collectives() -> Any:
     """Return the module of collectives that compile, and of their results."""
-    # torch.distributed._functional_collectives (2.13): what a collective has not yet brought.
+    # torch.distributed._functional_collectives (2.15): what a collective has not yet brought.
     from torch.distributed import _functional_collectives  # noqa: PLC0415  (slow)
 
     return _functional_collectives
 
 
+@reading
 def part_of(shape: Any, mesh: Any, places: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the shape of the part of a DTensor on this rank, and where it begins."""
-    # torch.distributed.tensor._utils (2.13): what part of a DTensor a rank has.
+    # torch.distributed.tensor._utils (2.15): what part of a DTensor a rank has.
     from torch.distributed.tensor import _utils  # noqa: PLC0415  (slow)
 
     shape, offset = _utils.compute_local_shape_and_global_offset(shape, mesh, places)
     return shape, offset
 
 
+@reading
 def fake_tensor() -> Any:
     """Return the class of tensors without memory."""
-    # torch._subclasses.fake_tensor (2.13): whether DTensor asks for a shape alone.
+    # torch._subclasses.fake_tensor (2.15): whether DTensor asks for a shape alone.
     from torch._subclasses import fake_tensor  # noqa: PLC0415  (slow)
 
     return fake_tensor.FakeTensor
 
 
+@reading
 def files_of_calls() -> set[str]:
     """Return the files of PyTorch that run between the engine and an operation."""
-    # torch._compile (2.13): its file, by which an operation is known that no hook calls.
-    # torch._dynamo.eval_frame (2.13): likewise.
-    # torch._ops (2.13): likewise, for the parts of a DTensor.
+    # torch._compile (2.15): its file, by which an operation is known that no hook calls.
+    # torch._dynamo.eval_frame (2.15): likewise.
+    # torch._ops (2.15): likewise, for the parts of a DTensor.
     from torch._dynamo import eval_frame  # noqa: PLC0415  (slow)
 
     return {str(module.__file__) for module in (torch._compile, eval_frame, torch._ops)}
 
 
-# torch.autograd.graph._engine_run_backward (2.13): where the engine begins, on the Python stack.
+# torch.autograd.graph._engine_run_backward (2.15): where the engine begins, on the Python stack.
 ENGINE = "_engine_run_backward"
 
 
+def hand_on_backward() -> None:
+    """
+    Let `torch.autograd.backward` hand itself to the function modes of a program, as from 2.11 on.
+
+    Before, a call in `masked_backward` is an ordinary one, and what watches a program misses it.
+    The door of the engine asks the modes, as the function itself may have other names.
+    """
+    # torch.autograd._engine_run_backward (before 2.11): the door, as `backward` finds it.
+    # torch._C._is_torch_function_mode_enabled (before 2.11): whether a mode is at work.
+    if "handle_torch_function" in torch.autograd.backward.__code__.co_names:
+        return
+    run, at_work = torch.autograd._engine_run_backward, torch._C._is_torch_function_mode_enabled
+
+    @torch.compiler.disable(reason="it runs the engine, which no compiler traces")
+    def run_backward(outputs: Any, *args: Any, accumulate_grad: bool = False, **how: Any) -> Any:
+        if not (accumulate_grad and at_work()):
+            return run(outputs, *args, accumulate_grad=accumulate_grad, **how)
+        *given, inputs = args
+        ours = (torch.autograd.backward, outputs, outputs)
+        return handle_torch_function(*ours, *given, inputs=inputs or None)
+
+    torch.autograd._engine_run_backward = run_backward
+
+
+def codes_of_apply() -> set[CodeType]:
+    """Return the code that calls the backward method of a custom function."""
+    # BackwardCFunction.apply (2.15): calls it.
+    # BackwardCFunction.apply_boxed (from 2.13): calls that of a compiled graph.
+    found = (vars(Custom).get(name) for name in ("apply", "apply_boxed"))
+    return {function.__code__ for function in found if function is not None}
+
+
+@reading
 def traced_stack() -> list[str]:
     """Return the lines of a user for which a compiler traces."""
-    # torch.fx.traceback (2.13): the line of a user that a compiled operation stands for.
+    # torch.fx.traceback (2.15): the line of a user that a compiled operation stands for.
     from torch.fx import traceback  # noqa: PLC0415  (slow)
 
     return list(traceback.format_stack())
 
 
 @cache
+@reading
 def files_of_joint() -> tuple[str, str]:
     """Return the file in which AOTAutograd asks for a backward pass, and one that hands that on."""
-    # torch._functorch._aot_autograd.graph_capture_wrappers (2.13): which backward pass is traced.
+    # torch._functorch._aot_autograd.graph_capture_wrappers (2.15): which backward pass is traced.
     from torch._functorch._aot_autograd import graph_capture_wrappers  # noqa: PLC0415  (slow)
+
+    # torch.fx.experimental.proxy_tensor (2.15): what hands the question on.
     from torch.fx.experimental import proxy_tensor  # noqa: PLC0415  (slow)
 
     return str(graph_capture_wrappers.__file__), str(proxy_tensor.__file__)
 
 
+@reading
 def lookup_backend(name: Any) -> Any:
     """Return a backend of `torch.compile`."""
-    # torch._dynamo.lookup_backend (2.13): what is to compile a masked graph.
+    # torch._dynamo.lookup_backend (2.15): what is to compile a masked graph.
     from torch._dynamo import lookup_backend  # noqa: PLC0415  (slow)
 
     return lookup_backend(name)
 
 
+@reading
 def without_autograd_cache() -> Any:
     """Return a context in which AOTAutograd reads no cache, and writes none."""
-    # torch._functorch.config (2.13): a cache that would take an ordinary graph for a masked one.
+    # torch._functorch.config (2.15): a cache that would take an ordinary graph for a masked one.
     from torch._functorch import config  # noqa: PLC0415  (slow)
 
     return config.patch(enable_autograd_cache=False)
 
 
+@reading
 def options_of_inductor(mode: str | None = None, options: Any = None) -> dict[str, Any]:
     """Return the configuration that a mode and options stand for."""
-    # torch._inductor.list_mode_options (2.13): what a mode of `torch.compile` means.
+    # torch._inductor.list_mode_options (2.15): what a mode of `torch.compile` means.
     from torch._inductor import list_mode_options  # noqa: PLC0415  (slow)
 
     return {**(list_mode_options(mode) if mode else {}), **(options or {})}
@@ -266,5 +365,5 @@ def options_of_inductor(mode: str | None = None, options: Any = None) -> dict[st
 @torch.compiler.assume_constant_result
 def numbers_are_constants() -> bool:
     """Whether a program that is being compiled has the numbers of Python as constants."""
-    # torch._dynamo.config.assume_static_by_default (2.13): False with dynamic=True.
+    # torch._dynamo.config.assume_static_by_default (2.15): False with dynamic=True.
     return bool(torch._dynamo.config.assume_static_by_default)

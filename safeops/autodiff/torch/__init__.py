@@ -55,8 +55,13 @@ from typing import Any
 
 import torch
 
-from safeops._backends.torch.private import tree_flatten, tree_unflatten
+from safeops._backends.torch.private import FOUND, tree_flatten, tree_unflatten
 from safeops._typing import Array
+from safeops._versions import require
+
+OPERATIONS = "the operations work with it"
+require("safeops.autodiff.torch", "PyTorch", FOUND, "2.9", also=OPERATIONS)
+
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning, check_options
 from safeops.autodiff.torch import func

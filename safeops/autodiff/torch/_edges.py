@@ -12,7 +12,6 @@ from functools import partial, wraps
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from safeops._backends.torch import private
 from safeops._typing import Array
@@ -32,7 +31,7 @@ class Stated:
         """State what is active in a tensor."""
         for key in [k for k, (alive, *_) in list(self.entries.items()) if alive.expired()]:
             self.entries.pop(key, None)
-        alive = StorageWeakRef(x.untyped_storage())
+        alive = private.StorageWeakRef(x.untyped_storage())
         self.entries[alive.cdata] = (alive, private.version(x), place_of(x), active)
 
     def read(self, x: Array) -> Mask | None:
@@ -124,7 +123,8 @@ KEY = "safeops"
 def noted(run: Callable[..., Any], *, edges: bool) -> Callable[..., Any]:
     """Return a compiled function whose nodes are known, and know which outputs are not used."""
 
-    @wraps(run)
+    # Without the attributes of `run`, by which Dynamo (up to 2.10) goes past this function to it.
+    @wraps(run, updated=())
     def wrapped(*args: Any) -> Any:
         earlier = {made[0] for made in map(made_by, args) if made}
         outputs = run(*args)

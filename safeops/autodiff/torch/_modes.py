@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff.torch._diary import Diary
@@ -23,6 +24,7 @@ ENTRIES: Mapping[Any, Mapping[str, str]] = {
     torch.autograd.backward: {},
     torch.autograd.grad: {},
 }
+private.hand_on_backward()
 IGNORED = ("grad_variables", "only_inputs")  # PyTorch ignores them too
 
 

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from safeops._backends.torch import private
 from safeops._backends.torch.filling import FillingFunction
 
@@ -63,7 +61,7 @@ def stem_of(name: str) -> str:
 
 def is_custom(node: Any) -> bool:
     """Whether the formula of a node is Python code of an `autograd.Function`."""
-    return isinstance(node, torch.autograd.function.BackwardCFunction)
+    return isinstance(node, private.Custom)
 
 
 def is_ours(node: Any) -> bool:
@@ -110,9 +108,7 @@ def in_its_method() -> bool:
     return False
 
 
-# They call the method; the second one calls that of a compiled graph.
-OF_CUSTOM = torch.autograd.function.BackwardCFunction
-APPLY = {OF_CUSTOM.apply.__code__, OF_CUSTOM.apply_boxed.__code__}
+APPLY = private.codes_of_apply()
 # These files, and no other, run between the engine and an operation of a formula.
 HERE = Path(__file__).parent
 OURS_HERE = frozenset(map(str, {*HERE.rglob("*.py")} - {HERE / "__init__.py"}))

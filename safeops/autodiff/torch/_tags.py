@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from safeops._backends.torch import private
 from safeops._typing import Array
@@ -97,7 +96,7 @@ class Tags:
         return regrained(earlier.active, earlier.itemsize, size).clone()
 
     def _put(self, storage: Any, active: Mask, size: int, node: Any = None) -> None:
-        weak = StorageWeakRef(storage)
+        weak = private.StorageWeakRef(storage)
         # While this weak reference is held no other storage gets the same address.
         self.entries[weak.cdata] = Entry(weak, active, size, node)
         if len(self.entries) > self._limit:
