@@ -13,6 +13,7 @@ from private_names import (
     is_private,
     page,
     private_names,
+    taken_elsewhere,
 )
 
 OTHERS = {
@@ -56,8 +57,36 @@ def test_names_inside_of_jax_are_found(source, found):
 
 @pytest.mark.parametrize("file", OTHERS["torch"], ids=lambda file: str(file.relative_to(HOUSE)))
 def test_private_names_stand_in_one_file(file):
-    """No other module for PyTorch takes a private name of it."""
+    """No other module for PyTorch takes a private name of it, or what stands in that file."""
     assert list(private_names(file.read_text())) == []
+    assert list(taken_elsewhere(file.read_text(), "torch")) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("BackwardCFunction.apply_boxed", ["apply_boxed"]),
+        ("from torch.multiprocessing.reductions import StorageWeakRef", ["StorageWeakRef"]),
+        ("getattr(x, 'apply_boxed')", ["apply_boxed"]),
+        ("private.StorageWeakRef(x); x.apply(y); from safeops.a import StorageWeakRef", []),
+    ],
+)
+def test_names_without_underscore_are_found(source, found):
+    """A name that stands in the file is found, also if it looks like a public one."""
+    assert list(taken_elsewhere(source, "torch")) == found
+
+
+@pytest.mark.parametrize(
+    "file", OTHERS["tensorflow"], ids=lambda file: str(file.relative_to(HOUSE))
+)
+def test_names_inside_of_tensorflow_stand_in_one_file(file):
+    """No other module for TensorFlow takes a private name, or a scope of TensorFlow's formulas."""
+    source = file.read_text()
+
+    assert list(private_names(source, "tensorflow")) == []
+    assert list(taken_elsewhere(source, "tensorflow")) == []
+    assert "tensorflow.python" not in source
+    assert "__internal__" not in source
 
 
 @pytest.mark.parametrize("file", OTHERS["jax"], ids=lambda file: str(file.relative_to(HOUSE)))

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import safeops
 
 HOUSE = Path(safeops.__file__).parent
-FILES = {name: HOUSE / f"_backends/{name}/private.py" for name in ("torch", "jax")}
-TITLES = {"torch": "PyTorch", "jax": "JAX"}
+FILES = {name: HOUSE / f"_backends/{name}/private.py" for name in ("torch", "jax", "tensorflow")}
+TITLES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 
 
 class PrivateName(NamedTuple):
@@ -82,6 +82,25 @@ def inner_names(source):
 # Names of ours, of JAX's functions or of Python too.
 PUBLIC = set(
     "axes axis callback length manual_axes mesh name reverse unroll update".split()  # noqa: SIM905
+)
+
+
+def taken_elsewhere(source, framework):
+    """Return what a source takes that stands in the file of a framework, with underscore or not."""
+    rows = described(FILES[framework].read_text())
+    known = {row.name.rpartition(".")[2] for row in rows} - OF_OTHERS
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "private":
+            yield from [node.attr] * (node.attr in known)
+        elif isinstance(node, ast.ImportFrom) and not node.module.startswith("safeops."):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        else:
+            yield from (x for x in constants(node) if x in known)
+
+
+# Names of ours, and of public functions, beside.
+OF_OTHERS = set(
+    "apply backward config custom_gradient gradients traceback zeros".split()  # noqa: SIM905
 )
 
 

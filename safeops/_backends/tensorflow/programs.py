@@ -12,21 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.devices import runs_as_program
+from safeops._backends.tensorflow.private import is_differentiated, is_watched
 from safeops._dtypes import SCALARS
 from safeops._typing import Array, Function
-
-# TensorFlow has no public way to ask whether a tape, an accumulator or a check of numbers looks on.
-# Where these names have gone there are no programs (2.18 to 2.21 have them).
-try:
-    from tensorflow.python.eager.record import could_possibly_record as is_differentiated
-    from tensorflow.python.framework.op_callbacks import should_invoke_op_callbacks as is_watched
-except ImportError:  # pragma: no cover
-
-    def is_differentiated() -> bool:
-        """Take everything for differentiated."""
-        return True
-
-    is_watched = is_differentiated
 
 # Of 10 entries these took 2.6 to 20 times as long as a double where by hand, and as programs 1.1 to
 # 1.9, the power 3.2 (CPU, 2.21). The others have few kernels; a deviation differs in its last bit

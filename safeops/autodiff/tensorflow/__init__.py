@@ -29,6 +29,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from safeops._backends.tensorflow.private import FOUND
+from safeops._versions import require
+
+require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")
+
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning
 from safeops.autodiff.tensorflow._explain.passes import explained_call

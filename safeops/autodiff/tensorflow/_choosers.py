@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union
 from safeops.autodiff.tensorflow._pairs import (
     BODIES,
-    FORMULA,
     Frame,
     Mask,
     active_of,
@@ -51,12 +51,8 @@ def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
     found = []
     for name in BODIES[op.type] if names is None else names:
         functions = op.get_attr(name)
-        for function in functions if isinstance(functions, list) else [functions]:
-            graph = op.graph
-            # Private: TensorFlow has no public way from a call to its body.
-            while (body := graph._get_function(function.name)) is None:  # noqa: SLF001  (there is no public name)
-                graph = graph.outer_graph
-            found.append(body.graph)
+        every = functions if isinstance(functions, list) else [functions]
+        found += [private.body_of(op.graph, function.name) for function in every]
     return found
 
 
@@ -121,7 +117,7 @@ def is_fixed(op: Any, graph: Any, i: int) -> bool:
 
 def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]]:
     """Yield the operations of the program that use a tensor, and the positions where they do."""
-    of_tape = FORMULA in asked_by.name
+    of_tape = private.FORMULA in asked_by.name
     for found, where in trail(tensor, frame):
         # A body of the formula contains no operation of the program.
         new = None if where.inner and not where.program else where.since
@@ -139,7 +135,7 @@ def _used(
     """
     for op in tensor.consumers():
         is_new = new is None or op.name in new
-        if is_new and not (recomputed and FORMULA not in op.name):
+        if is_new and not (recomputed and private.FORMULA not in op.name):
             continue
         for i, x in enumerate(op.inputs):
             if x is not tensor:
@@ -248,7 +244,7 @@ def _is_repeated(op: Any) -> bool:
     The formula's body has a literal of its own in place of it (2.21), told by the Python stack. No
     operation but a selection has a condition that its formula asks for again.
     """
-    return op.type == "Const" and any(frame.name == "_capture_helper" for frame in op.traceback)
+    return op.type == "Const" and private.is_repeated(op)
 
 
 def _is_dropping(test: Any, frame: Frame, asked_by: Any) -> bool:
@@ -276,9 +272,9 @@ def _is_formula(op: Any) -> bool:
     operation in the body of a function. A custom gradient stands in the scope of an `IdentityN`.
     """
     scopes = op.name.split("/")[:-1]
-    in_body = "gradients" in scopes
+    in_body = private.in_gradients(scopes)
     for scope in reversed(scopes):
-        if scope == FORMULA or (in_body and scope.endswith("_grad")):
+        if scope == private.FORMULA or (in_body and scope.endswith(private.SUFFIX)):
             return not scope.startswith("IdentityN")
     return False
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow._choosers import bodies
@@ -40,12 +41,9 @@ def _is_custom(op: Any) -> bool:
     """
     if op.type in BODIES:
         return any(map(_is_custom, _operations(op)))
-    if op.type != "IdentityN" or "_gradient_op_type" not in op.node_def.attr:
+    if op.type != "IdentityN" or not private.has_custom_gradient(op):
         return False
-    return not any(
-        x.name == "grad_wrapper" and x.filename.endswith("ops/custom_gradient.py")
-        for x in op.traceback
-    )
+    return not private.made_by_recomputing(op)
 
 
 def _operations(op: Any) -> list[Any]:

@@ -11,7 +11,6 @@ active entries is the ordinary operation itself, and costs nothing.
 """
 
 import inspect
-import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
@@ -41,8 +41,8 @@ BODIES = {
     "While": ("body",),
     "StatelessWhile": ("body",),
 }
-FORMULA = "gradient_tape"  # the name scope of the formulas of a tape
-COMPARISONS = ("GreaterEqual", "LessEqual", "Equal", "LogicalAnd")  # told by that scope
+# Told by the scope of the formulas of a tape.
+COMPARISONS = ("GreaterEqual", "LessEqual", "Equal", "LogicalAnd")
 
 
 @dataclass(frozen=True)
@@ -163,32 +163,23 @@ def _is_beside(x: Array, new: Container[str]) -> bool:
     ):
         return False
     *scopes, name = x.op.name.split("/")
-    if not re.fullmatch(r"zeros(_like)?(_\d+)?", name):
+    if not private.ZEROS.fullmatch(name):
         return False
     users = [op.name.split("/") for op in x.consumers()]
-    if scopes and re.fullmatch(r"gradients(_\d+)?", scopes[-1]):
+    if scopes and private.GRADIENTS.fullmatch(scopes[-1]):
         n = len(scopes)
-        return all(user[:n] == scopes and user[n].endswith("_grad") for user in users)
-    is_new = x.op.name in new and FORMULA not in scopes
-    of_formulas = is_new and all(FORMULA in user for user in users)
-    return of_formulas and not _is_of_custom_gradient(x.op)
-
-
-def _is_of_custom_gradient(op: Any) -> bool:
-    """Whether a custom gradient made an operation, and not the tape itself, by the Python stack."""
-    frames = list(op.traceback)
-    taped = [i for i, frame in enumerate(frames) if frame.name == "imperative_grad"]
-    since = frames[taped[-1] :] if taped else frames
-    return any(frame.filename.endswith("ops/custom_gradient.py") for frame in since)
+        return all(user[:n] == scopes and user[n].endswith(private.SUFFIX) for user in users)
+    is_new = x.op.name in new and private.FORMULA not in scopes
+    of_formulas = is_new and all(private.FORMULA in user for user in users)
+    return of_formulas and not private.made_by_custom_gradient(x.op)
 
 
 def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
     """Return which arguments of the derivative of a call, loop or branch are of unused results."""
     if not new:
         return []
-    if not is_of_formula(op) and "__backward_" not in getattr(
-        op.get_attr(BODIES[op.type][0]), "name", ""
-    ):
+    called = getattr(op.get_attr(BODIES[op.type][0]), "name", "")
+    if not is_of_formula(op) and private.BACKWARD not in called:
         return []
     return [
         i
@@ -199,7 +190,7 @@ def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
 
 def is_of_formula(op: Any) -> bool:
     """Whether an operation is of a gradient, by its name."""
-    return FORMULA in op.name or "gradients" in op.name.split("/")
+    return private.FORMULA in op.name or private.in_gradients(op.name.split("/"))
 
 
 def is_linear(x: Array) -> bool:
@@ -227,7 +218,11 @@ def run(op: Any, ins: Sequence[Any]) -> list[Array]:
         left = left[count:]
     given |= {a.name: op.get_attr(a.name) for a in op.op_def.attr if a.name not in inferred}
     words = _words(op.type, tuple(given))
-    with tf.name_scope(FORMULA) if op.type in COMPARISONS and is_of_formula(op) else nullcontext():
+    with (
+        tf.name_scope(private.FORMULA)
+        if op.type in COMPARISONS and is_of_formula(op)
+        else nullcontext()
+    ):
         outs = getattr(tf.raw_ops, op.type)(**{words[name]: x for name, x in given.items()})
     return _listed(outs, len(op.outputs))
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
@@ -228,7 +229,8 @@ def absent(x: Array, dropped: Site) -> Any:
 def is_recomputed(op: Any) -> bool:
     """Whether `tf.recompute_grad` runs an operation again, whose selections are then unknown."""
     scopes = op.name.split("/")
-    return pairs.FORMULA in scopes and "gradients" in scopes[scopes.index(pairs.FORMULA) :]
+    of_tape = private.FORMULA in scopes
+    return of_tape and private.in_gradients(scopes[scopes.index(private.FORMULA) :])
 
 
 def rule_of(at: At) -> pairs.Rule:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
 from safeops.autodiff._explain.marks import Marked
@@ -69,7 +70,7 @@ def _sum_of(targets: Sequence[Array], seeds: Any) -> Array:
 def _held(inner: Array) -> Any:
     """Return the variable's handle behind an input of a graph; None if it is something else."""
     while (graph := getattr(inner, "graph", None)) is not None:
-        outer = next((x for x, y in graph.captures if y is inner), None)
+        outer = next((x for x, y in private.captures_of(graph) if y is inner), None)
         if outer is None or outer.dtype != tf.resource:
             return None
         if not hasattr(outer, "op"):
@@ -125,7 +126,7 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
     concrete = tf.function(both, autograph=False).get_concrete_function(*specs)
     known = {x.ref(): y for x, y in zip(concrete.inputs[: len(inputs)], inputs, strict=True)}
-    known |= {inner.ref(): outer for outer, inner in concrete.graph.captures}
+    known |= {inner.ref(): outer for outer, inner in private.captures_of(concrete.graph)}
     return _Traced(concrete.graph, inputs, known, *made)
 
 

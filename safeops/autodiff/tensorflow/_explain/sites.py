@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.locations import is_library, location
 from safeops.autodiff._explain.names import IN_TENSORFLOW, OWN
-
-SUFFIX = "_grad"  # of the name scope of a formula
 
 
 def site_of(op: Any) -> Site:
@@ -61,14 +60,14 @@ class Program:
     def origin(self, op: Any) -> Any:
         """Return the operation of the program to whose formula an operation belongs."""
         scopes = op.name.split("/")
-        starts = [
-            i + 1 for i, scope in enumerate(scopes) if re.fullmatch(r"gradients(_\d+)?", scope)
-        ]
+        starts = [i + 1 for i, x in enumerate(scopes) if private.GRADIENTS.fullmatch(x)]
         for start in reversed(starts):
             for end in range(len(scopes), start, -1):
                 name = "/".join(scopes[start:end])
-                if name.endswith(SUFFIX) and (found := self.by_name.get(name[: -len(SUFFIX)])):
-                    return found
+                if name.endswith(private.SUFFIX):
+                    found = self.by_name.get(name.removesuffix(private.SUFFIX))
+                    if found is not None:
+                        return found
         return None
 
     def dropping(self, op: Any) -> Any:
