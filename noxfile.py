@@ -73,10 +73,27 @@ JAX_PROGRAMS = [
     *(str(file) for file in sorted(Path("tests/autodiff").glob("test_*jax*.py"))),
     "tests/integrations/test_guard_jax.py",
 ]
+# PyTorch compiles operations from 2.9 on; the sweeps over its own database have the pinned one.
+EAGER = [*OPERATIONS, "-k", "not compile"]
+TORCH_PROGRAMS = [
+    "tests/ops/test_cases.py",
+    "tests/ops/test_where.py",
+    *(
+        f"tests/autodiff/test_{name}.py"
+        for name in ("autodiff_torch", "explain_torch", "explain_watching", "diary_torch")
+    ),
+    *(
+        f"tests/autodiff/test_autodiff_torch_{name}.py"
+        for name in ("compiled", "doors", "edges", "func", "hooks", "private", "twice")
+    ),
+    "tests/integrations/test_guard_torch.py",
+    "tests/integrations/test_guard_torch_steps.py",
+]
 # From a group oldest-* or newest-* of pyproject.toml to its framework and tests.
 FLOORS = {
     "numpy": ("numpy", OPERATIONS),
-    "torch": ("torch", OPERATIONS),
+    "torch": ("torch", EAGER),
+    "torch-programs": ("torch", TORCH_PROGRAMS),  # of which pip has a CUDA build of gigabytes
     "jax": ("jax", OPERATIONS),
     "jax-programs": ("jax", JAX_PROGRAMS),
     "tensorflow": ("tensorflow", OPERATIONS),
@@ -85,6 +102,7 @@ NEWEST = {
     "numpy": ("numpy", [*OPERATIONS, "tests/backends"]),
     "jax": ("jax", [*OPERATIONS, *JAX_PROGRAMS, "tests/backends"]),
     "torch": ("torch", []),  # all
+    "tensorflow": ("tensorflow", []),  # all
 }
 
 
@@ -96,9 +114,9 @@ def run_row(session: nox.Session, group: str, framework: str, files: list[str]) 
 
 
 @nox.session(name="tests-floors", default=False)
-@nox.parametrize("row", [nox.param(x, id=x, tags=["rest"] * ("-" in x)) for x in FLOORS])
+@nox.parametrize("row", [nox.param(x, id=x, tags=["rest"] * (x == "jax-programs")) for x in FLOORS])
 def tests_floors(session: nox.Session, row: str) -> None:
-    """Test with the oldest versions of each layer; the rest has those that read programs."""
+    """Test with the oldest versions of each layer; the rest has those that read JAX's programs."""
     run_row(session, f"oldest-{row}", *FLOORS[row])
 
 

@@ -112,6 +112,24 @@ def test_the_context_masks_every_door_of_autograd(masked, x):
     assert found.tolist() == [0.0, 0.25]
 
 
+def test_the_context_masks_another_name_of_backward(masked, x):
+    """A function that was imported before, with gradients for several outputs, beside a mode."""
+    backward = vars(torch.autograd)["backward"]
+    seen = []
+
+    class Passing(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    outputs = [root_of_positive(x), torch.where(x > 0, x.log(), 0.0)]
+    with masked.masked_backward(on_unknown="error"), Passing():
+        backward(outputs, [None, torch.ones(2).double()], inputs=[x])
+
+    assert x.grad.tolist() == [0.0, 0.5]
+    assert torch.autograd.backward in seen
+
+
 def test_the_context_ends(masked, x):
     """After the context, and after an exception in it, gradients are ordinary again."""
     with pytest.raises(ZeroDivisionError), masked.masked_backward():

@@ -94,3 +94,31 @@ def test_the_floors_are_those_of_the_project():
     assert options["jax"] == [f"jax>={asked('_backends/jax')}"]
     assert groups["oldest-jax-programs"][0] == f"jax=={programs}.0"
     assert f"need JAX {programs} or later" in (root / "docs/install.md").read_text()
+
+
+def test_the_floors_of_pytorch_and_tensorflow_are_those_of_the_project():
+    """What their layers ask for is what pip, the tests of floors and readers are told."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    groups, options = project["dependency-groups"], project["project"]["optional-dependencies"]
+    told = (root / "docs/install.md").read_text()
+
+    for name, title, wheel in (
+        ("torch", "PyTorch", "torch"),
+        ("tensorflow", "TensorFlow", "tensorflow-cpu"),
+    ):
+        operations = floor_in(f"_backends/{name}/private.py")
+        programs = floor_in(f"autodiff/{name}/__init__.py")
+        of_programs = f"oldest-{name}-programs" if programs != operations else f"oldest-{name}"
+
+        assert options[name] == [f"{name}>={operations}"]
+        assert groups[f"oldest-{name}"][0] == f"{wheel}=={operations}.0"
+        assert groups[of_programs][0] == f"{wheel}=={programs}.0"
+        assert f"{title} {programs} or later" in told
+
+
+def floor_in(file):
+    """Return the version that a module asks for."""
+    source = (Path(safeops.__file__).parent / file).read_text()
+    (version,) = re.findall(r'^require\(.*FOUND, "([\d.]+)"', source, flags=re.MULTILINE)
+    return version
