@@ -1,11 +1,14 @@
 """What masked autodiff takes from PyTorch by private names is there, and means what it says."""
 
+import os
+import subprocess
+import sys
 from pkgutil import resolve_name
 
 import pytest
 
 from frameworks import torch_from
-from private_names import FILES, described
+from private_names import FILES, HOUSE, described
 from reported_torch import leaf, torch
 from safeops._backends.torch import private
 
@@ -64,6 +67,43 @@ def test_a_name_that_has_gone_is_told_where_it_is_needed():
 
     with pytest.raises(ImportError, match=said):
         private.reading(lambda: torch._C._of_long_ago)()
+
+
+OLD = """
+import sys, torch
+torch.__version__ = "2.8.0+cpu"
+import safeops, safeops.autodiff
+from safeops.__main__ import main
+from safeops.integrations import guard
+
+print(safeops.safe_sqrt(torch.zeros(1)).tolist())
+for use, x in ((safeops.autodiff.grad(torch.sum), torch.ones(2)), (guard, torch.nn.Identity())):
+    try:
+        use(x)
+    except ImportError as error:
+        print(error)
+sys.stdout.flush()
+print(main(["explain", sys.argv[1]]))
+"""
+SENTENCE = (
+    "safeops.autodiff.torch needs PyTorch 2.9 or later and found 2.8.0; the operations work with it"
+)
+
+
+def test_a_version_that_is_too_old_is_told_at_the_first_use(tmp_path):
+    """The operations work; other layers say what they need, and `explain` ends with 2."""
+    (tmp_path / "train.py").write_text("import torch\nprint('trained')\n")
+    done = subprocess.run(
+        [sys.executable, "-c", OLD, str(tmp_path / "train.py")],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(HOUSE.parent), *sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.splitlines() == ["[0.0]", SENTENCE, SENTENCE, "trained", "2"]
+    assert done.stderr.strip().endswith(SENTENCE)
+    assert "backward pass" not in done.stderr
 
 
 def test_private_names_mean_what_they_say():

@@ -9,7 +9,9 @@ import pytest
 import reported_torch as programs
 import safeops
 from assertions import assert_close, assert_examples_run
+from frameworks import torch_from
 from reported_torch import NAN, leaf, torch
+from safeops._backends.torch import private
 
 pytestmark = pytest.mark.only("torch")
 
@@ -235,7 +237,8 @@ def test_hooks_are_taken_off(masked):
     loss.backward()
     sys.setprofile(None)
 
-    assert not [file for file in files if str(HOUSE) in file]
+    door = "" if torch_from(2, 11) else private.__file__  # that of the engine, for modes
+    assert not [file for file in files if str(HOUSE) in file and file != door]
     assert any("torch" in file for file in files)
 
 
