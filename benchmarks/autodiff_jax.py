@@ -2,9 +2,8 @@
 What masked autodiff costs on JAX: ``python benchmarks/autodiff_jax.py [--quick]``.
 
 For each program, ``jit(grad)`` by safeops divided by ``jit(grad)`` by JAX: run time (the median of
-pairs that take turns in one process, with quartiles), time to trace and compile, and peak
-temporary memory. A
-row "A/A" compares JAX with itself.
+pairs that take turns in one process, with quartiles), time to trace and compile, and peak temporary
+memory. A row "A/A" compares JAX with itself.
 """
 
 import sys

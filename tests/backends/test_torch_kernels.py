@@ -110,9 +110,8 @@ def arguments(name, dtype, seed):
     narrow = any(word in name for word in SLICED) or "softmax" in name
     chosen = fits if narrow else shapes
     shapes = chosen[seed % len(chosen)]
-    pairs = enumerate(shapes)
-    leaves = (laid_out(tensor(dtype, s, 2 * seed + i), seed // 2 + i) for i, s in pairs)
-    return [x.detach().requires_grad_() for x in leaves]
+    drawn = (tensor(dtype, s, 2 * seed + i) for i, s in enumerate(shapes))
+    return [laid_out(x, seed // 2 + i).detach().requires_grad_() for i, x in enumerate(drawn)]
 
 
 def generic(f):

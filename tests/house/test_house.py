@@ -106,12 +106,8 @@ LAYERS = (
     ("autodiff._explain.evidence",),
     ("autodiff._explain.marks",),
     # Masked autodiff: pairs or tags, then rules, then what explains, then the door of a framework.
-    (
-        "autodiff.jax._known",
-        "autodiff.tensorflow._masks",
-        "autodiff.torch._tags",
-        "autodiff.torch._frames",
-    ),
+    ("autodiff.jax._known", "autodiff.tensorflow._masks", "autodiff.torch._tags"),
+    ("autodiff.torch._frames",),
     ("autodiff.*._pairs", "autodiff.torch._sharded"),
     ("autodiff.torch._masks", "autodiff.torch._nodes", "autodiff.torch._explain"),
     ("autodiff.torch._explain.lines", "autodiff.torch._branches", "autodiff.torch._edges"),

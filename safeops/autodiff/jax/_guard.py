@@ -115,11 +115,16 @@ def guarded(
         error = NonFiniteGradientError(report)
         if on_nan == "mask":
             found = masked(*args, **kwargs)
-            is_nan = bool(jnp.isnan(found[0][0] if has_aux else found[0]))
-            finite = all_finite(found[1])
-            if finite and not is_nan:
-                return found
-            error.add_note(NAN_IS_USED if finite else NOT_CURED)
+            return if_cured(found, found[0][0] if has_aux else found[0], error)
         raise error
 
     return both
+
+
+def if_cured(found: Any, loss: Any, error: NonFiniteGradientError) -> Any:
+    """Return a masked step; raise if its gradient is not finite, or its loss is NaN."""
+    finite = all_finite(found[1])
+    if finite and not jnp.isnan(loss):
+        return found
+    error.add_note(NAN_IS_USED if finite else NOT_CURED)
+    raise error
