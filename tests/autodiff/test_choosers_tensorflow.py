@@ -9,12 +9,13 @@ which is NaN and active makes it NaN.
 import inspect
 from typing import NamedTuple
 
-import keras
 import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.only("tensorflow"), pytest.mark.usefixtures("quiet")]
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
+
+import keras  # noqa: E402
 
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
