@@ -10,6 +10,7 @@ import pytest
 
 import safeops as so
 from frameworks import asarray, to_numpy
+from safeops._versions import numbers
 
 pytestmark = pytest.mark.everywhere  # facts of each framework
 
@@ -218,13 +219,15 @@ def test_the_slope_of_a_maximum_loses_nan_under_jit():
 
 @pytest.mark.only("jax")
 def test_log1p_of_xla_is_inexact():
-    """Its float64 is off by about a hundred units in the last place at -0.4141 (0.10.2)."""
+    """Its float64 is off by a hundred units in the last place at -0.4141, up to JAX 0.10."""
+    import jax
     import jax.numpy as jnp
 
     x = -0.414105
     error = abs(float(jnp.log1p(jnp.float64(x))) - np.log1p(x))
 
-    assert error > 50 * np.spacing(abs(np.log1p(x)))
+    is_off = error > 50 * np.spacing(abs(np.log1p(x)))
+    assert bool(is_off) is (numbers(jax.__version__) < (0, 11))
 
 
 FLUSHED = {("jax", "float32"), ("tensorflow", "float32")}

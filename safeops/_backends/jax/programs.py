@@ -17,6 +17,8 @@ _CONSTANTS = (*SCALARS, str, type(None))
 _HOLE = object()
 _ARRAYS = frozenset(ARRAY_OPTIONS)  # options that may be traced
 _TRACED = (jax.Array, *GUESTS)
+# From JAX 0.11 on, True keeps the inner program until an outer one is compiled.
+_INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 
 class Jitted:
@@ -64,7 +66,7 @@ class Jitted:
             return self.asker.generic(*values[:first], **options) if value is None else value
 
         call.__name__ = self.name
-        return jax.jit(call, inline=True)
+        return jax.jit(call, inline=_INLINE)
 
     def value(self, args: list[Any], options: dict[str, Any]) -> Array | None:
         """Return the value by the kernel of that name; None if no kernel takes the arguments."""
