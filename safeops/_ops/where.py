@@ -311,13 +311,17 @@ def make_safe(
     return _Safe(f, domain, placeholder, fill_value)
 
 
+# Not its annotations: Dynamo asks for those of functions of C too, which have none (torch 2.9).
+NAMED = ("__module__", "__name__", "__qualname__", "__doc__")
+
+
 class _Safe:
     """A function made safe: an object, so that it can be pickled if its parts can."""
 
     def __init__(self, f: Function, domain: Function, placeholder: Any, fill_value: Any) -> None:
         self.f, self.domain = f, domain
         self.placeholder, self.fill_value = placeholder, fill_value
-        update_wrapper(self, f, updated=())
+        update_wrapper(self, f, assigned=NAMED, updated=())
 
     def __call__(self, *args: Array, **named: Array) -> Array:
         """Return `f` inside the domain and where an argument is NaN, else the fill."""

@@ -48,10 +48,13 @@ def test_every_operation_has_a_row():
 # Recognition.
 
 
+LEFT_BEHIND = "ignore:Implicitly cleaning:ResourceWarning"  # a folder of PyTorch 2.6
+
+
 def run_python(code):
     """Run code where it imports the package under test, and return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, "-W", "error", "-W", LEFT_BEHIND, "-c", code],
         cwd=HOUSE.parent,
         capture_output=True,
         text=True,
