@@ -28,6 +28,7 @@ from reported_tensorflow import (  # noqa: E402
     slope,
     total,
 )
+from safeops._backends.tensorflow import private  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
@@ -418,7 +419,7 @@ def test_formulas_have_the_scope_that_they_had():
     def step(x):
         slope(lambda x: total(log_where(x)), x, tape_class=tf.GradientTape)
         names = [op.name for op in x.graph.get_operations() if op.type == "SelectV2"]
-        assert [choosers.FORMULA in name for name in names].count(True) >= 1
+        assert [private.FORMULA in name for name in names].count(True) >= 1
         return x
 
     step.get_concrete_function(tf.TensorSpec([2]))
