@@ -196,7 +196,7 @@ NOT_OF_JAX = {
 
 
 # Modules of JAX's own language.
-OWN = re.compile(r"jax\.(?!.*(?:experimental|pallas))|jax\Z")
+OWN = re.compile(r"jax\.(?!.*(?:experimental|pallas|mosaic|tpu))|jax\Z")
 
 
 def primitives():
