@@ -116,3 +116,4 @@ def test_axes_along_which_a_mask_does_not_vary_have_length_1():
     assert folded(np.ones((2, 0), bool)) is True
     assert folded(np.zeros((2, 2), bool)) is False
     assert folded(np.eye(2, dtype=bool)).shape == (2, 2)
+    assert folded(np.eye(2, dtype=bool).any()) is True  # which is no array

@@ -138,8 +138,8 @@ def made(values: Sequence[Any], mask: Mask) -> list[Any]:
 
 
 def is_known(mask: Mask) -> bool:
-    """Whether a mask is known while the program is traced."""
-    return isinstance(mask, (bool, np.ndarray))
+    """Whether a mask is known while the program is traced; NumPy reduces one to `np.bool_`."""
+    return isinstance(mask, (bool, np.bool_, np.ndarray))
 
 
 def folded(mask: Mask) -> Mask:
@@ -149,7 +149,7 @@ def folded(mask: Mask) -> Mask:
     With one value throughout it is True or False. What stays is a constant of the program, and in
     the shape of the values XLA would take minutes to fold it (97 s in a layer of length 512).
     """
-    if not isinstance(mask, np.ndarray):
+    if not isinstance(mask, (np.bool_, np.ndarray)):
         return mask
     if mask.all() or not mask.any():
         return bool(mask.all())
