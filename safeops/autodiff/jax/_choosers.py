@@ -12,8 +12,9 @@ of clamp and of functions with rules of their own, such as relu. Nothing was sel
 result is NaN because an operand is, and the slope 0 is a number (`with_used_nan`).
 """
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import jax
@@ -145,12 +146,18 @@ def with_used_nan(out: Array, *operands: Array) -> Array:
 
 
 def _used_nan_rule(primals: Any, tangents: Any) -> tuple[Array, Any]:
-    (out, *_), (total, *others) = primals, tangents
-    for tangent in others:
-        if not isinstance(tangent, SymbolicZero):
-            part = jnp.where(jnp.isnan(out), 0 * tangent, 0)
-            total = part if isinstance(total, SymbolicZero) else total + part
-    return out, total
+    (out, *_), (own, *others) = primals, tangents
+    parts = [jnp.where(jnp.isnan(out), 0 * t, 0) for t in others if not _is_none(t)]
+    return out, _sum([*([] if _is_none(own) else [own]), *parts], out)
+
+
+def _is_none(tangent: Any) -> bool:
+    """Whether there is no tangent: the argument is not differentiated with respect to."""
+    return isinstance(tangent, SymbolicZero)
+
+
+def _sum(parts: Sequence[Array], like: Array) -> Array:
+    return reduce(operator.add, parts) if parts else jnp.zeros_like(like)
 
 
 with_used_nan.defjvp(_used_nan_rule, symbolic_zeros=True)
@@ -197,12 +204,11 @@ def _slope_of(out: Array) -> Array:
 
 def _sum_of_chosen(slope: Array, absent: Sequence[Array], tangents: Sequence[Any]) -> Any:
     """Return the sum of the tangents that are chosen; NaN compares with nothing, and is chosen."""
-    total = None
-    for lost, tangent in zip(absent, tangents, strict=True):
-        if not isinstance(tangent, SymbolicZero):
-            part = jnp.where(lost, jnp.zeros((), slope.dtype), slope * tangent)
-            total = part if total is None else total + part
-    return jnp.zeros_like(slope) if total is None else total
+    pairs = zip(absent, tangents, strict=True)
+    parts = [
+        jnp.where(lost, jnp.zeros_like(slope), slope * t) for lost, t in pairs if not _is_none(t)
+    ]
+    return _sum(parts, slope)
 
 
 def _of_many(function: Callable[..., Array], x: Array, *, axes: Any, **params: Any) -> Array:
