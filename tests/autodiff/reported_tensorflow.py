@@ -316,6 +316,17 @@ class Operations:
 PROGRAMS_RUN = int(os.environ.get("SAFEOPS_PROGRAMS", "150"))
 
 
+def kinds_run(graph):
+    """Return the kinds of the operations on which the results of a graph depend."""
+    kinds, stack = {}, [x.op for x in graph.outputs]
+    while stack:
+        op = stack.pop()
+        if op.name not in kinds:
+            kinds[op.name] = op.type
+            stack.extend(x.op for x in op.inputs)
+    return list(kinds.values())
+
+
 def on_tensorflow(program):
     """Return a program as a function of a tensor."""
     return lambda x: tape.run(program, Operations, x)

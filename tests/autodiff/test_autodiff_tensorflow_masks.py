@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.only("tensorflow"), pytest.mark.usefixtures("quiet")]
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this is about it alone")
 
 import sweep_tensorflow as sweep  # noqa: E402
-from reported_tensorflow import INF, NAN, at, compiled, slope, total  # noqa: E402
+from reported_tensorflow import INF, NAN, at, compiled, kinds_run, slope, total  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
@@ -45,17 +45,6 @@ def graph_of(f):
     """Return the graph of the masked gradient and its mask."""
     both = tf.function(partial(slope_and_mask, f), autograph=False)
     return both.get_concrete_function(at(X)).graph
-
-
-def kinds_run(graph):
-    """Return the kinds of the operations on which the results of a graph depend."""
-    kinds, stack = {}, [x.op for x in graph.outputs]
-    while stack:
-        op = stack.pop()
-        if op.name not in kinds:
-            kinds[op.name] = op.type
-            stack.extend(x.op for x in op.inputs)
-    return list(kinds.values())
 
 
 def slope_and_mask(f, x):

@@ -17,6 +17,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 
 import keras  # noqa: E402
 
+from reported_tensorflow import kinds_run  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
 from safeops.integrations import NonFiniteGradientError  # noqa: E402
@@ -303,13 +304,7 @@ def test_one_nan_is_told_of_once():
 def count(f, kind=None):
     """Return how many operations of a kind the results of a masked gradient depend on."""
     graph = tf.function(masked.grad(f), autograph=False).get_concrete_function(tf.ones([4])).graph
-    seen, stack = {}, [x.op for x in graph.outputs]
-    while stack:
-        op = stack.pop()
-        if op.name not in seen:
-            seen[op.name] = op.type
-            stack.extend(x.op for x in op.inputs)
-    return sum(kind in (None, found) for found in seen.values())
+    return sum(kind in (None, found) for found in kinds_run(graph))
 
 
 def test_both_operands_are_everything():
