@@ -33,11 +33,11 @@ The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was n
 wrong command line, or for a framework that is too old to be watched, else the exit code of the
 script (1 if it raises). With --format json or sarif the report is all of standard output, and what
 the script prints goes to standard error. The report goes where standard output went before the
-script ran, whatever the script made of it. Watched are
-backward passes of PyTorch, jax.grad, jax.value_and_grad and tf.GradientTape, also in compiled code,
-and steps that a guard of safeops.integrations watches; of PyTorch those of the main thread. Not
-watched are other processes that the script starts. A process that it forks prints its first report
-to standard error, and goes on. To explain another function, call safeops.autodiff.explain.
+script ran, whatever the script made of it. Watched are backward passes of PyTorch, jax.grad,
+jax.value_and_grad and tf.GradientTape, also in compiled code, and steps that a guard of
+safeops.integrations watches; of PyTorch those of the main thread. Not watched are other processes
+that the script starts. A process that it forks prints its first report to standard error, and goes
+on. To explain another function, call safeops.autodiff.explain.
 """
 # The context of each framework that watches a program.
 WATCHES = {"torch": "watch_backward", "jax": "watch_grad", "tensorflow": "watch_tape"}

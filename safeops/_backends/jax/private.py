@@ -44,16 +44,16 @@ def reading(f: Function) -> Function:
 def _of_traces() -> tuple[Any, Any, Any]:
     try:
         # jax.core.Trace (from 0.10): sees each operation of a function, without tracing it.
-        from jax.core import Trace  # noqa: PLC0415
+        from jax.core import Trace  # noqa: PLC0415  (from 0.10)
 
         # jax.extend.core.find_top_trace (from 0.10): the trace that operations go to now.
         # jax.extend.core.set_current_trace (from 0.10): sends operations to a trace.
-        from jax.extend.core import find_top_trace, set_current_trace  # noqa: PLC0415
+        from jax.extend.core import find_top_trace, set_current_trace  # noqa: PLC0415  (from 0.10)
     except ImportError:
         # jax._src.core.Trace (before 0.10): that of `jax.core`.
         # jax._src.core.find_top_trace (before 0.10): that of `jax.extend.core`.
         # jax._src.core.set_current_trace (before 0.10): that of `jax.extend.core`.
-        from jax._src.core import Trace, find_top_trace, set_current_trace  # noqa: PLC0415
+        from jax._src.core import Trace, find_top_trace, set_current_trace  # noqa: PLC0415  (old)
     return Trace, find_top_trace, set_current_trace
 
 
