@@ -284,7 +284,7 @@ SOLVED = {
     "qr": lambda m: jnp.linalg.qr(m)[1],
     "exponential": jsl.expm,
     "eigenvalues": lambda m: jnp.linalg.eigh(m)[0],
-    "singular values": lambda m: jnp.linalg.svd(m)[1],
+    "singular values": lambda m: jnp.linalg.svd(m, full_matrices=False)[1],
     "pseudo-inverse": jnp.linalg.pinv,
     "least squares": jax.vmap(lambda m: jnp.linalg.lstsq(m, RIGHT)[0]),
     "tridiagonal": jax.vmap(

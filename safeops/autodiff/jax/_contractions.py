@@ -140,7 +140,8 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 
 def _in_windows(factors: Factors, mask: Array) -> Array:
     """Return where a convolution is active; its strides and padding add zeros that are not."""
-    ones, (ours, theirs) = jnp.ones_like(factors.other), _specs(factors)
+    other, (ours, theirs) = factors.other, _specs(factors)
+    ones = jnp.ones(other.shape, other.dtype)  # not like a value of a shard: masks are not there
     if is_one_group(factors.eqn):  # one feature is enough, and one row of coefficients
         mask = mask.any(ours[1], keepdims=True)
         for axis in theirs[:2]:
@@ -151,12 +152,13 @@ def _in_windows(factors: Factors, mask: Array) -> Array:
 
 def _met_in_windows(factors: Factors, mask: Array) -> Array:
     """Return which coefficients of a convolution an active entry meets."""
-    like, (ours, theirs) = factors.other, _specs(factors)
+    other, (ours, theirs) = factors.other, _specs(factors)
+    zeros = jnp.zeros(other.shape, other.dtype)
     if is_one_group(factors.eqn):  # one row of entries is enough, and one of coefficients
         mask = mask.any(ours[0], keepdims=True)
-        like = lax.slice_in_dim(like, 0, 1, axis=theirs[0])
-    entries = mask.astype(like.dtype)
-    reach, back = jax.vjp(lambda y: factors.product(entries, y), jnp.zeros_like(like))
+        zeros = lax.slice_in_dim(zeros, 0, 1, axis=theirs[0])
+    entries = mask.astype(zeros.dtype)
+    reach, back = jax.vjp(lambda y: factors.product(entries, y), zeros)
     return jnp.broadcast_to(back(jnp.ones_like(reach))[0] != 0, factors.other.shape)
 
 

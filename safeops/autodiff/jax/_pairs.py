@@ -123,13 +123,18 @@ def is_zero(x: Any) -> bool:
     if isinstance(x, (Pair, Zero)):
         return isinstance(x, Zero)
     written = not isinstance(x, jax.Array) and np.ndim(x) == 0  # a literal
-    return written and is_inexact(x) and bool(x == 0)
+    # An integer too: `where(x > 0, g, 0)` converts one.
+    return written and _is_of(x, np.number) and bool(x == 0)
 
 
 def is_inexact(x: Any) -> bool:
     """Whether a value has a dtype of cotangents."""
+    return _is_of(x, np.inexact)
+
+
+def _is_of(x: Any, kind: type) -> bool:
     dtype = getattr(x, "dtype", None)
-    return jnp.issubdtype(np.result_type(x) if dtype is None else dtype, np.inexact)
+    return jnp.issubdtype(np.result_type(x) if dtype is None else dtype, kind)
 
 
 def made(values: Sequence[Any], mask: Mask) -> list[Any]:
@@ -192,8 +197,12 @@ def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
 
 def varying_as(x: Array, like: Any) -> Array:
     """Return an array that varies over the mesh axes of a shard_map as another does."""
-    missing = axes_of(like) - axes_of(x)
-    return lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+    missing = tuple(sorted(axes_of(like) - axes_of(x)))
+    if not missing:
+        return x
+    if not hasattr(lax, "pcast"):  # JAX 0.8.0 has another name for it, which later ones drop
+        return lax.pvary(x, missing)
+    return lax.pcast(x, missing, to="varying")
 
 
 def axes_of(x: Any) -> frozenset[Any]:
