@@ -336,8 +336,8 @@ def _softmax(asker: Asker, x: Array, *, axis: Axis = -1, where: Any = None) -> A
 
 def _below(peak: Array, inside: Array) -> Array:
     """Return the exponentials below a peak; 1 for each inf."""
-    finite = jnp.clip(peak, -limits(jnp, peak).max, limits(jnp, peak).max)
-    return jnp.exp(jnp.where(inside == math.inf, finite, inside) - finite)
+    most = limits(jnp, peak).max
+    return jnp.exp(jnp.minimum(inside, most) - jnp.clip(peak, -most, most))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -16,6 +16,7 @@ from safeops._backends.torch import (
     barriers,
     elementwise,
     filling,
+    fused,
     recomputing,
     reductions,
     sizes,
@@ -32,7 +33,7 @@ class Torch(ArrayAPI):
 
     name = "torch"
     kernels: Mapping[str, Function] = (
-        elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS
+        elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS | fused.KERNELS
     )
     formulas: Mapping[str, Function] = slopes.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
@@ -42,6 +43,8 @@ class Torch(ArrayAPI):
         """Return the kernel of that name; what Dynamo traces has others."""
         if self.is_compiling() and name in recomputing.NAMES:
             return partial(recomputing.recomputed, generic)
+        if name in fused.OF_STEPS:
+            return partial(fused.OF_STEPS[name], generic)
         return self.kernels.get(name)
 
     def owns(self, x: object) -> bool:

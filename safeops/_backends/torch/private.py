@@ -120,6 +120,23 @@ next_number: Function = named("torch.autograd._get_sequence_nr")
 # torch.ops.aten._softmax_backward_data (2.15): the derivative of softmax in one pass.
 softmax_backward: Function = named("torch.ops.aten._softmax_backward_data.default")
 
+# torch.ops.aten._log_softmax_backward_data (2.15): that of its logarithm.
+log_softmax_backward: Function = named("torch.ops.aten._log_softmax_backward_data.default")
+
+# torch.ops.aten._cdist_forward (2.15): distances, by differences.
+cdist: Function = named("torch.ops.aten._cdist_forward.default")
+
+# torch.ops.aten._cdist_backward (2.15): their derivative, which has none of its own.
+cdist_backward: Function = named("torch.ops.aten._cdist_backward.default")
+
+# torch.ops.aten._scaled_dot_product_flash_attention_for_cpu (2.15): attention without its scores.
+attention: Function = named("torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default")
+
+# torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward (2.15): its derivative.
+attention_backward: Function = named(
+    "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+)
+
 # torch.ops.aten._upsample_bilinear2d_aa (2.15): which pixels an antialiased image reads.
 upsample_linear: Function = named("torch.ops.aten._upsample_bilinear2d_aa")
 

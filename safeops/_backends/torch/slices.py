@@ -162,13 +162,17 @@ def _kept(x: Array, where: Array, other: float) -> Array:
     return chosen.view(x.dtype)
 
 
+def _is_mask(where: Any, x: Array) -> bool:
+    """Whether a mask is a boolean tensor on the CPU, of the same shape."""
+    mask = type(where) is torch.Tensor and where.dtype is torch.bool and where.is_cpu
+    return mask and bool(where.shape == x.shape)
+
+
 def _softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
     if not isinstance(axis, int) or not x.numel() or not x.ndim or not _are_plain(x):
         return None
-    if where is not None:
-        mask = type(where) is torch.Tensor and where.dtype is torch.bool and where.is_cpu
-        if not mask or where.shape != x.shape:
-            return None
+    if where is not None and not _is_mask(where, x):
+        return None
     out = _Softmax.of(x, where, axis)
     # A NaN or inf makes its slice NaN. The slope of an absent entry must be 0 there all the same,
     # which the double where sees to.
