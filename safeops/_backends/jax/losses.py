@@ -147,7 +147,7 @@ def _are_classes(labels: Any, x: Array, axis: Any) -> bool:
     """Whether there is a signed integer for each slice."""
     if type(axis) is not int or not x.size or not -x.ndim <= axis < x.ndim:
         return False
-    if not isinstance(labels, jax.Array) or labels.dtype.kind != "i":
+    if not isinstance(labels, jax.Array) or not jnp.issubdtype(labels.dtype, jnp.signedinteger):
         return False
     axis %= x.ndim
     return bool(labels.shape == (*x.shape[:axis], *x.shape[axis + 1 :]))

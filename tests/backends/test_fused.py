@@ -1,0 +1,201 @@
+"""
+Kernels of whole functions, such as a cross entropy, give what the steps give that they stand for.
+
+Each is compared with the steps, in float64: value, slopes, and slopes of slopes, on arguments that
+the kernel takes and on such as it must leave to the steps.
+"""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+
+import safeops as so
+from assertions import assert_close
+from safeops import segments
+from safeops._backends import load
+
+pytestmark = [pytest.mark.only("torch", "jax")]
+RANDOM = np.random.default_rng(0)
+LOGITS = RANDOM.normal(size=(4, 5)) * 3
+IDS = np.asarray([0, 2, 2, 0, 3, 2])
+MASK = RANDOM.random((4, 5)) < 0.7  # noqa: PLR2004  (most)
+POINTS = RANDOM.normal(size=(2, 4, 3))
+HEADS = RANDOM.normal(size=(3, 2, 2, 4, 3))
+
+
+def with_entries(x, **entries):
+    """Return numbers, some of them replaced: ``_0_2=nan`` is that of row 0 and column 2."""
+    x = x.copy()
+    for name, value in entries.items():
+        x[tuple(map(int, name.split("_")[1:]))] = value
+    return x
+
+
+ABSENT = with_entries(LOGITS, _0_2=-math.inf, _1=-math.inf, _2_2=-math.inf)
+BAD = with_entries(LOGITS, _0_2=math.nan, _1_1=math.inf, _2_2=-math.inf, _2_3=math.nan)
+CLASSES = {
+    "": np.asarray([0, 4, 2, 1]),
+    ", some left out": np.asarray([0, -1, 2, -5]),
+    ", unknown": np.asarray([0, 7, -3, 1], np.int8),
+}
+
+
+def cases():
+    """Return names, functions, and arguments with a gradient."""
+    for kind, logits in (("", LOGITS), (" with -inf", ABSENT), (" with NaN", BAD)):
+        for which, labels in CLASSES.items():
+            for name in ("safe_cross_entropy", "safe_nll"):
+                f = partial(of_classes, getattr(so, name), labels)
+                yield f"{name}{kind}{which}", f, (logits,)
+        f = partial(of_mask, so.safe_cross_entropy, CLASSES[""])
+        yield f"safe_cross_entropy{kind}, where", f, (logits,)
+        yield f"safe_log_softmax{kind}", so.safe_log_softmax, (logits,)
+        yield f"safe_log_softmax{kind}, where", partial(of_mask, so.safe_log_softmax), (logits,)
+        labels = 1 / (1 + np.exp(-LOGITS[::-1]))
+        yield f"safe_binary_cross_entropy{kind}", so.safe_binary_cross_entropy, (logits, labels)
+        f = partial(of_mask, so.safe_binary_cross_entropy)
+        yield f"safe_binary_cross_entropy{kind}, where", f, (logits, labels)
+        yield f"safe_cross_entropy of probabilities{kind}", so.safe_cross_entropy, (logits, labels)
+    smooth = partial(so.safe_cross_entropy, label_smoothing=0.25)
+    yield "smoothed", partial(of_classes, smooth, CLASSES[""]), (LOGITS,)
+    yield "smoothed probabilities", partial(smooth, axis=0), (LOGITS, np.abs(LOGITS))
+    turned = partial(so.safe_cross_entropy, axis=0)
+    yield "another axis", partial(of_classes, turned, np.asarray([3, 1, 0, 2, 1])), (LOGITS,)
+    zeros = np.asarray([0.0, -0.0, 0.0, -0.0]), np.asarray([0.0, 0.0, 1.0, 1.0])
+    yield "safe_binary_cross_entropy at 0", so.safe_binary_cross_entropy, zeros
+    for name in ("safe_lgamma", "log_ndtr"):
+        f = getattr(so, name)
+        yield f"{name}", f, (np.linspace(0.1, 8, 40),)
+        yield f"{name}, one outside", f, (with_entries(np.linspace(0.1, 8, 40), _7=-30.5, _9=20.0),)
+        yield f"{name}, NaN", f, (with_entries(np.linspace(0.1, 8, 40), _7=math.nan),)
+    near = with_entries(POINTS, _1_0=POINTS[0, 3])
+    yield "safe_cdist", so.safe_cdist, tuple(near)
+    yield "safe_cdist, tiny", so.safe_cdist, tuple(1e-200 * near)
+    yield "safe_cdist, NaN", so.safe_cdist, tuple(with_entries(near, _0_1_2=math.nan))
+    yield "safe_cdist, batches", so.safe_cdist, (POINTS, POINTS[::-1].copy())
+    yield "safe_attention", so.safe_attention, tuple(HEADS)
+    causal = partial(of_where, so.safe_attention, np.tril(np.ones((4, 4), bool)))
+    yield "safe_attention, causal", causal, tuple(HEADS)
+    hole = partial(of_where, so.safe_attention, np.tril(np.ones((4, 4), bool), -1))
+    yield "safe_attention, a query without a key", hole, tuple(HEADS)
+    for name in ("segment_sum", "segment_mean", "segment_max", "segment_min"):
+        for kind, x in (("", np.round(LOGITS)), (" with NaN", BAD), (" with -inf", ABSENT)):
+            x = np.concatenate([x, x[:2]])  # noqa: PLW2901
+            yield f"{name}{kind}", partial(of_segments, getattr(segments, name)), (x,)
+
+
+def of_classes(f, labels, x):
+    """Return a loss of classes."""
+    return f(x, like(labels, x))
+
+
+def of_mask(f, *args):
+    """Return a function of what a mask keeps; its last argument is the first array."""
+    *fixed, x = args if f is not so.safe_binary_cross_entropy else (args[1], args[0])
+    keep = like(MASK, x)
+    if f is so.safe_binary_cross_entropy:
+        return f(x, fixed[0], where=keep)
+    return f(x, *(like(y, x) for y in fixed), where=keep)
+
+
+def of_where(f, keep, *args):
+    """Return a function with a mask of its own."""
+    return f(*args, where=like(keep, args[0]))
+
+
+def of_segments(f, x):
+    """Return a reduction of segments, of which one is empty."""
+    return f(x, like(IDS, x), 5)
+
+
+def like(x, other):
+    """Return an array of the framework of another."""
+    return load(framework_of(other)).xp.asarray(x)
+
+
+def framework_of(x):
+    """Return the name of the framework of an array."""
+    return "torch" if type(x).__module__ == "torch" else "jax"
+
+
+CASES = {name: (f, args) for name, f, args in cases()}
+
+
+def factors(shape):
+    """Return numbers of which none is the same."""
+    return np.linspace(0.5, 1.5, math.prod(shape)).reshape(shape)
+
+
+def in_torch(f, args):
+    """Return the value, the slopes and the slopes of slopes."""
+    import torch
+
+    leaves = [torch.tensor(x, requires_grad=True) for x in args]
+    value = f(*leaves)
+    weights = torch.tensor(factors(value.shape))
+    slopes = torch.autograd.grad(f(*leaves), leaves, weights)
+    again = torch.autograd.grad(f(*leaves), leaves, weights, create_graph=True)
+    total = sum((x * torch.tensor(factors(x.shape))).sum() for x in again)
+    bends = torch.autograd.grad(total + 0 * sum(x.sum() for x in leaves), leaves)
+    return [x.detach().numpy() for x in (value, *slopes, *again, *bends)]
+
+
+def in_jax(f, args):
+    """Return the value, the slopes in both modes and the slopes of slopes."""
+    import jax
+    import jax.numpy as jnp
+
+    args = [jnp.asarray(x) for x in args]
+    directions = [jnp.asarray(factors(x.shape)) for x in args]
+    every = tuple(range(len(args)))
+
+    def total(*args):
+        value = f(*args)
+        return jnp.sum(value * factors(value.shape))
+
+    def along(*args):
+        slopes = jax.grad(total, every)(*args)
+        return sum(jnp.sum(x * y) for x, y in zip(slopes, directions, strict=True))
+
+    value, moved = jax.jit(partial(jax.jvp, f))(args, directions)
+    slopes = jax.jit(jax.grad(total, every))(*args)
+    bends = jax.jit(jax.grad(along, every))(*args)
+    return [np.asarray(x) for x in (value, moved, *slopes, *bends)]
+
+
+@pytest.fixture
+def without_kernels(framework, monkeypatch):
+    """Return a function that takes the kernels away."""
+
+    def take():
+        if framework == "torch":
+            from safeops._backends.torch import Torch
+
+            monkeypatch.setattr(Torch, "kernel", lambda *_: None)
+        else:
+            from safeops._backends.jax import programs
+
+            monkeypatch.setattr(programs, "KERNELS", {})
+            load("jax").programs.clear()
+
+    yield take
+    if framework == "jax":
+        load("jax").programs.clear()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_gives_what_the_steps_give(framework, name, without_kernels):
+    """Values and derivatives of both orders are those of the steps."""
+    f, args = CASES[name]
+    run = {"torch": in_torch, "jax": in_jax}[framework]
+
+    ours = run(f, args)
+    without_kernels()
+    steps = run(f, args)
+
+    for place, (got, wanted) in enumerate(zip(ours, steps, strict=True)):
+        finite = np.abs(wanted[np.isfinite(wanted)])
+        size = finite.max() if finite.size else 0.0
+        assert_close(got, wanted, 1e-10, f"result {place}", atol=1e-12 * size)
