@@ -25,6 +25,7 @@ class Segments(NamedTuple):
     dtype: DType  # of the result
     x: Array  # float16 and bfloat16 as float32
     keep: Array  # in the shape of `x`
+    rows: Array | None  # which entries of the first axis are kept, if the others do not matter
     ids: Array  # 0 for what belongs to no segment, which is not kept
     number: int
 
@@ -41,8 +42,11 @@ class Segments(NamedTuple):
         return self.xp.where(self.keep, x, other)
 
     def entries(self) -> Array:
-        """Return how many entries of each segment are kept."""
-        return self.total(self.kept(self.xp.ones_like(self.x)))
+        """Return how many entries of each segment are kept; lengths are 1 if all are alike."""
+        if self.rows is None:
+            return self.total(self.kept(self.xp.ones_like(self.x)))
+        ones = self.xp.astype(self.rows, self.x.dtype)
+        return _beside(self.xp, self.total(ones), self.x)
 
     def peak(self, x: Array) -> Array:
         """Return the largest number of each segment as a constant; it passes over NaN."""
@@ -68,17 +72,18 @@ def enter_segments(data: Array, ids: Array, number: Any, where: Any) -> Segments
     dtype = x.dtype
     x = xp.astype(x, xp.float32) if dtype_name(dtype) in NARROW else x
     ids = backend.as_index(backend.cast(ids, ids.dtype, ids))
-    keep = xp.logical_and(ids >= 0, ids < int(number))
+    keep = rows = xp.logical_and(ids >= 0, ids < int(number))
     ids = xp.where(keep, ids, xp.zeros_like(ids))
     keep = _beside(xp, keep, x)
     where = promote_mask(where, x)
     if where is not None:
+        rows = None
         _require_rank(where)
         where = _beside(xp, where, x)
         require_fit(where, x)
         keep = xp.logical_and(keep, where)
     keep = xp.logical_and(keep, xp.ones_like(x) == 1)  # in its shape
-    return Segments(backend, xp, dtype, x, keep, ids, int(number))
+    return Segments(backend, xp, dtype, x, keep, rows, ids, int(number))
 
 
 def _beside(xp: Namespace, mask: Array, x: Array) -> Array:
