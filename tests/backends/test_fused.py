@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.only("torch", "jax")]
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(size=(4, 5)) * 3
 IDS = np.asarray([0, 2, 2, 0, 3, 2])
-MASK = RANDOM.random((4, 5)) < 0.7  # noqa: PLR2004  (most)
+MASK = RANDOM.random((4, 5)) < 0.7
 POINTS = RANDOM.normal(size=(2, 4, 3))
 HEADS = RANDOM.normal(size=(3, 2, 2, 4, 3))
 
@@ -70,6 +70,17 @@ def cases():
         yield f"{name}", f, (np.linspace(0.1, 8, 40),)
         yield f"{name}, one outside", f, (with_entries(np.linspace(0.1, 8, 40), _7=-30.5, _9=20.0),)
         yield f"{name}, NaN", f, (with_entries(np.linspace(0.1, 8, 40), _7=math.nan),)
+    for name in ("safe_erfinv", "safe_ndtri"):
+        f, x = getattr(so, name), np.linspace(0.01, 0.99, 40)
+        yield f"{name}", f, (x,)
+        yield f"{name}, ends", f, (with_entries(x, _7=1.0, _9=-3.0),)
+    for name in ("safe_logaddexp", "safe_hypot"):
+        f = getattr(so, name)
+        yield f"{name}", f, (LOGITS, LOGITS[::-1].copy())
+        yield f"{name} with NaN and -inf", f, (BAD, ABSENT)
+        tied = with_entries(LOGITS, _0_0=0.0)
+        yield f"{name}, zero and equal", f, (tied, tied.copy())
+        yield f"{name}, tiny", f, (1e-300 * LOGITS, 1e-310 * LOGITS)
     near = with_entries(POINTS, _1_0=POINTS[0, 3])
     yield "safe_cdist", so.safe_cdist, tuple(near)
     yield "safe_cdist, tiny", so.safe_cdist, tuple(1e-200 * near)

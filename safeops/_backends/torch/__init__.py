@@ -17,11 +17,14 @@ from safeops._backends.torch import (
     elementwise,
     filling,
     fused,
+    pairs,
     recomputing,
     reductions,
+    segments,
     sizes,
     slices,
     slopes,
+    special,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses, product
 from safeops._dtypes import SCALARS
@@ -33,8 +36,14 @@ class Torch(ArrayAPI):
 
     name = "torch"
     kernels: Mapping[str, Function] = (
-        elementwise.KERNELS | slices.KERNELS | reductions.KERNELS | slopes.KERNELS | fused.KERNELS
+        elementwise.KERNELS
+        | slices.KERNELS
+        | reductions.KERNELS
+        | slopes.KERNELS
+        | fused.KERNELS
+        | segments.KERNELS
     )
+    kernels_of_steps: Mapping[str, Function] = fused.OF_STEPS | pairs.OF_STEPS | special.OF_STEPS
     formulas: Mapping[str, Function] = slopes.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
     differentiates = True
@@ -43,8 +52,8 @@ class Torch(ArrayAPI):
         """Return the kernel of that name; what Dynamo traces has others."""
         if self.is_compiling() and name in recomputing.NAMES:
             return partial(recomputing.recomputed, generic)
-        if name in fused.OF_STEPS:
-            return partial(fused.OF_STEPS[name], generic)
+        if name in self.kernels_of_steps:
+            return partial(self.kernels_of_steps[name], generic)
         return self.kernels.get(name)
 
     def owns(self, x: object) -> bool:

@@ -9,7 +9,6 @@ short for a loss.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,10 +22,8 @@ from safeops._backends.torch.filling import (
     _are_plain,
     _least,
     _most,
-    _ones_where,
     _records,
     _total,
-    _unseen,
     _zero_where_at_most,
 )
 from safeops._backends.torch.slices import _is_mask, _kept
@@ -207,7 +204,7 @@ def _are_slices(x: Array, axis: Any) -> bool:
     return type(axis) is int and _are_plain(x) and x.numel() > 0 and -x.ndim <= axis < x.ndim
 
 
-_CLASSES = {torch.int64, torch.int32, torch.int16, torch.int8}
+CLASSES = {torch.int64, torch.int32, torch.int16, torch.int8}
 
 
 def _of_classes(
@@ -219,7 +216,7 @@ def _of_classes(
     Rows that it leaves out are taken away before, unless the loss ignores them itself.
     """
     rows = x.movedim(axis, -1)
-    if type(labels) is not torch.Tensor or labels.dtype not in _CLASSES or not labels.is_cpu:
+    if type(labels) is not torch.Tensor or labels.dtype not in CLASSES or not labels.is_cpu:
         return None
     if labels.shape != rows.shape[:-1]:
         return None
@@ -275,264 +272,10 @@ def _binary_cross_entropy(
     return out if where is None else _Kept.of(out, where)
 
 
-# Functions of one number.
-
-_FEW_OF = 20  # a part of the entries for which the steps may run beside the function
-
-
-class _LogGamma(Fused):
-    @classmethod
-    def run(cls, x: Array) -> tuple[Array]:
-        return (torch.lgamma(x),)
-
-    @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept, needs
-        return (cotangent * torch.digamma(args[0]),)
-
-
-class _LogNormal(Fused):
-    @classmethod
-    def run(cls, x: Array) -> tuple[Array]:
-        return (torch.special.log_ndtr(x),)
-
-    @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept, needs
-        # The density over the probability.
-        scaled = torch.special.erfcx(args[0] * -math.sqrt(0.5))
-        return (cotangent * (math.sqrt(2 / math.pi) / scaled),)
-
-
-def _of_number(
-    kind: type[Fused], low: float, high: float, steps: Function, x: Array
-) -> Array | None:
-    """Return a function of numbers between two; of the others, if they are few, by the steps."""
-    if not _are_plain(x) or not x.numel():
-        return None
-    if _least(x) >= low and _most(x) <= high:
-        return kind.of(steps, x)
-    others = ~((x.detach() >= low) & (x.detach() <= high))
-    places = others.nonzero(as_tuple=True)
-    if len(places) == 0 or len(places[0]) * _FEW_OF > x.numel():
-        return None
-    return kind.of(steps, torch.where(others, 1.0, x)).index_put(places, steps(x[places]))
-
-
-# Pairs of points.
-
-
-class _Distances(Fused):
-    @classmethod
-    def run(cls, x: Array, y: Array) -> tuple[Array, Array]:
-        out = private.cdist(x, y, 2.0, 2)  # by differences, not by products of matrices
-        return out, out
-
-    @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        (x, y), (out,) = args, kept
-        del needs
-
-        def pulled(cotangent: Array, x: Array, y: Array, out: Array) -> Any:
-            return private.cdist_backward(cotangent.contiguous(), x, y, 2.0, out.contiguous())
-
-        return pulled(cotangent, x, y, out), pulled(cotangent.mT, y, x, out.mT)
-
-
-def _cdist(
-    steps: Function,
-    x: Array,
-    y: Any,
-    *,
-    ord: Any = 2,  # noqa: A002  (the name in NumPy and the standard)
-    where: Any = None,
-) -> Array | None:
-    if ord != 2 or not _are_plain(x, y) or not x.numel() or not y.numel():  # noqa: PLR2004  (the Euclidean norm)
-        return None
-    if min(x.ndim, y.ndim) < 2 or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-1]:  # noqa: PLR2004  (points)
-        return None
-    out = _Distances.of(steps, x, y)
-    if not _are_in_range(out.detach(), x.detach(), y.detach()):
-        return None
-    if where is None:
-        return out
-    return _Kept.of(out, where) if _is_mask(where, out) else None
-
-
-@_unseen
-def _are_in_range(out: Array, x: Array, y: Array) -> bool:
-    """Whether no square was lost: points that are next to each other coincide."""
-    bound = _LIMITS[out.dtype]
-    least = math.sqrt(bound.smallest_normal / bound.eps)
-    if not out.amax().item() <= math.sqrt(bound.max) / 2:
-        return False
-    if out.amin().item() >= least:
-        return True
-    *batch, i, j = (out < least).nonzero(as_tuple=True)
-    return torch.equal(x[(*batch, i)], y[(*batch, j)])
-
-
-# Attention.
-
-
-class _Attention(Fused):
-    @classmethod
-    def run(cls, *args: Any) -> tuple[Array, ...]:
-        q, k, v, mask, scale = args
-        out, sums = private.attention(q, k, v, 0.0, False, attn_mask=mask, scale=scale)  # noqa: FBT003  (its order)
-        return out, out, sums
-
-    @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del needs
-        q, k, v, mask, scale = args
-        pulled = private.attention_backward(
-            cotangent,
-            q,
-            k,
-            v,
-            *kept,
-            0.0,
-            False,  # noqa: FBT003  (as above)
-            attn_mask=mask,
-            scale=scale,
-        )
-        return (*pulled, None, None)
-
-
-def _attention(
-    steps: Function, query: Array, key: Any, value: Any, *, where: Any = None, scale: Any = None
-) -> Array | None:
-    """Attention of finite heads, each query of which keeps a key, by the kernel for a CPU."""
-    given = (query, key, value)
-    if not _are_plain(*given) or not all(x.ndim == 4 and x.numel() for x in given):  # noqa: PLR2004  (batch, head, place, coordinate)
-        return None
-    (*batch, n, d), (m, e) = query.shape, key.shape[2:]
-    if key.shape != value.shape or list(key.shape[:2]) != batch or e != d:
-        return None
-    if not (scale is None or type(scale) is float) or not _are_finite(*given):
-        return None
-    mask = None
-    if where is not None:
-        mask = _scores(where, torch.Size((*batch, n, m)), query.dtype)
-        if mask is None:
-            return None
-    settled = partial(steps, where=where)
-    out = _Attention.of(lambda *args: settled(*args[:3], scale=scale), *given, mask, scale)
-    return out if _are_finite(out) else None
-
-
-def _scores(where: Any, shape: torch.Size, dtype: torch.dtype) -> Array | None:
-    """Return a mask to add, 0 where True and -inf elsewhere; None if it leaves a query nothing."""
-    if type(where) is not torch.Tensor or where.dtype is not torch.bool or not where.is_cpu:
-        return None
-    if where.ndim > len(shape) or torch.broadcast_shapes(where.shape, shape) != shape:
-        return None
-    if not where.ndim or not where.any(-1).all():
-        return None
-    added = torch.zeros(where.shape, dtype=dtype).masked_fill_(~where, -math.inf)
-    return added.expand(shape)
-
-
-# Segments.
-
-
-class _SegmentExtreme(FillingFunction):
-    """Largest entry of each segment, or smallest; ties share the slope evenly."""
-
-    @staticmethod
-    def value(x: Array, ids: Array, number: int, sign: int) -> Array:
-        out = x.new_full((number, *x.shape[1:]), -sign * math.inf)
-        places = ids.reshape(-1, *[1] * (x.ndim - 1)).expand(x.shape)
-        return out.scatter_reduce_(0, places, x, "amax" if sign > 0 else "amin")
-
-    @staticmethod
-    def forward(ctx: Any, x: Array, ids: Array, number: int, sign: int) -> Array:
-        out = _SegmentExtreme.value(x, ids, number, sign)
-        ctx.save_for_backward(x, ids, out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Array) -> tuple[Any, ...]:
-        x, ids, out = ctx.saved_tensors
-        ties = _ones_where(x, out.detach().index_select(0, ids))
-        number = torch.zeros_like(out).index_add_(0, ids, ties)
-        share = (cotangent / number.clamp_(min=1)).index_select(0, ids)
-        return _zero_where_at_most(share, ties, 0.5), None, None, None
-
-
-def _of_segments(
-    reduce: Function,
-    data: Array,
-    segment_ids: Any,
-    num_segments: Any,
-    *,
-    where: Any = None,
-    fill_value: Any = None,
-) -> Array | None:
-    """Reduce entries that all belong to a segment, if the result is finite."""
-    if where is not None or type(fill_value) is not float or type(num_segments) is not int:
-        return None
-    if not _are_plain(data) or not data.numel() or not _are_segments(segment_ids, data):
-        return None
-    ids = segment_ids.long()
-    if _least(ids) < 0 or _most(ids) >= num_segments:
-        return None
-    often = torch.bincount(ids, minlength=num_segments)
-    out, empty = reduce(data, ids, num_segments, often.to(data.dtype)), None
-    if not often.all():
-        empty = (often == 0).reshape(-1, *[1] * (data.ndim - 1))
-        out = torch.where(empty, 0.0, out)
-    if not _are_finite(out):
-        return None
-    return out if empty is None else torch.where(empty, fill_value, out)
-
-
-def _are_segments(ids: Any, data: Array) -> bool:
-    """Whether these are integers of a tensor on the CPU, one for each entry."""
-    usual = type(ids) is torch.Tensor and ids.dtype in _CLASSES and ids.is_cpu and ids.ndim == 1
-    return usual and bool(data.shape[:1] == ids.shape)
-
-
-def _segment_sum(x: Array, ids: Array, number: int, often: Array | None = None) -> Array:
-    del often
-    return x.new_zeros((number, *x.shape[1:])).index_add(0, ids, x)
-
-
-def _segment_mean(x: Array, ids: Array, number: int, often: Array) -> Array:
-    total = _segment_sum(x, ids, number)
-    return total / often.clamp(min=1).reshape(-1, *[1] * (x.ndim - 1))
-
-
-def _segment_extreme(sign: int, x: Array, ids: Array, number: int, often: Array) -> Array:
-    del often
-    return _SegmentExtreme.of(x, ids, number, sign)
-
-
-# Of numbers between these the functions of PyTorch have a value and a slope in range.
-_NORMAL = _LIMITS[torch.float32].smallest_normal
 KERNELS: dict[str, Function] = {
-    "safe_log_softmax": _log_softmax,
     "safe_cross_entropy": _cross_entropy,
+    "safe_log_softmax": _log_softmax,
     "safe_nll": _nll,
-    "segment_sum": partial(_of_segments, _segment_sum, fill_value=0.0),
-    "segment_mean": partial(_of_segments, _segment_mean, fill_value=math.nan),
-    "segment_max": partial(_of_segments, partial(_segment_extreme, 1), fill_value=math.nan),
-    "segment_min": partial(_of_segments, partial(_segment_extreme, -1), fill_value=math.nan),
 }
 # These take the steps that they stand for first.
-OF_STEPS: dict[str, Function] = {
-    "log_ndtr": partial(_of_number, _LogNormal, -1e15, 13.0),
-    "safe_attention": _attention,
-    "safe_binary_cross_entropy": _binary_cross_entropy,
-    "safe_cdist": _cdist,
-    "safe_lgamma": partial(_of_number, _LogGamma, _NORMAL, 1e34),
-}
+OF_STEPS: dict[str, Function] = {"safe_binary_cross_entropy": _binary_cross_entropy}
