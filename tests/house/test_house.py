@@ -62,6 +62,7 @@ LAYERS = (
     ("_backends.*.barriers", "_backends.jax.functions"),
     ("_backends.numpy.reductions", "_backends.jax.rules"),
     ("_backends.torch.elementwise", "_backends.torch.slices"),
+    ("_backends.torch.fused", "_backends.jax.losses", "_backends.jax.segments"),
     ("_backends.tensorflow.reductions",),
     ("_backends.tensorflow.namespace",),
     ("_backends.numpy.elementwise", "_backends.torch.*", "_backends.jax.programs"),
