@@ -395,6 +395,128 @@ FAMILIES = {
     ),
 }
 
+# Functions of numbers, by the ranges of their arguments and the value that is bad in the last.
+NUMBERS = {
+    "boxcox": ((0.1, 5), (0.1, 2), 0.0),
+    "entr": ((0.1, 5), 0.0),
+    "exprel": ((-5, 5), 0.0),
+    "inv_boxcox": ((0.1, 5), (0.1, 2), 0.0),
+    "logarithmic_mean": ((0.1, 5), (5, 9), 0.0),
+    "rel_entr": ((0.1, 5), (0.1, 5), 0.0),
+    "safe_acos": ((-0.9, 0.9), 1.0),
+    "safe_acosh": ((1.1, 5), 1.0),
+    "safe_asin": ((-0.9, 0.9), 1.0),
+    "safe_atanh": ((-0.9, 0.9), 1.0),
+    "safe_log2": ((0.1, 5), 0.0),
+    "safe_log10": ((0.1, 5), 0.0),
+    "safe_logsubexp": ((2, 5), (-1, 1), 9.0),
+    "safe_mul": ((-5, 5), (-5, 5), math.inf),
+    "safe_reciprocal": ((0.1, 5), 0.0),
+    "safe_rsqrt": ((0.1, 5), 0.0),
+    "sinc": ((-5, 5), 0.0),
+    "sinhc": ((-5, 5), 0.0),
+    "xdivy": ((0.1, 5), (0.1, 5), 0.0),
+    "xlog1py": ((0.1, 5), (0.1, 5), -1.0),
+}
+
+
+def in_ranges(*ranges):
+    """Return numbers of these ranges."""
+
+    def arguments(rng, size):
+        count = 10 if size == SMALL else 10**6
+        return [rng.uniform(low, high, count) for low, high in ranges]
+
+    return arguments
+
+
+for _name, (*_ranges, _bad) in NUMBERS.items():
+    FAMILIES[_name] = Family(
+        getattr(so, _name), in_ranges(*_ranges), {}, with_value(_bad, len(_ranges) - 1)
+    )
+
+SLICES = dict.fromkeys(("nanprod", "nanvar", "nanmin", "nancumsum", "nancumprod"), math.nan) | {
+    f"safe_{name}": 0.0 for name in ("sum", "prod", "mean", "var", "std", "max", "min")
+}
+for _name, _bad in SLICES.items():
+    FAMILIES[_name] = Family(
+        partial(getattr(so, _name), axis=-1), rows((2, 5), (1000, 1000)), {}, with_value(_bad)
+    )
+for _name in ("safe_rms", "safe_standardize", "squared_norm"):
+    FAMILIES[_name] = Family(
+        partial(getattr(so, _name), axis=-1), rows((2, 5), (1000, 1000)), {}, with_value(0.0)
+    )
+
+
+def positive(rng, size):
+    """Return positive definite matrices."""
+    n, m = (2, 3) if size == SMALL else (256, 16)
+    x = rng.normal(size=(n, m, m))
+    return [x @ np.swapaxes(x, -1, -2) / m + np.eye(m)]
+
+
+def of_matrices(ours, theirs, part=None):
+    """Return a row of a function of matrices, or of a part of its result."""
+    from safeops import linalg
+
+    def chosen(f):
+        return f if part is None else lambda x: f(x)[part]
+
+    paths = {"torch": "torch.linalg", "jax": "jax.numpy.linalg", "tensorflow": "tensorflow.linalg"}
+    own = {k: chosen(of(f"{path}.{theirs}")) for k, path in paths.items()}
+    return Family(chosen(getattr(linalg, ours)), positive, own)
+
+
+FAMILIES |= {
+    "safe_cholesky": of_matrices("safe_cholesky", "cholesky"),
+    "safe_det": of_matrices("safe_det", "det"),
+    "safe_slogdet": of_matrices("safe_slogdet", "slogdet", 1),
+    "safe_eigh": of_matrices("safe_eigh", "eigh", 0),
+    "safe_eigvalsh": of_matrices("safe_eigvalsh", "eigvalsh"),
+}
+# No framework has these, or has one without a gradient: nobody would pick another.
+WITHOUT_PICK = {
+    "expm_symmetric",
+    "inv_sqrtm_psd",
+    "logm_psd",
+    "make_safe",
+    "matrix_to_quaternion",
+    "matrix_to_rotvec",
+    "matrix_to_twist",
+    "nanargmax",
+    "nanargmin",
+    "nanpercentile",
+    "polar",
+    "powm_psd",
+    "quaternion_slerp",
+    "quaternion_to_matrix",
+    "quaternion_to_rotvec",
+    "radial",
+    "rotvec_to_matrix",
+    "rotvec_to_quaternion",
+    "safe_angle",
+    "safe_argmax",
+    "safe_argmin",
+    "safe_clip_by_norm",
+    "safe_dihedral",
+    "safe_interp",
+    "safe_pdist",
+    "safe_svd",
+    "safe_svdvals",
+    "safe_where",
+    "segment_logsumexp",
+    "segment_min",
+    "segment_prod",
+    "segment_std",
+    "segment_var",
+    "spectral_function",
+    "sqrtm_psd",
+    "squared_angle",
+    "stop_gradient",
+    "twist_to_matrix",
+    "vectorized_cond",
+}
+
 
 class Case(NamedTuple):
     """A row of the table."""
