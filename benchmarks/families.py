@@ -474,48 +474,6 @@ FAMILIES |= {
     "safe_eigh": of_matrices("safe_eigh", "eigh", 0),
     "safe_eigvalsh": of_matrices("safe_eigvalsh", "eigvalsh"),
 }
-# No framework has these, or has one without a gradient: nobody would pick another.
-WITHOUT_PICK = {
-    "expm_symmetric",
-    "inv_sqrtm_psd",
-    "logm_psd",
-    "make_safe",
-    "matrix_to_quaternion",
-    "matrix_to_rotvec",
-    "matrix_to_twist",
-    "nanargmax",
-    "nanargmin",
-    "nanpercentile",
-    "polar",
-    "powm_psd",
-    "quaternion_slerp",
-    "quaternion_to_matrix",
-    "quaternion_to_rotvec",
-    "radial",
-    "rotvec_to_matrix",
-    "rotvec_to_quaternion",
-    "safe_angle",
-    "safe_argmax",
-    "safe_argmin",
-    "safe_clip_by_norm",
-    "safe_dihedral",
-    "safe_interp",
-    "safe_pdist",
-    "safe_svd",
-    "safe_svdvals",
-    "safe_where",
-    "segment_logsumexp",
-    "segment_min",
-    "segment_prod",
-    "segment_std",
-    "segment_var",
-    "spectral_function",
-    "sqrtm_psd",
-    "squared_angle",
-    "stop_gradient",
-    "twist_to_matrix",
-    "vectorized_cond",
-}
 
 
 class Case(NamedTuple):
@@ -564,26 +522,54 @@ def measure(case, pick, world, number):
     return timing.ratio(ours, theirs), timing.ratio(again, theirs)
 
 
-def main():
-    """Measure and print."""
+def table(rows):
+    """Return the lines of a table of a function each: plain arguments, in brackets bad ones."""
+    columns = list(dict.fromkeys((row["framework"], row["mode"]) for row in rows))
+    cells = {}
+    for row in rows:
+        if row["size"] == LARGE:
+            place = cells.setdefault(row["function"], {}).setdefault(
+                (row["framework"], row["mode"]), ["", ""]
+            )
+            place[row["bad"]] = f"{row['ratio'][0]:.2g}"
+    yield "| function | " + " | ".join(f"{a}, {b}" for a, b in columns) + " |"
+    yield "| --- |" + " --- |" * len(columns)
+    for name, found in sorted(cells.items()):
+        texts = [found.get(column, ["", ""]) for column in columns]
+        shown = [f"{x} ({y})" if y else x for x, y in texts]
+        yield f"| {name} | {' | '.join(shown)} |"
+
+
+def parsed():
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    for name, choices in (
-        ("framework", list(MODES)),
-        ("mode", None),
-        ("function", list(FAMILIES)),
-        ("size", [SMALL, LARGE]),
-    ):
-        parser.add_argument(f"--{name}", action="append", choices=choices)
+    choices = {"framework": list(MODES), "mode": None, "function": list(FAMILIES)}
+    for name, known in (choices | {"size": [SMALL, LARGE]}).items():
+        parser.add_argument(f"--{name}", action="append", choices=known)
     parser.add_argument("--json", type=Path, help="a file for all ratios")
     parser.add_argument("--pairs", type=int, default=9, help="of timings; default: 9")
-    options = parser.parse_args()
+    parser.add_argument("--table", type=Path, nargs="+", help="files of --json, to one table")
+    return parser.parse_args()
+
+
+def main():
+    """Measure and print."""
+    options = parsed()
+    if options.table:
+        rows = [row for file in options.table for row in json.loads(file.read_text())]
+        print("\n".join(table(rows)))
+        return
     print("| function | framework | mode | size | arguments | ratio | quartiles | A/A |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     worlds, found = {}, []
     for case, pick in cases(options):
         if case.framework not in worlds:
             worlds[case.framework] = ops.SET_UP[case.framework]()
-        ratio, control = measure(case, pick, worlds[case.framework], options.pairs)
+        try:
+            ratio, control = measure(case, pick, worlds[case.framework], options.pairs)
+        except (LookupError, NotImplementedError) as error:  # a pick without a gradient
+            print(f"| {case.function} | {case.framework} | {case.mode} | {error} |".splitlines()[0])
+            continue
         found.append({**case._asdict(), "ratio": ratio, "A/A": control})
         kind = "1 % bad" if case.bad else "plain"
         cells = [*case[:4], kind, f"{ratio.ratio:.2f}", str(ratio), f"{control.ratio:.2f}"]

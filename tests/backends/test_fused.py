@@ -70,11 +70,14 @@ def cases():
         yield f"{name}", f, (np.linspace(0.1, 8, 40),)
         yield f"{name}, one outside", f, (with_entries(np.linspace(0.1, 8, 40), _7=-30.5, _9=20.0),)
         yield f"{name}, NaN", f, (with_entries(np.linspace(0.1, 8, 40), _7=math.nan),)
-    for name in ("safe_erfinv", "safe_ndtri"):
+    for name in ("safe_erfinv", "safe_ndtri", "safe_logit"):
         f, x = getattr(so, name), np.linspace(0.01, 0.99, 40)
         yield f"{name}", f, (x,)
         yield f"{name}, ends", f, (with_entries(x, _7=1.0, _9=-3.0),)
-    for name in ("safe_logaddexp", "safe_hypot"):
+    for name in ("entr", "safe_rsqrt", "safe_acosh"):
+        yield name, getattr(so, name), (np.linspace(1.6, 9, 40),)
+        yield f"{name}, ends", getattr(so, name), (np.asarray([0.0, 1.0, 2.0, math.inf]),)
+    for name in ("safe_logaddexp", "safe_hypot", "safe_atan2", "safe_mul", "xdivy"):
         f = getattr(so, name)
         yield f"{name}", f, (LOGITS, LOGITS[::-1].copy())
         yield f"{name} with NaN and -inf", f, (BAD, ABSENT)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -127,6 +127,25 @@ class _Length(Fused):
         return tuple((x / size).mul_(share) for x in args)
 
 
+class _Logit(Fused):
+    @classmethod
+    def run(cls, x: Array) -> tuple[Array]:
+        out = x.log().sub_((-x).log1p_())
+        central = (x - 0.5).abs_() < 0.25  # noqa: PLR2004  (where 2 * x - 1 is exact)
+        if central.any():
+            inside = 2 * x[central] - 1
+            out[central] = inside.log1p().sub_((-inside).log1p_())
+        return (out,)
+
+    @classmethod
+    def pull(
+        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        del kept, needs
+        (x,) = args
+        return (cotangent / (1 - x).mul_(x),)
+
+
 def _of_two(kind: type[Fused], asks: Function, steps: Function, x: Array, y: Any) -> Array | None:
     """Return a function of two numbers, if all of them are right."""
     if not _are_plain(x, y) or x.shape != y.shape or not x.numel() or not _are_finite(x, y):
@@ -142,6 +161,41 @@ def _are_lengths(out: Array) -> bool:
     return _least(_threshold(out.detach(), 0.0, 1.0)) >= least and _most(out) <= bound.max / 2
 
 
+class _Box(NamedTuple):
+    """Bounds of numbers; of their sizes, if they may have both signs."""
+
+    low: float
+    high: float
+    is_signed: bool = False
+
+    def holds(self, x: Array) -> bool:
+        """Whether all numbers are inside."""
+        if not self.is_signed or not self.low:
+            low = -self.high if self.is_signed else self.low
+            return _least(x) >= low and _most(x) <= self.high
+        size = x.detach().abs()
+        return _least(size) >= self.low and _most(size) <= self.high
+
+
+def _direct(function: Function, boxes: Sequence[_Box], *args: Any) -> Array | None:
+    """Return a function of PyTorch, all derivatives of which are right inside of the boxes."""
+    if len(args) != len(boxes) or not _are_plain(*args) or not args[0].numel():
+        return None
+    if any(x.shape != args[0].shape for x in args):
+        return None
+    inside = all(box.holds(x) for box, x in zip(boxes, args, strict=True))
+    return function(*args) if inside else None
+
+
+_USUAL, _SIGNED = _Box(1e-9, 1e9), _Box(1e-9, 1e9, is_signed=True)
+KERNELS: dict[str, Function] = {
+    "entr": partial(_direct, torch.special.entr, (_USUAL,)),
+    "safe_acosh": partial(_direct, torch.acosh, (_Box(1.0625, 1e9),)),
+    "safe_atan2": partial(_direct, torch.atan2, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
+    "safe_mul": partial(_direct, torch.mul, (_Box(0.0, 1e9, is_signed=True),) * 2),
+    "safe_rsqrt": partial(_direct, torch.rsqrt, (_USUAL,)),
+    "xdivy": partial(_direct, torch.div, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
+}
 # Between these numbers the functions of PyTorch have a value and a slope in range.
 _NORMAL = _LIMITS[torch.float32].smallest_normal
 _INSIDE = 1.0 - 2.0 * _LIMITS[torch.float32].eps
@@ -151,5 +205,6 @@ OF_STEPS: dict[str, Function] = {
     "safe_hypot": partial(_of_two, _Length, _are_lengths),
     "safe_lgamma": partial(_of_number, _LogGamma, _NORMAL, 1e34),
     "safe_logaddexp": partial(_of_two, _LogAdd, _are_finite),
+    "safe_logit": partial(_of_number, _Logit, 1e-30, _INSIDE),
     "safe_ndtri": partial(_of_number, _Quantile, 1e-30, _INSIDE),
 }
