@@ -64,7 +64,8 @@ def safe_attention(
     **Source.** Vaswani et al., *Attention Is All You Need* (2017). ``softmax(where=) @ v`` is NaN
     for a NaN in a masked value, as ``0 * NaN`` is: PyTorch issue 101967. So queries that keep no
     number take another way than through products of matrices, which mix all of them. The fused
-    kernel of PyTorch for a CPU has no second derivative and no forward mode (2.13): it is not used.
+    kernel of PyTorch for a CPU is used for finite heads, each query of which keeps a key; it has no
+    second derivative and no forward mode (2.13), which are those of the products here.
 
     Examples
     --------

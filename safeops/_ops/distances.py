@@ -52,9 +52,10 @@ def safe_cdist(
     **Gradient.** ``(x[i] - y[j]) / distance`` for ``x[i]``, its negative for ``y[j]``; 0 and 0
     where they coincide, and for pairs left out, at every order.
 
-    **Source.** `safe_distance` of all pairs. The differences themselves are stored, n * m * d
-    numbers: ``abs(x)**2 + abs(y)**2 - 2 * x @ y.T`` stores less, and loses the digits of points
-    that are close to each other and far from 0. `torch.cdist` (2.13) has no second derivative.
+    **Source.** `safe_distance` of all pairs, by differences: the formula with a product of matrices
+    loses the digits of points that are close to each other and far from 0. In eager PyTorch on a
+    CPU the kernel of `torch.cdist` (2.13) takes them without storing them, if none is out of range;
+    it has no second derivative, for which, as elsewhere, n * m * d numbers are stored.
 
     Examples
     --------

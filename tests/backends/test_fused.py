@@ -6,6 +6,7 @@ the kernel takes and on such as it must leave to the steps.
 """
 
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -143,8 +144,9 @@ def factors(shape):
 
 
 def in_torch(f, args):
-    """Return the value, the slopes and the slopes of slopes."""
+    """Return the value, the slopes, those of a batch, slopes of slopes, and these forwards."""
     import torch
+    from torch.autograd import forward_ad
 
     leaves = [torch.tensor(x, requires_grad=True) for x in args]
     value = f(*leaves)
@@ -153,7 +155,14 @@ def in_torch(f, args):
     again = torch.autograd.grad(f(*leaves), leaves, weights, create_graph=True)
     total = sum((x * torch.tensor(factors(x.shape))).sum() for x in again)
     bends = torch.autograd.grad(total + 0 * sum(x.sum() for x in leaves), leaves)
-    return [x.detach().numpy() for x in (value, *slopes, *again, *bends)]
+    batch = torch.stack([weights, 2 * weights])
+    batched = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True)
+    out = f(*leaves)
+    with forward_ad.dual_level():
+        seed = forward_ad.make_dual(weights, torch.cos(weights))
+        moved = [forward_ad.unpack_dual(x) for x in torch.autograd.grad(out, leaves, seed)]
+        moved = [x if x is not None else 0 * y for y, x in moved]
+    return [x.detach().numpy() for x in (value, *slopes, *again, *bends, *batched, *moved)]
 
 
 def in_jax(f, args):
@@ -213,3 +222,41 @@ def test_a_kernel_gives_what_the_steps_give(framework, name, without_kernels):
         finite = np.abs(wanted[np.isfinite(wanted)])
         size = finite.max() if finite.size else 0.0
         assert_close(got, wanted, 1e-10, f"result {place}", atol=1e-12 * size)
+
+
+def test_every_fused_kernel_has_a_case(framework):
+    """The table of cases names each kernel of a function that stands for all of its steps."""
+    if framework == "torch":
+        from safeops._backends.torch import Torch, fused, special
+        from safeops._backends.torch import segments as of_segments
+
+        kernels = {*fused.KERNELS, *of_segments.KERNELS, *special.KERNELS, *Torch.kernels_of_steps}
+    else:
+        from safeops._backends.jax import losses
+        from safeops._backends.jax import segments as of_segments
+
+        kernels = {*losses.KERNELS, *of_segments.KERNELS}
+
+    assert {re.split("[ ,]", name)[0] for name in CASES} >= kernels
+
+
+def test_a_fused_kernel_answers(framework):
+    """Usual arguments go to the kernel, by its name in the graph of PyTorch."""
+    if framework != "torch":
+        pytest.skip("programs of JAX have no such names")
+    import torch
+
+    x = torch.tensor(np.abs(LOGITS) / 12 + 0.1, requires_grad=True)
+    nodes = {
+        "safe_lgamma": "_LogGammaBackward",
+        "log_ndtr": "_LogNormalBackward",
+        "safe_erfinv": "_InverseErrorBackward",
+        "safe_ndtri": "_QuantileBackward",
+        "safe_logit": "_LogitBackward",
+        "safe_log_softmax": "_LogSoftmaxBackward",
+        "safe_rsqrt": "RsqrtBackward0",
+    }
+    assert {name: getattr(so, name)(x).grad_fn.name() for name in nodes} == nodes
+    pairs = {"safe_cdist": "_DistancesBackward", "safe_binary_cross_entropy": "_BinaryBackward"}
+    pairs |= {"safe_logaddexp": "_LogAddBackward", "safe_hypot": "_LengthBackward"}
+    assert {name: getattr(so, name)(x, 2 * x).grad_fn.name() for name in pairs} == pairs

@@ -20,6 +20,8 @@ from safeops._backends.torch.filling import (
     FillingFunction,
     _are_finite,
     _are_plain,
+    _has_memory,
+    _is_watched,
     _least,
     _most,
     _records,
@@ -74,23 +76,24 @@ class Fused(FillingFunction):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Any, ...]:
-        """Return the pullback; that of the steps where it is differentiated again."""
+        """Return the pullback; that of the steps where it is differentiated again, or batched."""
         number = len(ctx.settings)
         tensors, kept = ctx.saved_tensors[:number], ctx.saved_tensors[number:]
         args = [x if y is None else y for x, y in zip(ctx.settings, tensors, strict=True)]
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or _is_watched() or not _has_memory(cotangent):
             return (None, None, *_pulled_by_steps(ctx.steps, args, cotangent))
         return (None, None, *ctx.kind.pull(cotangent, args, kept, ctx.needs_input_grad[2:]))
 
 
 def _pulled_by_steps(steps: Function, args: Sequence[Any], cotangent: Array) -> list[Any]:
-    wanted = [i for i, x in enumerate(args) if _records(x)]
-    # Others than the arguments: a derivative with respect to these may run through the cotangent.
-    inner = [x.view_as(x) if i in wanted else x for i, x in enumerate(args)]
-    out = steps(*inner)
-    found = torch.autograd.grad(
-        out, [inner[i] for i in wanted], cotangent, create_graph=True, allow_unused=True
-    )
+    with torch.enable_grad():
+        wanted = [i for i, x in enumerate(args) if _records(x)]
+        # Not the arguments: a derivative with respect to these may run through the cotangent.
+        inner = [x.view_as(x) if i in wanted else x for i, x in enumerate(args)]
+        out = steps(*inner)
+        found = torch.autograd.grad(
+            out, [inner[i] for i in wanted], cotangent, create_graph=True, allow_unused=True
+        )
     cotangents: list[Any] = [None] * len(args)
     for i, x in zip(wanted, found, strict=True):
         cotangents[i] = x

@@ -51,10 +51,10 @@ class _LogNormal(Fused):
 
 
 def _of_number(
-    kind: type[Fused], low: float, high: float, steps: Function, x: Array
+    kind: type[Fused], low: float, high: float, steps: Function, x: Array, **options: Any
 ) -> Array | None:
     """Return a function of numbers between two; of the others, if they are few, by the steps."""
-    if not _are_plain(x) or not x.numel():
+    if options or not _are_plain(x) or not x.numel():
         return None
     if _least(x) >= low and _most(x) <= high:
         return kind.of(steps, x)
@@ -146,8 +146,13 @@ class _Logit(Fused):
         return (cotangent / (1 - x).mul_(x),)
 
 
-def _of_two(kind: type[Fused], asks: Function, steps: Function, x: Array, y: Any) -> Array | None:
+def _of_two(
+    kind: type[Fused], asks: Function, steps: Function, *args: Any, **options: Any
+) -> Array | None:
     """Return a function of two numbers, if all of them are right."""
+    if options or len(args) != 2:  # noqa: PLR2004  (the generic function says what is wrong)
+        return None
+    x, y = args
     if not _are_plain(x, y) or x.shape != y.shape or not x.numel() or not _are_finite(x, y):
         return None
     out = kind.of(steps, x, y)
@@ -177,9 +182,9 @@ class _Box(NamedTuple):
         return _least(size) >= self.low and _most(size) <= self.high
 
 
-def _direct(function: Function, boxes: Sequence[_Box], *args: Any) -> Array | None:
+def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: Any) -> Array | None:
     """Return a function of PyTorch, all derivatives of which are right inside of the boxes."""
-    if len(args) != len(boxes) or not _are_plain(*args) or not args[0].numel():
+    if options or len(args) != len(boxes) or not _are_plain(*args) or not args[0].numel():
         return None
     if any(x.shape != args[0].shape for x in args):
         return None
