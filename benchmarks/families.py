@@ -209,6 +209,14 @@ def optax_cross_entropy(x, y):
     return jax.nn.logsumexp(x, axis=-1) - chosen
 
 
+def tf_cross_entropy(x, y):
+    """Take the cross entropy of classes as TensorFlow does, 0 for negative ones."""
+    import tensorflow as tf
+
+    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(y, 0), x)
+    return tf.where(y < 0, 0.0, loss)
+
+
 def torch_nll(x, y):
     """Take the entries of classes."""
     import torch
@@ -258,9 +266,7 @@ FAMILIES = {
         {
             "torch": torch_cross_entropy,
             "jax": optax_cross_entropy,
-            "tensorflow": lambda x, y: of("tensorflow.nn.sparse_softmax_cross_entropy_with_logits")(
-                y, x
-            ),
+            "tensorflow": tf_cross_entropy,
         },
         without_class,
         1,
@@ -289,7 +295,7 @@ FAMILIES = {
         {
             "torch": torch_nll,
             "jax": lambda x, y: -of("jax.numpy.take_along_axis", axis=1)(x, y[:, None])[:, 0],
-            "tensorflow": lambda x, y: -of("tensorflow.gather", batch_dims=1)(x, y),
+            "tensorflow": lambda x, y: -of("tensorflow.gather", batch_dims=1)(x, abs(y)),
         },
         without_class,
         1,
