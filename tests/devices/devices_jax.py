@@ -85,6 +85,20 @@ def lazy_on_automatic_and_explicit_axes():
             assert slope.sharding.spec == PART
 
 
+@check
+def masked_behind_a_reshard():
+    """On explicit axes a mask enters the body of `shard_map` in the parts of its values."""
+    on = mesh(AxisType.Explicit)
+    root = jax.shard_map(jnp.sqrt, mesh=on, in_specs=PART, out_specs=PART)
+    used = WITH_ZERO > 0
+    total = lambda x: jnp.where(used, jax.sharding.reshard(root(x), WHOLE), 0.0).sum()  # noqa: E731
+    with jax.set_mesh(on):
+        x = jax.device_put(WITH_ZERO, NamedSharding(on, PART))
+        slope = jax.jit(masked.grad(total))(x)
+    np.testing.assert_allclose(slope, np.where(used, 0.5 / np.sqrt(HEALTHY), 0))
+    assert slope.sharding.spec == PART
+
+
 # How many collectives a reduction over the axis that is in parts may have in the compiled program,
 # forward, more than the plain operation.
 TABLE = {

@@ -31,6 +31,8 @@ forward mode the rules of custom_jvp are taken to be linear, as JAX demands.
 In `shard_map`, a branch of `lax.cond` that devices take differently must contain no collective, and
 use no replicated value, whose derivative is a sum over devices. JAX itself hangs there, or returns
 a wrong gradient (0.10.2), and this module hangs. Where all devices take the same branch both work.
+The derivative of ``lax.pcast(x, axes, to="unreduced")`` or ``to="reduced"`` has no rule, as a mask,
+which is no sum, cannot have its type: it runs with that warning, and what is absent there is 0.
 """
 
 from collections.abc import Callable, Iterator, Sequence

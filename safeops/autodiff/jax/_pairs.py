@@ -190,9 +190,17 @@ def union(*masks: Mask) -> Mask:
 
 
 def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
-    """Return the mask of a value as a JAX array that varies over mesh axes as the value does."""
+    """Return the mask of a value as a JAX array that lies on a mesh as the value does."""
     shape = shape_of(x) if shape is None else shape
-    return varying_as(jnp.broadcast_to(active_of(x), shape), value_of(x))
+    return laid_out_as(varying_as(jnp.broadcast_to(active_of(x), shape), value_of(x)), value_of(x))
+
+
+def laid_out_as(x: Array, like: Any) -> Array:
+    """Return an array whose type has the layout of another; on an explicit mesh a type has one."""
+    spec = jax.typeof(like).sharding.spec
+    if x.shape != np.shape(like) or jax.typeof(x).sharding.spec == spec:
+        return x
+    return jax.sharding.reshard(x, spec)
 
 
 def varying_as(x: Array, like: Any) -> Array:
