@@ -4,7 +4,7 @@ from typing import Any
 
 from safeops._entry import backend_of, fast_path, promote, promote_mask
 from safeops._ops.norms import safe_distance
-from safeops._ops.slices import equal, require_rank
+from safeops._ops.slices import ends_of, equal, require_rank
 from safeops._typing import Array, Namespace
 
 
@@ -147,8 +147,7 @@ def _require_pairs(keep: Array | None, *shapes: Any) -> None:
     if keep is None or any(getattr(s, "rank", 0) is None for s in (keep.shape, *shapes)):
         return
     wanted, given = tuple(n for s in shapes for n in s), tuple(keep.shape)
-    ends = zip(reversed(given), reversed(wanted), strict=False)
-    if not all(equal(a, b) or a == 1 for a, b in ends):
+    if not all(equal(a, b) or a == 1 for a, b in ends_of(given, wanted)):
         msg = (
             f"expected where of a shape that broadcasts against that of the pairs, "
             f"(..., {', '.join(map(str, wanted))}), got {given}"

@@ -9,7 +9,7 @@ from safeops._dtypes import limits
 from safeops._entry import as_result, backend_of, promote
 from safeops._ops.norms import safe_norm, squared_norm
 from safeops._ops.series import polynomial
-from safeops._ops.slices import require_axes, scale_of
+from safeops._ops.slices import ends_of, require_axes, scale_of
 from safeops._ops.where import require_function, stop_gradient
 from safeops._speech import kind_of, speaking
 from safeops._typing import Array, Axis, Backend, Function, Namespace
@@ -103,7 +103,7 @@ def _require_elementwise(value: Array, r: Array, of_one: Array) -> None:
     got, *parts = map(tuple, shapes)
     same = len(got) == max(map(len, parts))
     for part in parts:
-        for a, b in zip(got[::-1], part[::-1], strict=False):
+        for a, b in ends_of(got, part):
             same = same and (a is None or b is None or b == 1 or a == b)  # noqa: PLR1714  (symbols of PyTorch have no hash)
     if not same:
         msg = (

@@ -6,7 +6,7 @@ from safeops._dtypes import SCALARS, limits
 from safeops._entry import fast_path
 from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import _direction, safe_norm, safe_normalize
-from safeops._ops.slices import enter_slices
+from safeops._ops.slices import ends_of, enter_slices
 from safeops._ops.where import is_nan, stop_gradient
 from safeops._typing import Array, Axis
 
@@ -153,7 +153,7 @@ def _require_fit(radius: Array, norm: Array) -> None:
     if any(getattr(y.shape, "rank", 0) is None for y in (radius, norm)):
         return
     given, wanted = tuple(radius.shape), tuple(norm.shape)
-    pairs = zip(reversed(given), reversed(wanted), strict=False)
+    pairs = ends_of(given, wanted)
     if len(given) > len(wanted) or not all(a in {1, None, b} or b is None for a, b in pairs):
         msg = (
             f"expected a max_norm that broadcasts against the norms with their axes kept, of "

@@ -49,12 +49,22 @@ def equal(a: int | None, b: int | None) -> bool:
     return a is None or b is None or a == b
 
 
+def ends_of(first: Any, second: Any) -> list[tuple[Any, Any]]:
+    """
+    Return the last lengths of two shapes side by side, as many as the shorter one has.
+
+    Dynamo of PyTorch 2.9 takes a zip with ``strict=False`` for a strict one.
+    """
+    a, b = tuple(first), tuple(second)
+    count = min(len(a), len(b))
+    return list(zip(a[len(a) - count :], b[len(b) - count :], strict=True))
+
+
 def require_fit(keep: Array | None, x: Array) -> None:
     """Raise ValueError if `keep` has a shape that does not broadcast against the shape of `x`."""
     if keep is None or any(getattr(y.shape, "rank", 0) is None for y in (keep, x)):
         return
-    pairs = zip(reversed(tuple(keep.shape)), reversed(tuple(x.shape)), strict=False)
-    if not all(equal(a, b) or a == 1 or b == 1 for a, b in pairs):
+    if not all(equal(a, b) or a == 1 or b == 1 for a, b in ends_of(keep.shape, x.shape)):
         msg = (
             f"expected where of a shape that broadcasts against {tuple(x.shape)}, "
             f"got {tuple(keep.shape)}"

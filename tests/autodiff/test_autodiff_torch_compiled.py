@@ -15,6 +15,7 @@ import pytest
 
 import reported_torch
 from assertions import assert_close, assert_examples_run
+from frameworks import torch_from
 from parts import every_second, first_of
 from reported_torch import (
     CLEAN,
@@ -69,7 +70,16 @@ def gradient(program, x):
 # The programs of eager mode.
 
 
-@pytest.mark.parametrize("name", every_second(REPORTED))
+# Results whose length depends on the values, which PyTorch 2.9 does not compile as one graph.
+OF_ANY_LENGTH = {
+    "4132: division and boolean mask",
+    "4132: masked_select",
+    "55056: index of a power",
+}
+IN_ONE_GRAPH = [name for name in REPORTED if torch_from(2, 10) or name not in OF_ANY_LENGTH]
+
+
+@pytest.mark.parametrize("name", every_second(IN_ONE_GRAPH))
 def test_reported_programs_have_the_right_gradient(compiled, name):
     """The gradient is exact, nothing is unknown, and what ordinary compile makes is not finite."""
     program, point, wanted = REPORTED[name]

@@ -32,6 +32,7 @@ SPELLED = {
     "layer_norm": "module( layer(",
     "batch_norm": "layer(",
     "log_softmax": "cross_entropy log_softmax",
+    "masked_fill": "masked_fill ] =",  # what PyTorch 2.15 makes of y[mask] = 0
     "matmul": "@ ( layers[ layer( einsum",
     "max": "amax max",
     "mul": "* einsum mse_loss module( layer( m( cosine_similarity",

@@ -108,7 +108,9 @@ class Traced(Masking):
 def line_of(stack: list[str]) -> str:
     """Return the innermost line of a user in a stack that a compiler has kept, as one line."""
     text = "".join(stack).strip().splitlines()
-    places = [i for i, line in enumerate(text) if line.lstrip().startswith('File "')]
+    files = [i for i, line in enumerate(text) if line.lstrip().startswith('File "')]
+    inside = torch.__path__[0]  # a custom operation of PyTorch 2.9 is called by a line of PyTorch
+    places = [i for i in files if f'File "{inside}' not in text[i]]
     return " ".join(line.strip() for line in text[places[-1] :][:2]) if places else ""
 
 
