@@ -60,10 +60,18 @@ def cases():
         yield f"safe_binary_cross_entropy{kind}, where", f, (logits, labels)
         yield f"safe_cross_entropy of probabilities{kind}", so.safe_cross_entropy, (logits, labels)
     smooth = partial(so.safe_cross_entropy, label_smoothing=0.25)
-    yield "smoothed", partial(of_classes, smooth, CLASSES[""]), (LOGITS,)
-    yield "smoothed probabilities", partial(smooth, axis=0), (LOGITS, np.abs(LOGITS))
+    yield "safe_cross_entropy, smoothed", partial(of_classes, smooth, CLASSES[""]), (LOGITS,)
+    yield (
+        "safe_cross_entropy, smoothed probabilities",
+        partial(smooth, axis=0),
+        (LOGITS, np.abs(LOGITS)),
+    )
     turned = partial(so.safe_cross_entropy, axis=0)
-    yield "another axis", partial(of_classes, turned, np.asarray([3, 1, 0, 2, 1])), (LOGITS,)
+    yield (
+        "safe_cross_entropy, another axis",
+        partial(of_classes, turned, np.asarray([3, 1, 0, 2, 1])),
+        (LOGITS,),
+    )
     zeros = np.asarray([0.0, -0.0, 0.0, -0.0]), np.asarray([0.0, 0.0, 1.0, 1.0])
     yield "safe_binary_cross_entropy at 0", so.safe_binary_cross_entropy, zeros
     for name in ("safe_lgamma", "log_ndtr"):
@@ -211,6 +219,8 @@ def without_kernels(framework, monkeypatch):
 @pytest.mark.parametrize("name", CASES)
 def test_a_kernel_gives_what_the_steps_give(framework, name, without_kernels):
     """Values and derivatives of both orders are those of the steps."""
+    if re.split("[ ,]", name)[0] not in kernels_of(framework):
+        pytest.skip(f"{framework} has no kernel of it")
     f, args = CASES[name]
     run = {"torch": in_torch, "jax": in_jax}[framework]
 
@@ -224,20 +234,22 @@ def test_a_kernel_gives_what_the_steps_give(framework, name, without_kernels):
         assert_close(got, wanted, 1e-10, f"result {place}", atol=1e-12 * size)
 
 
-def test_every_fused_kernel_has_a_case(framework):
-    """The table of cases names each kernel of a function that stands for all of its steps."""
+def kernels_of(framework):
+    """Return the names of the functions that have such a kernel."""
     if framework == "torch":
         from safeops._backends.torch import Torch, fused, special
         from safeops._backends.torch import segments as of_segments
 
-        kernels = {*fused.KERNELS, *of_segments.KERNELS, *special.KERNELS, *Torch.kernels_of_steps}
-    else:
-        from safeops._backends.jax import losses
-        from safeops._backends.jax import segments as of_segments
+        return {*fused.KERNELS, *of_segments.KERNELS, *special.KERNELS, *Torch.kernels_of_steps}
+    from safeops._backends.jax import losses
+    from safeops._backends.jax import segments as of_segments
 
-        kernels = {*losses.KERNELS, *of_segments.KERNELS}
+    return {*losses.KERNELS, *of_segments.KERNELS}
 
-    assert {re.split("[ ,]", name)[0] for name in CASES} >= kernels
+
+def test_every_fused_kernel_has_a_case(framework):
+    """The table of cases names each kernel of a function that stands for all of its steps."""
+    assert {re.split("[ ,]", name)[0] for name in CASES} >= kernels_of(framework)
 
 
 def test_a_fused_kernel_answers(framework):
