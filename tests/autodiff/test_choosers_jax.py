@@ -18,6 +18,7 @@ jax = pytest.importorskip("jax", reason="JAX is not selected, and this file is a
 
 import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
+from jax.sharding import AxisType, PartitionSpec  # noqa: E402
 
 from safeops.autodiff import explain  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
@@ -31,15 +32,58 @@ POINT = np.array([0.5, -1.0, 3.0, 2.0])
 OTHER = np.array([1.0, -2.0, 0.25, 2.0])
 
 
-def relu_of_a_rule(x):
-    """Return the positive part, with a derivative rule of one's own that compares."""
+def of_a_rule(value, slope):
+    """Return a function with a rule of one's own for the backward pass, given its slope."""
 
     @jax.custom_vjp
-    def positive(x):
-        return jnp.maximum(x, 0)
+    def ruled(x):
+        return value(x)
 
-    positive.defvjp(lambda x: (positive(x), x), lambda x, g: (jnp.where(x > 0, g, 0),))
-    return positive(x)
+    ruled.defvjp(lambda x: (ruled(x), x), lambda x, g: (slope(x, g),))
+    return ruled
+
+
+@jax.custom_jvp
+def largest(x):
+    """Return the largest of all, with a tangent that compares."""
+    return jnp.max(x)
+
+
+@largest.defjvp
+def _(primals, tangents):
+    (x,), (t,) = primals, tangents
+    return largest(x), jnp.sum(jnp.where(x == jnp.max(x), t, 0))
+
+
+@jax.custom_vjp
+def clipped_to(x, low):
+    """Return what is not below a bound, which counts at no entry that is NaN."""
+    return jnp.maximum(x, low)
+
+
+clipped_to.defvjp(
+    lambda x, low: (clipped_to(x, low), (x, low)),
+    lambda r, g: (
+        jnp.where(r[0] > r[1], g, 0),
+        jnp.sum(jnp.where(r[0] < r[1], g, 0)),
+    ),
+)
+
+
+def on_one_device(f, out=PartitionSpec("i")):  # noqa: B008  (a constant)
+    """Return a function that is split over a mesh of one device."""
+    mesh = jax.make_mesh((1,), ("i",), axis_types=(AxisType.Auto,))
+    return jax.shard_map(f, mesh=mesh, in_specs=PartitionSpec("i"), out_specs=out)
+
+
+def positive_part(x, g):
+    """Return a cotangent where an operand is positive."""
+    return jnp.where(x > 0, g, 0)
+
+
+def sum_over_devices(x, g):
+    """Return the cotangent of a sum over devices of positive parts."""
+    return positive_part(x, lax.pcast(g, "i", to="varying"))
 
 
 def pooled(x, of=lax.max, start=-INF, width=2, stride=1, padding="VALID"):
@@ -63,7 +107,23 @@ CHOOSERS = {
     "clamp, bounds": lambda x: lax.clamp(x[:2], OTHER[:2], x[2:]),
     "relu": jax.nn.relu,
     "relu6": jax.nn.relu6,
-    "relu of a rule": relu_of_a_rule,
+    "relu of a rule": of_a_rule(jax.nn.relu, positive_part),
+    "max of a rule": of_a_rule(jnp.max, lambda x, g: jnp.where(x == jnp.max(x), g, 0)),
+    "sum of a rule": of_a_rule(lambda x: jnp.sum(jax.nn.relu(x)), positive_part),
+    "reversed by a rule": of_a_rule(
+        lambda x: jax.nn.relu(x)[None, ::-1], lambda x, g: positive_part(x, g[0, ::-1])
+    ),
+    "cast by a rule": of_a_rule(
+        lambda x: jax.nn.relu(x).astype(np.float32),
+        lambda x, g: positive_part(x, g.astype(x.dtype)),
+    ),
+    "bound of a rule": lambda x: clipped_to(jnp.zeros(3), jnp.sum(x)),
+    "max of a tangent": largest,
+    "relu in a shard": on_one_device(jax.nn.relu),
+    "median in a shard": on_one_device(partial(jnp.median, keepdims=True)),
+    "sum over devices by a rule": on_one_device(
+        of_a_rule(lambda x: lax.psum(jax.nn.relu(x), "i"), sum_over_devices), PartitionSpec()
+    ),
     "hard_tanh": jax.nn.hard_tanh,
     "hard_sigmoid": jax.nn.hard_sigmoid,
     "hard_swish": jax.nn.hard_swish,
@@ -121,7 +181,7 @@ def in_every_mode(test):
 
 def transformed(name, mode, f):
     """Return a masked gradient in a mode."""
-    if mode == "forward" and name == "relu of a rule":
+    if mode == "forward" and name.endswith("a rule"):
         pytest.skip("JAX has no forward mode of a custom_vjp")
     return MODES[mode](f)
 
@@ -212,3 +272,22 @@ def test_a_guard_that_masks_raises(name):
     with pytest.raises(NonFiniteGradientError) as caught:
         guarded(loss, on_nan="mask", logger=QUIET)(jnp.ones(2))
     assert caught.value.__notes__ == [why]
+
+
+@jax.custom_vjp
+def parts_of(x):
+    """Return the positive and the negative part, with a rule of one's own that compares twice."""
+    return jax.nn.relu(x), jnp.minimum(x, 0)
+
+
+parts_of.defvjp(
+    lambda x: (parts_of(x), x),
+    lambda x, g: (jnp.where(x > 0, g[0], jnp.where(x < 0, g[1], 0)),),
+)
+
+
+def test_a_choice_between_a_cotangent_that_no_result_has_and_0_is_absent():
+    """A NaN that is left out stays so where a rule also chooses from a result that is not used."""
+    gradient = masked.grad(lambda w: parts_of(ROWS @ w)[0][0])(jnp.ones(2))
+
+    np.testing.assert_array_equal(gradient, ROWS[0])

@@ -93,9 +93,23 @@ class Call(NamedTuple):
         """Whether a function has a rule of its own for the backward pass."""
         return len(self.functions) == 3  # noqa: PLR2004  (itself, forward, backward)
 
+    def of_changed(self, change: Callable[[Any], Any]) -> "Call":
+        """Return the call of other functions, which `change` makes of these."""
+        return self._replace(functions=tuple(_changed(f, change) for f in self.functions))
+
     def without_types(self) -> "Call":
         """Return the call of a sharded function without the types of its mesh."""
         return self._replace(options=self.options | {CHECKED: False})
+
+
+def _changed(f: Any, change: Callable[[Any], Any]) -> Any:
+    # WrappedFun.call_wrapped (before 0.9): runs a sharded function, which JAX had wrapped.
+    run = getattr(f, "call_wrapped", None)
+    if run is None:
+        return change(f)
+    from jax.extend.linear_util import wrap_init  # noqa: PLC0415  (before 0.9)
+
+    return wrap_init(change(run), debug_info=f.debug_info)
 
 
 class Passing(_Trace):

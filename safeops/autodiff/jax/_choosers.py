@@ -35,7 +35,7 @@ from safeops._backends.jax.private import (
     with_bodies,
 )
 from safeops._typing import Array
-from safeops.autodiff.jax._pairs import is_inexact
+from safeops.autodiff.jax._pairs import axes_of, is_inexact
 
 
 def selecting(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -54,6 +54,10 @@ class Choosing(Passing):
                 return chooser(*args, **params)
             chosen = {key: with_bodies(value, _chosen) for key, value in params.items()}
             return using_nan(primitive.name, params, args, primitive.bind(*args, **chosen))
+
+    def shards(self, call: Call, args: Any) -> Any:
+        """Run a sharded function, in which an operation is passed on likewise."""
+        return super().shards(call.of_changed(selecting), args)
 
     def ruled(self, call: Call, args: Any) -> Any:
         """Run a function with a rule of its own; that of a backward pass has data as arguments."""
@@ -111,44 +115,49 @@ def _is_literal_nan(x: Any) -> bool:
 def using_nan(name: str, params: Mapping[str, Any], args: Sequence[Any], outs: Any) -> Any:
     """Return results of an operation; with a rule of its own, or a literal NaN, they use NaN."""
     if _has_nan(params, args):  # which does not tell the entry that it is because of
-        return all_using_nan(outs, [_of_any_entry(x) for x in args if is_inexact(x)])
+        return all_using_nan(outs, args, entries=False)
     return all_using_nan(outs, args) if name in WITH_RULES else outs
 
 
-def _of_any_entry(x: Array) -> Array:
-    """Return an array whose derivative is 0 times that of all entries; its value is not used."""
-    return jnp.broadcast_to(jnp.sum(0 * x), np.shape(x))
-
-
-def all_using_nan(outs: Any, args: Sequence[Any]) -> Any:
-    """Return results, each of which depends, where it is NaN, on the arguments of its shape."""
+def all_using_nan(outs: Any, args: Sequence[Any], *, entries: bool = True) -> Any:
+    """Return results, each of which depends, where it is NaN, on the arguments."""
     if not isinstance(outs, (tuple, list)):
-        return all_using_nan([outs], args)[0]
-    kinds = [(np.shape(x), jnp.result_type(x)) for x in args]
-    found = []
-    for out in outs:
-        kind = (np.shape(out), jnp.result_type(out))
-        same = [x for x, other in zip(args, kinds, strict=True) if other == kind]
-        found.append(with_used_nan(out, *same) if same and is_inexact(out) else out)
-    return type(outs)(found)
+        return all_using_nan([outs], args, entries=entries)[0]
+    operands = list(filter(is_inexact, args))
+    return type(outs)(
+        with_used_nan(entries, out, *operands) if operands and is_inexact(out) else out
+        for out in outs
+    )
 
 
-@jax.custom_jvp
-def with_used_nan(out: Array, *operands: Array) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def with_used_nan(entries: bool, out: Array, *operands: Array) -> Array:  # noqa: FBT001  (custom_jvp takes no keywords)
     """
     Return a result, of which an entry that is NaN depends on its operands.
 
     A rule that selects by comparing lets no cotangent through to an operand that is NaN. If the
-    entry is used, such an operand is used too: its slope is the number 0, and 0 * NaN is NaN.
+    entry is used, such an operand is used too: its slope is the number 0, and 0 * NaN is NaN. It is
+    the same entry of an operand of the same shape, with `entries`. Else there is no telling, and
+    all entries are used.
     """
-    del operands
+    del entries, operands
     return out
 
 
-def _used_nan_rule(primals: Any, tangents: Any) -> tuple[Array, Any]:
+def _used_nan_rule(entries: bool, primals: Any, tangents: Any) -> tuple[Array, Any]:  # noqa: FBT001  (as above)
     (out, *_), (own, *others) = primals, tangents
-    parts = [jnp.where(jnp.isnan(out), 0 * t, 0) for t in others if not _is_none(t)]
+    parts = [_slope_at_nan(t, out, entries=entries) for t in others if not _is_none(t)]
     return out, _sum([*([] if _is_none(own) else [own]), *parts], out)
+
+
+def _slope_at_nan(tangent: Array, out: Array, *, entries: bool) -> Array:
+    """Return 0 times a tangent, or the sum of its entries, where a result is NaN."""
+    zero = 0 * tangent
+    zero = zero if entries and zero.shape == out.shape else zero.sum()
+    if axes := tuple(sorted(axes_of(zero) - axes_of(out))):  # of a mesh, of which it is a sum
+        zero = lax.psum(zero, axes)
+    is_part = jnp.iscomplexobj(zero) and not jnp.iscomplexobj(out)
+    return jnp.where(jnp.isnan(out), (zero.real if is_part else zero).astype(out.dtype), 0)
 
 
 def _is_none(tangent: Any) -> bool:

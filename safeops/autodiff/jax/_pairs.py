@@ -91,13 +91,15 @@ def evaluate(
         if any(isinstance(x, Pair) for x in ins):
             outs = how.rules.get(eqn.primitive.name, unknown)(eqn, ins, how)
         else:
-            outs = computed(eqn, ins)
+            outs = computed(eqn, ins, how)
         known |= dict(zip(eqn.outvars, outs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def computed(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
+def computed(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run one equation on coefficients; zeros that are moved or added stay zeros."""
+    if how.rules.get(eqn.primitive.name) is call and any(isinstance(x, Zero) for x in ins):
+        return call(eqn, ins, how)  # `where` is a call: that of two zeros is a zero
     outs: list[Any] = plain(eqn, [value_of(x) for x in ins])
     linear = ins[1:] if eqn.primitive.name == "select_n" else ins
     if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):

@@ -76,7 +76,7 @@ class Backward(Steps):
     def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
         """Run one equation."""
         if not any(isinstance(x, Pair) for x in ins):
-            return pairs.computed(eqn, ins)
+            return pairs.computed(eqn, ins, self.how)
         site, run = place = self.sites.of(eqn, self.outer)
         inner = Backward(self.how, self.sites, self.evidence, self.looking, place)
         outs = inner.controlled(eqn.primitive.name, eqn.params, ins, site)
