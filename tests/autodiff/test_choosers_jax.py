@@ -83,7 +83,8 @@ def positive_part(x, g):
 
 def sum_over_devices(x, g):
     """Return the cotangent of a sum over devices of positive parts."""
-    return positive_part(x, lax.pcast(g, "i", to="varying"))
+    varying = partial(lax.pcast, to="varying") if hasattr(lax, "pcast") else lax.pvary  # 0.8.0
+    return positive_part(x, varying(g, "i"))
 
 
 def pooled(x, of=lax.max, start=-INF, width=2, stride=1, padding="VALID"):
@@ -93,7 +94,6 @@ def pooled(x, of=lax.max, start=-INF, width=2, stride=1, padding="VALID"):
 
 smallest_pooled = partial(pooled, of=lax.min, start=INF)
 
-OVER_DEVICES = "sum over devices by a rule"
 # From four entries to any number, each of which is NaN if one that it depends on is.
 CHOOSERS = {
     "maximum": lambda x: jnp.maximum(x, 0.0),
@@ -122,7 +122,7 @@ CHOOSERS = {
     "max of a tangent": largest,
     "relu in a shard": on_one_device(jax.nn.relu),
     "median in a shard": on_one_device(partial(jnp.median, keepdims=True)),
-    OVER_DEVICES: on_one_device(
+    "sum over devices by a rule": on_one_device(
         of_a_rule(lambda x: lax.psum(jax.nn.relu(x), "i"), sum_over_devices), PartitionSpec()
     ),
     "hard_tanh": jax.nn.hard_tanh,
@@ -184,10 +184,6 @@ def transformed(name, mode, f):
     """Return a masked gradient in a mode."""
     if mode == "forward" and name.endswith("a rule"):
         pytest.skip("JAX has no forward mode of a custom_vjp")
-    if name == OVER_DEVICES and not hasattr(lax, "pcast"):
-        pytest.skip("this program is written with lax.pcast, of JAX 0.8.1")
-    if name == OVER_DEVICES and mode == "vmap" and jax.__version_info__ >= (0, 11):
-        pytest.skip("from JAX 0.11 on vmap makes of this sum what keeps a NaN that is left out")
     return MODES[mode](f)
 
 

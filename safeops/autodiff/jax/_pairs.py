@@ -89,6 +89,8 @@ def evaluate(
     for eqn in jaxpr.eqns:
         ins = [read(atom) for atom in eqn.invars]
         if any(isinstance(x, Pair) for x in ins):
+            # An integer beside a pair is an index, and no part of a sum.
+            ins = [x if not isinstance(x, Zero) or is_inexact(x.value) else x.value for x in ins]
             outs = how.rules.get(eqn.primitive.name, unknown)(eqn, ins, how)
         else:
             outs = computed(eqn, ins, how)
@@ -103,7 +105,7 @@ def computed(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     outs: list[Any] = plain(eqn, [value_of(x) for x in ins])
     linear = ins[1:] if eqn.primitive.name == "select_n" else ins
     if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
-        return [Zero(x) if is_inexact(x) else x for x in outs]
+        return [Zero(x) if _is_of(x, np.number) else x for x in outs]
     return outs
 
 
