@@ -39,7 +39,14 @@ def owners():
         "OptimizedModule": torch.compile(torch.nn.Identity()),
         "Tensor": torch.Tensor,
         "UntypedStorage": torch.UntypedStorage,
+        "function": marked_by_pytorch(),
     }
+
+
+def marked_by_pytorch():
+    """Return a function with the marks that PyTorch's own decorators set."""
+    constant = torch.compiler.assume_constant_result(lambda: 0)
+    return torch.compiler.disable(constant, reason="of a test")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -121,7 +128,7 @@ def test_private_names_mean_what_they_say():
     assert not private.StorageWeakRef(storage).expired()
     assert hasattr(torch.ops.aten.mul.Tensor, "decompose")
     assert "__file__" in vars(torch._compile)
-    assert "__file__" in vars(torch._dynamo.eval_frame)
+    assert {torch._dynamo.eval_frame.__file__, torch._compile.__file__} < private.files_of_calls()
     assert storage._cdata == storage._weak_ref()
     assert torch.ops.aten.mul_.Tensor._opname == "mul_"
     assert torch.ops.aten.mul_.Tensor._schema.is_mutable

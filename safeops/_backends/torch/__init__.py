@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 from functools import partial, reduce
 from typing import Any
 
-import array_api_compat.torch as xp
 import numpy as np
 import torch
 
@@ -17,6 +16,7 @@ from safeops._backends.torch import (
     elementwise,
     filling,
     fused,
+    namespace,
     pairs,
     recomputing,
     reductions,
@@ -216,4 +216,4 @@ class Torch(ArrayAPI):
         return torch.autograd.detect_anomaly()
 
 
-backend = Torch(xp)
+backend = Torch(namespace)

@@ -7,7 +7,11 @@ purpose. The documentation shows these comments as a table, and a test asks the 
 for each.
 """
 
+import sys
+from collections.abc import Callable
 from functools import cache, wraps
+from inspect import unwrap
+from pathlib import Path
 from pkgutil import resolve_name
 from types import CodeType
 from typing import Any, TypeVar, cast
@@ -20,6 +24,7 @@ from safeops._typing import Array, Function
 from safeops._versions import gone, require
 
 F = TypeVar("F", bound=Function)
+M = TypeVar("M", bound=type)
 
 NEWEST = "2.15"  # that was tried
 FOUND = torch.__version__.partition("+")[0]  # without the name of a build
@@ -159,6 +164,57 @@ tree_flatten: Function = named("torch.utils._pytree.tree_flatten")
 tree_unflatten: Function = named("torch.utils._pytree.tree_unflatten")
 
 
+def is_compiler_there() -> bool:
+    """Whether something has imported the compiler, which takes as long as PyTorch itself."""
+    return "torch._dynamo" in sys.modules
+
+
+def leave_alone(code: CodeType) -> None:
+    """Let the compiler run the frames of this code as they are, and look at what these call."""
+    # torch._C._dynamo.eval_frame (from 2.9): marks code, also without the compiler.
+    frames = torch._C._dynamo.eval_frame
+    # torch._C._dynamo.eval_frame.set_code_exec_strategy (from 2.9): marks code.
+    # torch._C._dynamo.eval_frame._FrameAction (from 2.9): what is done with a frame.
+    # torch._C._dynamo.eval_frame._FrameExecStrategy (from 2.9): that, and what with its callees.
+    skip, default = frames._FrameAction.SKIP, frames._FrameAction.DEFAULT
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, default))
+
+
+def outside_programs(reason: str) -> Callable[[F], F]:
+    """
+    `torch.compiler.disable`, which does not import the compiler before there is one.
+
+    That one reads the compiler's modules where it decorates. Here they are asked once they are
+    there; until then nothing can be compiling.
+    """
+
+    def decorated(f: F) -> F:
+        disabled = cache(lambda: torch.compiler.disable(f, reason=reason))
+
+        def run(*args: Any, **options: Any) -> Any:
+            return disabled()(*args, **options) if is_compiler_there() else f(*args, **options)
+
+        leave_alone(run.__code__)
+        marked: Any = wraps(f)(run)
+        # function._torchdynamo_disable (2.13): the mark of what no program takes up.
+        # function._torchdynamo_disable_msg (2.13): the reason that the compiler then gives.
+        marked._torchdynamo_disable, marked._torchdynamo_disable_msg = True, reason
+        return cast("F", marked)
+
+    return decorated
+
+
+def unseen_mode(mode: M) -> M:
+    """
+    Keep the compiler out of a dispatch mode, without importing it.
+
+    PyTorch keeps it out of every dispatch mode, and imports it at the first operation for that.
+    """
+    disabled = outside_programs("dispatch modes see operations as they run")
+    mode.__torch_dispatch__ = disabled(unwrap(mode.__torch_dispatch__))  # type: ignore[attr-defined]
+    return mode
+
+
 def forward_level() -> int:
     """Return the level of forward mode, below 0 outside of it."""
     # torch.autograd.forward_ad._current_level (2.15): whether forward mode sees what is computed.
@@ -287,11 +343,9 @@ def fake_tensor() -> Any:
 def files_of_calls() -> set[str]:
     """Return the files of PyTorch that run between the engine and an operation."""
     # torch._compile (2.15): its file, by which an operation is known that no hook calls.
-    # torch._dynamo.eval_frame (2.15): likewise.
     # torch._ops (2.15): likewise, for the parts of a DTensor.
-    from torch._dynamo import eval_frame  # noqa: PLC0415  (slow)
-
-    return {str(module.__file__) for module in (torch._compile, eval_frame, torch._ops)}
+    of_the_compiler = Path(torch.__file__).parent / "_dynamo" / "eval_frame.py"
+    return {str(torch._compile.__file__), str(torch._ops.__file__), str(of_the_compiler)}
 
 
 # torch.autograd.graph._engine_run_backward (2.15): where the engine begins, on the Python stack.
@@ -311,7 +365,7 @@ def hand_on_backward() -> None:
         return
     run, at_work = torch.autograd._engine_run_backward, torch._C._is_torch_function_mode_enabled
 
-    @torch.compiler.disable(reason="it runs the engine, which no compiler traces")
+    @outside_programs("it runs the engine, which no compiler traces")
     def run_backward(outputs: Any, *args: Any, accumulate_grad: bool = False, **how: Any) -> Any:
         if not (accumulate_grad and at_work()):
             return run(outputs, *args, accumulate_grad=accumulate_grad, **how)
@@ -379,8 +433,12 @@ def options_of_inductor(mode: str | None = None, options: Any = None) -> dict[st
     return {**(list_mode_options(mode) if mode else {}), **(options or {})}
 
 
-@torch.compiler.assume_constant_result
 def numbers_are_constants() -> bool:
     """Whether a program that is being compiled has the numbers of Python as constants."""
     # torch._dynamo.config.assume_static_by_default (2.15): False with dynamic=True.
     return bool(torch._dynamo.config.assume_static_by_default)
+
+
+# function._dynamo_marked_constant (2.13): all that `torch.compiler.assume_constant_result` does;
+# that one imports the compiler, which takes as long as PyTorch itself.
+numbers_are_constants._dynamo_marked_constant = True  # type: ignore[attr-defined]

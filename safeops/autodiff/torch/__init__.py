@@ -48,13 +48,14 @@ float64), by class:
 A test keeps the list current.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._backends.torch.private import FOUND, tree_flatten, tree_unflatten
 from safeops._typing import Array
 from safeops._versions import require
@@ -71,11 +72,11 @@ from safeops.autodiff.torch._explain.passes import explained, explained_call
 from safeops.autodiff.torch._graph import (
     all_finite,
     check_graph,
-    cotangents_of,
     input_of,
     leaves_of,
     listed,
     nodes_of,
+    seeds_of,
 )
 from safeops.autodiff.torch._modes import Redirect, watch_backward
 from safeops.autodiff.torch._passes import (
@@ -107,7 +108,7 @@ __all__ = [
 REASON = "the dispatch mode of safeops.autodiff.torch sees eager operations only"
 
 
-@torch.compiler.disable(reason=REASON)
+@private.outside_programs(REASON)
 def backward(
     tensors: Any,
     grad_tensors: Any = None,
@@ -178,7 +179,7 @@ def backward(
     outputs = listed(tensors)
     nodes = nodes_of(outputs)
     check_graph(nodes)
-    cotangents = cotangents_of(outputs, grad_tensors)
+    cotangents = seeds_of(outputs, grad_tensors)
     leaves = leaves_of(nodes) if inputs is None else listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
     given = None if inputs is None else leaves
@@ -187,7 +188,7 @@ def backward(
     )
     if lazy and accumulates_finite(partial(run, retain_graph=True), nodes, leaves):
         return None
-    with masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
+    with masking(nodes, outputs, cotangents, on_unknown, create_graph=create_graph) as mode:
         run(retain_graph=keep)
     for leaf in leaves:
         if leaf.grad is not None:
@@ -248,7 +249,7 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     return mask
 
 
-@torch.compiler.disable(reason=REASON)
+@private.outside_programs(REASON)
 def grad(
     outputs: Any,
     inputs: Any,
@@ -315,7 +316,7 @@ def grad(
     ys, xs = listed(outputs), listed(inputs)
     nodes = nodes_of(ys)
     check_graph(nodes)
-    cotangents = cotangents_of(ys, grad_outputs)
+    cotangents = seeds_of(ys, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
     run = partial(
         torch.autograd.grad,
@@ -330,7 +331,7 @@ def grad(
         require_one_rank(nodes)
         if all_finite(found := run(retain_graph=True)):
             return found
-    with masking(nodes, cotangents, on_unknown, create_graph=create_graph) as mode:
+    with masking(nodes, ys, cotangents, on_unknown, create_graph=create_graph) as mode:
         found = run(retain_graph=keep)
     if not return_mask:
         return found
@@ -373,7 +374,7 @@ def masked_backward(*, on_unknown: str = "warn") -> Iterator[None]:
         yield
 
 
-OURS = {
+OURS: Mapping[Any, Callable[..., Any]] = {
     torch.Tensor.backward: backward,
     torch.autograd.backward: backward,
     torch.autograd.grad: grad,

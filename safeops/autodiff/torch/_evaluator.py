@@ -127,6 +127,7 @@ class Call:
         return (result, *value[1:]) if isinstance(value, tuple) else result
 
 
+@private.unseen_mode
 class Masking(TorchDispatchMode):
     """A mode that evaluates the operations of the engine over pairs."""
 

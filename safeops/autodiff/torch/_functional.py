@@ -51,7 +51,8 @@ class Functional(TorchFunctionMode):
         outputs, inputs = args
         cotangents = seeds(outputs, kwargs["grad_outputs"])
         nodes, create_graph = nodes_of(outputs), kwargs["create_graph"]
-        with masking(nodes, cotangents, self.on_unknown, create_graph=create_graph) as mode:
+        masked = masking(nodes, outputs, cotangents, self.on_unknown, create_graph=create_graph)
+        with masked as mode:
             for g in cotangents if self.basis else ():
                 mode.tags.write(local_of(g), local_of(g != 0))
             return func(outputs, inputs, **{**kwargs, "grad_outputs": cotangents})

@@ -36,6 +36,22 @@ def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
     ]
 
 
+def seeds_of(outputs: Sequence[Array], given: Any) -> list[Any]:
+    """
+    Return the cotangents of outputs; None where PyTorch makes the 1 of a scalar.
+
+    For a cotangent that it is given PyTorch imports symbolic shapes, which takes 0.3 s (2.13).
+    """
+    if given is not None or not all(map(is_seeded_by_default, outputs)):
+        return cotangents_of(outputs, given)
+    return [None] * len(outputs)
+
+
+def is_seeded_by_default(y: Array) -> bool:
+    """Whether PyTorch makes the cotangent of an output, and a node receives it."""
+    return y.grad_fn is not None and y.numel() == 1 and y.is_floating_point()
+
+
 def check_graph(nodes: Iterable[Any], *, compiled: bool = True) -> None:
     """Raise RuntimeError for a graph into which the dispatch mode cannot see; `compiled` by us."""
     if in_a_transform():

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,12 @@ FORMER = Tags()
 
 @contextmanager
 def masking(
-    nodes: Iterable[Any], cotangents: Any, on_unknown: str, *, create_graph: bool
+    nodes: Iterable[Any],
+    outputs: Sequence[Array],
+    cotangents: Sequence[Any],
+    on_unknown: str,
+    *,
+    create_graph: bool,
 ) -> Iterator[Masking]:
     """Context in which a backward pass is masked; with `create_graph` its masks are kept."""
     FORMER.forget_expired()
@@ -39,12 +45,25 @@ def masking(
     for g in cotangents:
         if g is not None:
             mode.tags.write(local_of(g), active=True)
+    ones = [y for y, g in zip(outputs, cotangents, strict=True) if g is None]
+    seeds = seeds_known(ones, mode.tags)
     told = scripts_told(nodes, on_unknown)
     edges = edges_told(nodes, mode.tags, on_unknown)
-    with mode, told, edges, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
+    with mode, seeds, told, edges, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
         yield mode
     if create_graph:
         FORMER.keep(mode.tags, partial=True)
+
+
+def seeds_known(outputs: Iterable[Array], tags: Tags) -> AbstractContextManager[None]:
+    """Mark as active the cotangents that PyTorch makes for outputs, where their nodes get them."""
+
+    def hook(place: int, cotangents: Sequence[Any]) -> None:
+        if cotangents[place] is not None:
+            tags.write(local_of(cotangents[place]), active=True)
+
+    given = [(y.grad_fn, y.output_nr) for y in outputs if y.grad_fn is not None]
+    return attached(node.register_prehook(partial(hook, place)) for node, place in given)
 
 
 def customs_known(nodes: Iterable[Any], tags: Tags) -> AbstractContextManager[None]:

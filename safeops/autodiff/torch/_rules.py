@@ -18,6 +18,7 @@ from safeops.autodiff.torch._masks import (
     as_numbers,
     both,
     combined,
+    common_shape,
     either,
     is_finite,
     is_partial,
@@ -118,7 +119,7 @@ def select(call: Call) -> Any:
 
 def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
     """Return which entries of a selection of two operands are active."""
-    shape = torch.broadcast_shapes(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
+    shape = common_shape(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
     cond = cond.expand(shape)
     first, second = masks
     if first is True and second is False:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops.autodiff._options import check_options
 from safeops.autodiff.torch._functional import Functional
 
@@ -29,7 +30,7 @@ REASON = (
 )
 
 
-@torch.compiler.disable(reason=REASON)
+@private.outside_programs(REASON)
 def run(mode: Functional, f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a transform in its mode. No function is made here, as Dynamo would have to make it."""
     with mode:

@@ -1,6 +1,5 @@
 """Explanations of backward passes: of a function, of a graph, of a call of autograd."""
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -8,6 +7,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report, merged
@@ -60,8 +60,8 @@ def with_interim(report: Report, made: Sequence[tuple[Record, Array]]) -> Report
 def eagerly() -> Any:
     """Return a context in which compiled functions run eagerly."""
     # What has compiled nothing has not imported the compiler, which takes seconds.
-    has_compiler = "torch._dynamo" in sys.modules
-    return torch.compiler.set_stance("force_eager") if has_compiler else nullcontext()
+    is_there = private.is_compiler_there()
+    return torch.compiler.set_stance("force_eager") if is_there else nullcontext()
 
 
 def explained(tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0) -> Report:

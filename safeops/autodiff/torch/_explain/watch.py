@@ -87,6 +87,7 @@ def through_windows(options: Sequence[Any], other: Array, entries: Array, i: int
     return count > HALF
 
 
+@private.unseen_mode
 class Watching(Masking):
     """The masked pass, which also records what absent entries met and operations without a rule."""
 
