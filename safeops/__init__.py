@@ -1,188 +1,48 @@
 """Safe numerical operations for NumPy, PyTorch, JAX and TensorFlow: the gradient is right too."""
 
-from safeops import linalg as linalg
-from safeops import rotations as rotations
-from safeops import segments as segments
-from safeops._ops.angles import (
-    safe_acos,
-    safe_acosh,
-    safe_asin,
-    safe_atan2,
-    safe_atanh,
-    safe_hypot,
-    sinc,
-)
-from safeops._ops.attention import safe_attention
-from safeops._ops.distances import safe_cdist, safe_pdist
-from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
-from safeops._ops.gamma import safe_digamma, safe_lgamma
-from safeops._ops.incomplete import safe_gammainc, safe_gammaincc
-from safeops._ops.interpolation import safe_interp
-from safeops._ops.logs import (
-    entr,
-    rel_entr,
-    safe_log,
-    safe_log1p,
-    safe_log2,
-    safe_log10,
-    safe_logaddexp,
-    safe_logit,
-    safe_logsubexp,
-    xlog1py,
-    xlogy,
-)
-from safeops._ops.losses import (
-    safe_binary_cross_entropy,
-    safe_focal_loss,
-    safe_kl_divergence,
-    safe_nll,
-)
-from safeops._ops.normal import log_ndtr, safe_erfinv, safe_ndtri
-from safeops._ops.norms import (
-    safe_cosine_similarity,
-    safe_distance,
-    safe_norm,
-    safe_normalize,
-    safe_rms,
-    squared_norm,
-)
-from safeops._ops.powers import safe_exp, safe_expm1, safe_pow, safe_rsqrt, safe_sqrt
-from safeops._ops.radial import radial
-from safeops._ops.reductions import (
-    safe_argmax,
-    safe_argmin,
-    safe_max,
-    safe_mean,
-    safe_min,
-    safe_prod,
-    safe_std,
-    safe_sum,
-    safe_var,
-)
-from safeops._ops.rescaling import safe_clip_by_norm, safe_standardize
-from safeops._ops.smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
-from safeops._ops.softmax import (
-    safe_cross_entropy,
-    safe_log_softmax,
-    safe_logcumsumexp,
-    safe_logmeanexp,
-    safe_logsumexp,
-    safe_softmax,
-)
-from safeops._ops.where import make_safe, safe_where, stop_gradient, vectorized_cond
-from safeops.nan_reductions import (
-    nanargmax,
-    nanargmin,
-    nancumprod,
-    nancumsum,
-    nanmax,
-    nanmean,
-    nanmedian,
-    nanmin,
-    nanpercentile,
-    nanprod,
-    nanquantile,
-    nanstd,
-    nansum,
-    nanvar,
-)
+from typing import TYPE_CHECKING, Any
+
+from safeops import _doors
+
+if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` fetches what is asked for
+    from safeops import autodiff as autodiff
+    from safeops import integrations as integrations
+    from safeops import linalg as linalg
+    from safeops import nan_reductions as nan_reductions
+    from safeops import rotations as rotations
+    from safeops import segments as segments
+    from safeops import testing as testing
+    from safeops._public import *  # noqa: F403  (one list of names)
 
 __version__ = "0.1.0"
-_MODULES = ("autodiff", "linalg", "nan_reductions", "rotations", "segments", "testing")
+_MODULES = (
+    "autodiff",
+    "integrations",
+    "linalg",
+    "nan_reductions",
+    "rotations",
+    "segments",
+    "testing",
+)
 
-__all__ = [
-    "boxcox",
-    "entr",
-    "exprel",
-    "inv_boxcox",
-    "log_ndtr",
-    "logarithmic_mean",
-    "make_safe",
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-    "radial",
-    "rel_entr",
-    "safe_acos",
-    "safe_acosh",
-    "safe_argmax",
-    "safe_argmin",
-    "safe_asin",
-    "safe_atan2",
-    "safe_atanh",
-    "safe_attention",
-    "safe_binary_cross_entropy",
-    "safe_cdist",
-    "safe_clip_by_norm",
-    "safe_cosine_similarity",
-    "safe_cross_entropy",
-    "safe_digamma",
-    "safe_distance",
-    "safe_div",
-    "safe_erfinv",
-    "safe_exp",
-    "safe_expm1",
-    "safe_focal_loss",
-    "safe_gammainc",
-    "safe_gammaincc",
-    "safe_hypot",
-    "safe_interp",
-    "safe_kl_divergence",
-    "safe_lgamma",
-    "safe_log",
-    "safe_log1p",
-    "safe_log2",
-    "safe_log10",
-    "safe_log_softmax",
-    "safe_logaddexp",
-    "safe_logcumsumexp",
-    "safe_logit",
-    "safe_logmeanexp",
-    "safe_logsubexp",
-    "safe_logsumexp",
-    "safe_max",
-    "safe_mean",
-    "safe_min",
-    "safe_mul",
-    "safe_ndtri",
-    "safe_nll",
-    "safe_norm",
-    "safe_normalize",
-    "safe_pdist",
-    "safe_pow",
-    "safe_prod",
-    "safe_reciprocal",
-    "safe_rms",
-    "safe_rsqrt",
-    "safe_softmax",
-    "safe_sqrt",
-    "safe_standardize",
-    "safe_std",
-    "safe_sum",
-    "safe_var",
-    "safe_where",
-    "sinc",
-    "sinhc",
-    "squared_norm",
-    "stop_gradient",
-    "vectorized_cond",
-    "xdivy",
-    "xlog1py",
-    "xlogy",
-]
+
+def __getattr__(name: str) -> Any:
+    """Fetch a public module or operation when it is first asked for."""
+    if name in _MODULES:
+        return _doors.module(__name__, name)
+    # Nobody asks for a dunder but `__all__`, which is that of the operations.
+    if name == "__all__" or not name.startswith("_"):
+        from safeops import _public  # noqa: PLC0415  (it takes as long as NumPy)
+
+        # All at once, as torch.fx finds functions in the names of a module.
+        globals().update({key: getattr(_public, key) for key in ("__all__", *_public.__all__)})
+        if name in globals():
+            return globals()[name]
+    raise _doors.missing(__name__, name)
 
 
 def __dir__() -> list[str]:
     """List what is public, for completion."""
-    return [*__all__, *(name for name in _MODULES if name in globals()), "__version__"]
+    from safeops import _public  # noqa: PLC0415  (as above)
+
+    return [*_public.__all__, *_MODULES, "__version__"]

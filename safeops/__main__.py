@@ -1,22 +1,27 @@
-"""The command line: `python -m safeops`."""
+"""
+The command line: `safeops`, or `python -m safeops`.
+
+What a command needs is imported for that command alone: `lint` reads files in less time than the
+operations take to import.
+"""
 
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
 
-from safeops import __version__, _recipes
+from safeops import __version__
 from safeops._backends import FRAMEWORKS
-from safeops._cli.demo import demonstrate
-from safeops._cli.explain import add_explain
-from safeops._cli.families import FAMILIES, functions_of
-from safeops._lint.command import add_lint
 from safeops._speech import INSTALL
 
+COMMANDS = {
+    "recipe": "print a safe operation to copy, which runs without safeops",
+    "explain": "run a script, and find the line of the first gradient that is not finite",
+    "lint": "read source, and say where a gradient gets NaN although the value is fine",
+}
 DESCRIPTION = """
 Run reported bugs live on every framework installed, naive code beside safe code, and print value
 and gradient of both.
@@ -30,7 +35,8 @@ wrong command line.
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     with until_the_pipe_breaks():
-        options = make_parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        options = make_parser(words).parse_args(words)
         return int(options.run(options))
 
 
@@ -47,9 +53,11 @@ def until_the_pipe_breaks() -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-def make_parser() -> ArgumentParser:
-    """Return the parser; a subcommand brings a `run` of its own."""
-    parser = ArgumentParser("python -m safeops", description=DESCRIPTION, epilog=EPILOG)
+def make_parser(argv: Sequence[str]) -> ArgumentParser:
+    """Return the parser of a command line; a command that is in it brings a `run` of its own."""
+    by_name = Path(sys.argv[0]).stem == "safeops"
+    name = "safeops" if by_name else "python -m safeops"
+    parser = ArgumentParser(name, description=DESCRIPTION, epilog=EPILOG)
     parser.set_defaults(run=demonstrate)
     parser.add_argument("--version", action="version", version=f"safeops {__version__}")
     parser.add_argument("--json", action="store_true", help="print a list of results for machines")
@@ -61,52 +69,29 @@ def make_parser() -> ArgumentParser:
         help=f"run on this one only, out of {', '.join(FRAMEWORKS)}; may be repeated",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    add_recipe(commands)
-    add_explain(commands)
-    add_lint(commands)
+    for command, said in COMMANDS.items():
+        only = commands.add_parser(command, help=said, description=said)
+        if command in argv:
+            fill(only, command)
     return parser
 
 
-def add_recipe(commands: Any) -> None:
-    """Add the command that prints recipes."""
-    said = "print a safe operation to copy, which runs without safeops"
-    parser = commands.add_parser("recipe", help=said, description=said)
-    parser.set_defaults(run=print_recipe)
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("name", nargs="?", type=name_of_recipe, metavar="NAME", help="as in --list")
-    wanted.add_argument(
-        "--list", action="store_true", help="list the names by family, each with its use"
-    )
-    parser.add_argument(
-        "--framework",
-        dest="spelling",
-        choices=_recipes.TITLES,
-        default=next(filter(find_spec, _recipes.TITLES), "numpy"),
-        help="whose functions the recipe uses; default: the first of these that is installed",
-    )
+def demonstrate(options: Namespace) -> int:
+    """Run the demonstration."""
+    from safeops._cli import demo  # noqa: PLC0415  (only what a command needs: see the module)
+
+    return demo.demonstrate(options)
 
 
-def print_recipe(options: Namespace) -> int:
-    """Print a recipe, or the list of them."""
-    if options.list:
-        known = set(_recipes.names())
-        for module, family in FAMILIES.items():
-            print(f"{family.title}:")
-            for name in (name for name in functions_of(module) if name in known):
-                print(f"  {name:22} {_recipes.read(name).summary}")
+def fill(parser: ArgumentParser, command: str) -> None:
+    """Give the parser of a command its arguments."""
+    if command == "recipe":
+        from safeops._cli import recipe as found  # noqa: PLC0415  (as above)
+    elif command == "explain":
+        from safeops._cli import explain as found  # type: ignore[no-redef]  # noqa: PLC0415
     else:
-        print(_recipes.program(_recipes.read(options.name), options.spelling), end="")
-    return 0
-
-
-def name_of_recipe(name: str) -> str:
-    """Return the name of a recipe that there is."""
-    names = _recipes.names()
-    if name not in names:
-        near = get_close_matches(name, names) or ["--list"]
-        msg = f"expected the name of a recipe, got {name}; try {' or '.join(near)}"
-        raise ArgumentTypeError(msg)
-    return name
+        from safeops._lint import command as found  # type: ignore[no-redef]  # noqa: PLC0415
+    found.add_arguments(parser)
 
 
 def installed_framework(name: str) -> str:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
 
-from numpy.exceptions import AxisError
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Names of options in other libraries, and their names here.
@@ -85,6 +83,8 @@ def _require_axis(
         return
     rank = max(map(len, shapes))
     if not all(-rank <= a < rank for a in axes if isinstance(a, int)):
+        from numpy.exceptions import AxisError  # noqa: PLC0415  (lint needs this module, not NumPy)
+
         msg = f"{name}: expected axes of an array with {rank} axes, got axis={axis}"
         raise AxisError(msg) from None
 

@@ -1,6 +1,7 @@
 """Functions of matrices whose derivatives are right where eigenvalues or singular values tie."""
 
 from safeops._decompositions import safe_cholesky, safe_eigh, safe_svd
+from safeops._doors import show
 from safeops._dtypes import REAL, require
 from safeops._entry import fast_path, promote
 from safeops._ops import determinants, factors, spectral
@@ -568,6 +569,9 @@ def safe_slogdet(a: Array, /) -> tuple[Array, Array]:
     xp, a = promote(a, complex_too=True)
     spectral.require_square(a)
     return in_float32(xp, lambda a: determinants.slogdet(xp, a))(a)
+
+
+show("safeops.linalg", __all__, globals())
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ import logging
 import os
 import runpy
 import sys
-from argparse import REMAINDER, Namespace
+from argparse import REMAINDER, ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
@@ -12,7 +12,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from safeops._cli.importing import at_import
 from safeops._cli.reports import FORMATS
@@ -26,7 +25,6 @@ with suppress(ImportError):  # an extra: without it there are no colours
 
     HAS_RICH = True
 
-SAID = "run a script, and find the line of the first gradient that is not finite"
 NOT_FINITE = 3  # the exit code
 EPILOG = f"""
 The script runs as usual until then. Exit code: {NOT_FINITE} if a gradient was not finite, 2 for a
@@ -54,9 +52,9 @@ class NotFiniteError(BaseException):  # an ``except Exception`` of the script do
     """A gradient of the script is not finite."""
 
 
-def add_explain(commands: Any) -> None:
-    """Add the command that watches a script."""
-    parser = commands.add_parser("explain", help=SAID, description=SAID, epilog=EPILOG)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = EPILOG
     parser.set_defaults(run=explain_script)
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     program = parser.add_mutually_exclusive_group(required=True)

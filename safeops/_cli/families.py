@@ -64,7 +64,11 @@ def path_of(name: str) -> str:
 
 def family_of(name: str) -> str:
     """Return the module in which a function stands, as `FAMILIES` names it."""
-    module = str(FUNCTIONS[name].__module__).rpartition(".")[2]
+    # What a decorator wraps says where it stands; without one it says where it is public.
+    function = inspect.unwrap(FUNCTIONS[name])
+    made = function.__module__ != safeops.__name__
+    module = str(function.__module__ if made else function.__globals__["__name__"])
+    module = module.rpartition(".")[2]
     return "nan_reductions" if module == "quantiles" else module
 
 

@@ -1,11 +1,10 @@
 """The command `lint`: its arguments, its output, and its exit code."""
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 from safeops._lint.formats import FORMATS, Row
 from safeops._lint.linting import Report, lint
@@ -13,7 +12,6 @@ from safeops._lint.proofs import prove
 from safeops._lint.settings import Settings, SettingsError, settings_of
 from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, read
 
-SAID = "read source, and say where a gradient gets NaN although the value is fine"
 EPILOG = """
 Files are read, and never imported or run, except for the expressions that --confirm executes; these
 contain known operations of the framework alone. Exit code: 0 if nothing was found, or all of it
@@ -23,9 +21,9 @@ ignore[SO001]" on a line.
 """
 
 
-def add_lint(commands: Any) -> None:
-    """Add the command that reads source."""
-    parser = commands.add_parser("lint", help=SAID, description=SAID, epilog=EPILOG)
+def add_arguments(parser: ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = EPILOG
     parser.set_defaults(run=run)
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
     parser.add_argument("--select", type=words, metavar="RULES", help="these alone: SO001,SO004")

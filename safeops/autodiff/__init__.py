@@ -34,13 +34,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from safeops._entry import backend_of
+from safeops import _doors
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report
+from safeops.autodiff._options import UnknownOperationWarning
 
-__all__ = ["Finding", "Report", "explain", "grad"]
+if TYPE_CHECKING:
+    from safeops.autodiff import jax as jax
+    from safeops.autodiff import tensorflow as tensorflow
+    from safeops.autodiff import torch as torch
+
+__all__ = ["Finding", "Report", "UnknownOperationWarning", "explain", "grad"]
 
 WITH_AUTODIFF = ("jax", "tensorflow", "torch")
 
@@ -190,6 +197,8 @@ def leaves_of(x: Any) -> Iterator[Any]:
 
 def name_of(x: Any) -> str:
     """Return the name of an array's framework; "" for anything else."""
+    from safeops._entry import backend_of  # noqa: PLC0415  (lint, which needs no arrays, is quick)
+
     try:
         return str(backend_of(x).name)
     except TypeError:
@@ -200,6 +209,16 @@ def _no_autodiff(name: str) -> str:
     return f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"
 
 
+_doors.show("safeops.autodiff", __all__, globals())
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a framework when it is first asked for."""
+    if name in WITH_AUTODIFF:
+        return _doors.module(__name__, name)
+    raise _doors.missing(__name__, name)
+
+
 def __dir__() -> list[str]:
-    """List the public names, for completion, and the modules of frameworks that are imported."""
-    return [*__all__, *(name for name in WITH_AUTODIFF if name in globals())]
+    """List what is public, for completion, and the modules of frameworks that are installed."""
+    return [*__all__, *filter(find_spec, WITH_AUTODIFF)]

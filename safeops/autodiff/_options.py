@@ -9,6 +9,8 @@ ON_UNKNOWN = ("warn", "error", "ignore")
 class UnknownOperationWarning(UserWarning):
     """An operation without a rule met absent entries, and ran as it is."""
 
+    __module__ = "safeops.autodiff"
+
 
 # Why a guard that masks raises all the same.
 NOT_CURED = "the masked gradient is not finite either"
@@ -24,6 +26,8 @@ class NonFiniteGradientError(FloatingPointError):
     report : Report
         What `explain` found.
     """
+
+    __module__ = "safeops.integrations"
 
     def __init__(self, report: Any) -> None:
         super().__init__(str(report))

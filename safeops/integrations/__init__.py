@@ -11,15 +11,25 @@ stops, or the step is skipped, or it takes the masked gradient.
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from logging import Logger
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from safeops import _doors
 from safeops.autodiff._options import NonFiniteGradientError
 from safeops.integrations._outlets import publish
 
+if TYPE_CHECKING:
+    from safeops.integrations import jax as jax
+    from safeops.integrations import keras as keras
+    from safeops.integrations import lightning as lightning
+    from safeops.integrations import tensorflow as tensorflow
+    from safeops.integrations import transformers as transformers
+
 __all__ = ["NonFiniteGradientError", "guard"]
 
+MODULES = ("jax", "keras", "lightning", "tensorflow", "transformers")
 ON_NAN = ("raise", "skip", "mask")
 
 
@@ -138,3 +148,15 @@ def engine_for(
     """Return what guards the steps of a model of PyTorch."""
     engine = import_module("safeops.autodiff.torch._guard")
     return engine.Guard(model, on_nan, scaler, group, partial(publish, logger=logger, file=file))
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a framework or trainer when it is first asked for."""
+    if name in MODULES:
+        return _doors.module(__name__, name)
+    raise _doors.missing(__name__, name)
+
+
+def __dir__() -> list[str]:
+    """List what is public, for completion, and the modules of what is installed."""
+    return [*__all__, *filter(find_spec, MODULES)]

@@ -40,7 +40,7 @@ PUBLIC = sorted(name for name in NAMES if inspect.isfunction(public(name)))
 
 # A module imports from the lines above its own; patterns cover what is not named before them.
 LAYERS = (
-    ("_typing", "_speech", "_versions"),
+    ("_doors", "_typing", "_speech", "_versions"),
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
     (
@@ -139,13 +139,14 @@ LAYERS = (
     ("autodiff",),
     ("autodiff.jax._guard", "autodiff.tensorflow._guard", "autodiff.torch._guard"),
     ("autodiff.*._fit",),
-    ("__init__",),
+    ("_public",),
     ("integrations._outlets",),
     ("integrations",),
     tuple(
         f"integrations.{name}"
         for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
     ),
+    ("__init__",),
     ("_recipes", "_cli", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
@@ -157,12 +158,12 @@ LAYERS = (
     ("_lint.formats",),
     ("_lint.*",),
     ("_lint.command",),
-    ("_cli.reports", "_cli.importing"),
-    ("_cli.explain", "_cli.demo", "_cli.families"),
+    ("_cli.reports", "_cli.importing", "_cli.families"),
+    ("_cli.explain", "_cli.demo", "_cli.recipe"),
     ("__main__",),
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
-PRINTERS = {"_cli.demo", "_cli.explain", "_lint.command", "_lint.prover", "__main__"}
+PRINTERS = {"_cli.demo", "_cli.explain", "_cli.recipe", "_lint.command", "_lint.prover", "__main__"}
 LOGGERS = {"integrations", "integrations._outlets"} | {
     f"integrations.{name}" for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
 }

@@ -43,6 +43,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from safeops._doors import show
 from safeops._versions import require
 
 OPERATIONS = "the operations need 0.6 or later"
@@ -587,6 +588,9 @@ def explain(
     [('BLOCKED', 'log', 'where')]
     """
     return explained_call(f, args, argnums, limit, progress, interim=interim)
+
+
+show("safeops.autodiff.jax", __all__, globals())
 
 
 def __dir__() -> list[str]:

@@ -30,6 +30,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.tensorflow.private import FOUND
+from safeops._doors import show
 from safeops._versions import require
 
 require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")
@@ -345,6 +346,9 @@ def explain(
         msg = "expected eager tensors, got those of a graph, which have no values; call explain "
         raise RuntimeError(msg + "outside of tf.function")
     return explained_call(f, args, argnums, interim=interim)
+
+
+show("safeops.autodiff.tensorflow", __all__, globals())
 
 
 def __dir__() -> list[str]:

@@ -57,6 +57,7 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import FOUND, tree_flatten, tree_unflatten
+from safeops._doors import show
 from safeops._typing import Array
 from safeops._versions import require
 
@@ -578,6 +579,9 @@ def record_lines() -> Iterator[None]:
     """
     with RecordLines():
         yield
+
+
+show("safeops.autodiff.torch", __all__, globals())
 
 
 def __dir__() -> list[str]:
