@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` fetches what i
     from safeops import segments as segments
     from safeops import testing as testing
     from safeops._public import *  # noqa: F403  (one list of names)
+    from safeops._public import __all__ as __all__
 
 __version__ = "0.1.0"
 _MODULES = (
@@ -26,19 +27,21 @@ _MODULES = (
 )
 
 
-def __getattr__(name: str) -> Any:
-    """Fetch a public module or operation when it is first asked for."""
-    if name in _MODULES:
-        return _doors.module(__name__, name)
-    # Nobody asks for a dunder but `__all__`, which is that of the operations.
-    if name == "__all__" or not name.startswith("_"):
-        from safeops import _public  # noqa: PLC0415  (it takes as long as NumPy)
+if not TYPE_CHECKING:  # else every name would be one of this module
 
-        # All at once, as torch.fx finds functions in the names of a module.
-        globals().update({key: getattr(_public, key) for key in ("__all__", *_public.__all__)})
-        if name in globals():
-            return globals()[name]
-    raise _doors.missing(__name__, name)
+    def __getattr__(name: str) -> Any:
+        """Fetch a public module or operation when it is first asked for."""
+        if name in _MODULES:
+            return _doors.module(__name__, name)
+        # Nobody asks for a dunder but `__all__`, which is that of the operations.
+        if name == "__all__" or not name.startswith("_"):
+            from safeops import _public  # noqa: PLC0415  (it takes as long as NumPy)
+
+            # All at once, as torch.fx finds functions in the names of a module.
+            globals().update({key: getattr(_public, key) for key in ("__all__", *_public.__all__)})
+            if name in globals():
+                return globals()[name]
+        raise _doors.missing(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -3,11 +3,11 @@
 from safeops._entry import fast_path, promote
 from safeops._ops import determinants, eigenvectors, singular_vectors, spectral
 from safeops._ops.ranges import in_float32
-from safeops._typing import Array
+from safeops._typing import T
 
 
 @fast_path
-def safe_eigh(a: Array, /) -> tuple[Array, Array]:
+def safe_eigh(a: T, /) -> tuple[T, T]:
     """
     Eigenvalues and eigenvectors, whose derivatives are exact, or NaN where a tie leaves none.
 
@@ -73,7 +73,7 @@ def safe_eigh(a: Array, /) -> tuple[Array, Array]:
 
 
 @fast_path
-def safe_svd(a: Array, /) -> tuple[Array, Array, Array]:
+def safe_svd(a: T, /) -> tuple[T, T, T]:
     """
     Singular values and vectors, whose derivatives are exact, or NaN where a tie leaves none.
 
@@ -130,7 +130,7 @@ def safe_svd(a: Array, /) -> tuple[Array, Array, Array]:
 
 
 @fast_path
-def safe_cholesky(a: Array, /) -> Array:
+def safe_cholesky(a: T, /) -> T:
     """
     Cholesky factor, which is NaN, with gradient NaN, where a matrix is not positive definite.
 

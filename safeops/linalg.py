@@ -7,7 +7,7 @@ from safeops._entry import fast_path, promote
 from safeops._ops import determinants, factors, spectral
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import enter_number
-from safeops._typing import Array, Function
+from safeops._typing import Array, Function, T
 
 __all__ = [
     "expm_symmetric",
@@ -35,7 +35,7 @@ def _of_semidefinite(a: Array, formula: spectral.Family, fill_value: float) -> A
 
 
 @fast_path
-def spectral_function(a: Array, f: Function, /, *, derivatives: tuple[Function, Function]) -> Array:
+def spectral_function(a: T, f: Function, /, *, derivatives: tuple[Function, Function]) -> T:
     """
     A function of a symmetric matrix, with exact derivatives where eigenvalues tie.
 
@@ -96,7 +96,7 @@ def spectral_function(a: Array, f: Function, /, *, derivatives: tuple[Function, 
 
 
 @fast_path
-def expm_symmetric(a: Array, /) -> Array:
+def expm_symmetric(a: T, /) -> T:
     """
     Exponential of a symmetric matrix, with exact derivatives where eigenvalues tie.
 
@@ -140,7 +140,7 @@ def expm_symmetric(a: Array, /) -> Array:
 
 
 @fast_path
-def sqrtm_psd(a: Array, /) -> Array:
+def sqrtm_psd(a: T, /) -> T:
     """
     Square root of a positive semidefinite matrix, with exact derivatives where eigenvalues tie.
 
@@ -186,7 +186,7 @@ def sqrtm_psd(a: Array, /) -> Array:
 
 
 @fast_path
-def inv_sqrtm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
+def inv_sqrtm_psd(a: T, /, *, fill_value: float = 0.0) -> T:
     """
     Inverse square root of a positive matrix, with exact derivatives where eigenvalues tie.
 
@@ -235,7 +235,7 @@ def inv_sqrtm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
 
 
 @fast_path
-def logm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
+def logm_psd(a: T, /, *, fill_value: float = 0.0) -> T:
     """
     Logarithm of a positive matrix, with exact derivatives where eigenvalues tie.
 
@@ -284,7 +284,7 @@ def logm_psd(a: Array, /, *, fill_value: float = 0.0) -> Array:
 
 
 @fast_path
-def powm_psd(a: Array, p: float, /, *, fill_value: float = 0.0) -> Array:
+def powm_psd(a: T, p: float, /, *, fill_value: float = 0.0) -> T:
     """
     Power of a positive semidefinite matrix, with exact derivatives where eigenvalues tie.
 
@@ -337,7 +337,7 @@ def powm_psd(a: Array, p: float, /, *, fill_value: float = 0.0) -> Array:
 
 
 @fast_path
-def polar(a: Array, /, *, proper: bool = False) -> Array:
+def polar(a: T, /, *, proper: bool = False) -> T:
     """
     The nearest orthogonal matrix, with exact derivatives where singular values tie.
 
@@ -391,7 +391,7 @@ def polar(a: Array, /, *, proper: bool = False) -> Array:
 
 
 @fast_path
-def safe_eigvalsh(a: Array, /) -> Array:
+def safe_eigvalsh(a: T, /) -> T:
     """
     Eigenvalues of a symmetric matrix; eigenvalues that tie share the gradient.
 
@@ -440,7 +440,7 @@ def safe_eigvalsh(a: Array, /) -> Array:
 
 
 @fast_path
-def safe_svdvals(a: Array, /) -> Array:
+def safe_svdvals(a: T, /) -> T:
     """
     Singular values of a matrix; values that tie share the gradient; zero values have gradient 0.
 
@@ -486,7 +486,7 @@ def safe_svdvals(a: Array, /) -> Array:
 
 
 @fast_path
-def safe_det(a: Array, /) -> Array:
+def safe_det(a: T, /) -> T:
     """
     Determinant, with exact derivatives at singular matrices too.
 
@@ -528,7 +528,7 @@ def safe_det(a: Array, /) -> Array:
 
 
 @fast_path
-def safe_slogdet(a: Array, /) -> tuple[Array, Array]:
+def safe_slogdet(a: T, /) -> tuple[T, T]:
     """
     Sign and logarithm of a determinant; 0 and -inf at singular matrices, with gradient 0.
 

@@ -1,6 +1,7 @@
 """Reductions that skip NaN, where `safe_*` propagate it; `where=` skips more entries in both."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from safeops._dtypes import SCALARS
@@ -20,7 +21,7 @@ from safeops._ops.reductions import (
 )
 from safeops._ops.twins import skipping_nan
 from safeops._speech import speaking
-from safeops._typing import Array, Axis
+from safeops._typing import Array, Axis, Condition, IsArray, Method, T, reduces
 
 __all__ = [
     "nanargmax",
@@ -53,12 +54,12 @@ nanargmin = skipping_nan(safe_argmin, __name__, "array([ 0, -1])")
 
 @fast_path
 def nancumsum(
-    x: Array,
+    x: T,
     /,
     *,
     axis: int | None = None,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Running sums, in which NaN counts for nothing.
 
@@ -101,12 +102,12 @@ def nancumsum(
 
 @fast_path
 def nancumprod(
-    x: Array,
+    x: T,
     /,
     *,
     axis: int | None = None,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Running products, in which NaN counts for nothing.
 
@@ -148,16 +149,17 @@ def nancumprod(
     return cumulative(kept, axis, product=True)
 
 
+@reduces
 @speaking
 def nanmedian(
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Median of the entries that are not NaN; NaN, with gradient 0, for none.
 
@@ -203,18 +205,19 @@ def nanmedian(
     return nanquantile(x, 0.5, axis=axis, keepdims=keepdims, where=where, fill_value=fill_value)
 
 
+@reduces
 @speaking
 def nanquantile(
-    x: Array,
-    q: Any,
+    x: T,
+    q: IsArray | complex | Sequence[float],
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    method: str = "linear",
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    method: Method = "linear",
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Quantile of the entries that are not NaN; NaN, with gradient 0, for none.
 
@@ -269,18 +272,19 @@ def nanquantile(
     )
 
 
+@reduces
 @speaking
 def nanpercentile(
-    x: Array,
-    q: Any,
+    x: T,
+    q: IsArray | complex | Sequence[float],
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    method: str = "linear",
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    method: Method = "linear",
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Percentile of the entries that are not NaN; NaN, with gradient 0, for none.
 
@@ -337,7 +341,7 @@ def nanpercentile(
 def _quantile(
     x: Array,
     q: Any,
-    method: str,
+    method: Method,
     /,
     *,
     axis: Axis,

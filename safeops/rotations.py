@@ -13,7 +13,7 @@ from safeops._ops import rigid, vectors
 from safeops._ops.ranges import in_float32
 from safeops._ops.slices import drop_axes, require_axes
 from safeops._ops.vectors import require_shape
-from safeops._typing import Array, Axis
+from safeops._typing import Axis, T
 
 __all__ = [
     "matrix_to_quaternion",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 @fast_path
-def rotvec_to_matrix(w: Array, /) -> Array:
+def rotvec_to_matrix(w: T, /) -> T:
     """
     Matrix of a rotation vector: the exponential map of SO(3), smooth at 0 too.
 
@@ -77,7 +77,7 @@ def rotvec_to_matrix(w: Array, /) -> Array:
 
 
 @fast_path
-def matrix_to_rotvec(matrix: Array, /) -> Array:
+def matrix_to_rotvec(matrix: T, /) -> T:
     """
     Rotation vector of a matrix: the logarithm of SO(3), smooth at the identity too.
 
@@ -126,7 +126,7 @@ def matrix_to_rotvec(matrix: Array, /) -> Array:
 
 
 @fast_path
-def rotvec_to_quaternion(w: Array, /) -> Array:
+def rotvec_to_quaternion(w: T, /) -> T:
     """
     Unit quaternion of a rotation vector, smooth at 0 too; the scalar is last.
 
@@ -169,7 +169,7 @@ def rotvec_to_quaternion(w: Array, /) -> Array:
 
 
 @fast_path
-def quaternion_to_rotvec(q: Array, /) -> Array:
+def quaternion_to_rotvec(q: T, /) -> T:
     """
     Rotation vector of a quaternion of any length, smooth at the identity; 0 where `q` is zero.
 
@@ -215,7 +215,7 @@ def quaternion_to_rotvec(q: Array, /) -> Array:
 
 
 @fast_path
-def quaternion_to_matrix(q: Array, /) -> Array:
+def quaternion_to_matrix(q: T, /) -> T:
     """
     Matrix of a quaternion of any length, which is normalised; the identity where `q` is zero.
 
@@ -260,7 +260,7 @@ def quaternion_to_matrix(q: Array, /) -> Array:
 
 
 @fast_path
-def matrix_to_quaternion(matrix: Array, /) -> Array:
+def matrix_to_quaternion(matrix: T, /) -> T:
     """
     Unit quaternion of a rotation matrix; the scalar is last, and not negative.
 
@@ -307,7 +307,7 @@ def matrix_to_quaternion(matrix: Array, /) -> Array:
 
 
 @fast_path
-def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
+def quaternion_slerp(p: T, q: T, t: T, /) -> T:
     """
     Quaternion a part `t` of the way from `p` to `q`, by the shorter way; 0 if one of them is zero.
 
@@ -357,7 +357,7 @@ def quaternion_slerp(p: Array, q: Array, t: Array, /) -> Array:
 
 
 @fast_path
-def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
+def safe_angle(a: T, b: T, /, *, axis: Axis = -1) -> T:
     """
     Angle between vectors, with gradient 0 where they are parallel; 0 if one of them is zero.
 
@@ -409,7 +409,7 @@ def safe_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
 
 
 @fast_path
-def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
+def squared_angle(a: T, b: T, /, *, axis: Axis = -1) -> T:
     """
     Square of the angle between vectors, smooth where they are parallel; 0 if one of them is zero.
 
@@ -456,7 +456,7 @@ def squared_angle(a: Array, b: Array, /, *, axis: Axis = -1) -> Array:
 
 
 @fast_path
-def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) -> Array:
+def safe_dihedral(a: T, b: T, c: T, d: T, /, *, axis: int = -1) -> T:
     """
     Torsion angle of four points, with gradient 0 where three in a row are on a line; 0 there.
 
@@ -507,7 +507,7 @@ def safe_dihedral(a: Array, b: Array, c: Array, d: Array, /, *, axis: int = -1) 
 
 
 @fast_path
-def twist_to_matrix(twist: Array, /) -> Array:
+def twist_to_matrix(twist: T, /) -> T:
     """
     Matrix of a rigid motion from its twist: the exponential map of SE(3), smooth at 0 too.
 
@@ -553,7 +553,7 @@ def twist_to_matrix(twist: Array, /) -> Array:
 
 
 @fast_path
-def matrix_to_twist(matrix: Array, /) -> Array:
+def matrix_to_twist(matrix: T, /) -> T:
     """
     Twist of the matrix of a rigid motion: the logarithm of SE(3), smooth at the identity too.
 

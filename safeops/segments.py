@@ -7,12 +7,11 @@ gathered and scattered, never multiplied by a mask, so that what one segment hol
 """
 
 import math
-from typing import Any
 
 from safeops._entry import fast_path
 from safeops._ops import segments
 from safeops._ops.segments import enter_segments, spread_of
-from safeops._typing import Array
+from safeops._typing import Condition, IsArray, T
 
 __all__ = [
     "segment_logsumexp",
@@ -29,14 +28,14 @@ __all__ = [
 
 @fast_path
 def segment_sum(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = 0.0,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = 0.0,
+) -> T:
     """
     Sum of each segment; 0, with gradient 0, for an empty one.
 
@@ -86,14 +85,14 @@ def segment_sum(
 
 @fast_path
 def segment_mean(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Mean of each segment; NaN, with gradient 0, for an empty one.
 
@@ -143,14 +142,14 @@ def segment_mean(
 
 @fast_path
 def segment_max(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Largest entry of each segment, whose gradient ties share; NaN for an empty one.
 
@@ -201,14 +200,14 @@ def segment_max(
 
 @fast_path
 def segment_min(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Smallest entry of each segment, whose gradient ties share; NaN for an empty one.
 
@@ -259,14 +258,14 @@ def segment_min(
 
 @fast_path
 def segment_prod(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = 1.0,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = 1.0,
+) -> T:
     """
     Product of each segment, with its derivatives at zeros; 1 for an empty one.
 
@@ -318,14 +317,14 @@ def segment_prod(
 
 @fast_path
 def segment_softmax(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = 0.0,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = 0.0,
+) -> T:
     """
     Softmax of the entries of each segment; 0, with gradient 0, for those left out.
 
@@ -376,14 +375,14 @@ def segment_softmax(
 
 @fast_path
 def segment_logsumexp(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
-    where: Array | None = None,
-    fill_value: Any = -math.inf,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = -math.inf,
+) -> T:
     """
     Logarithm of the sum of exponentials of each segment; -inf for an empty one.
 
@@ -434,15 +433,15 @@ def segment_logsumexp(
 
 @fast_path
 def segment_var(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
     correction: float = 0,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Variance of each segment; NaN, with gradient 0, for one of too few entries.
 
@@ -494,15 +493,15 @@ def segment_var(
 
 @fast_path
 def segment_std(
-    data: Array,
-    segment_ids: Array,
+    data: T,
+    segment_ids: IsArray | complex,
     num_segments: int,
     /,
     *,
     correction: float = 0,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Standard deviation of each segment, with gradient 0 at 0; NaN for too few entries.
 

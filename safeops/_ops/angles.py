@@ -7,11 +7,11 @@ from safeops._dtypes import limits
 from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, is_nan, stop_gradient
-from safeops._typing import Array, Function, Namespace
+from safeops._typing import Array, Function, Namespace, T
 
 
 @fast_path
-def safe_asin(x: Array, /) -> Array:
+def safe_asin(x: T, /) -> T:
     """
     Arc sine of the argument clipped to [-1, 1], with gradient 0 at and beyond the ends.
 
@@ -50,7 +50,7 @@ def safe_asin(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_acos(x: Array, /) -> Array:
+def safe_acos(x: T, /) -> T:
     """
     Arc cosine of the argument clipped to [-1, 1], with gradient 0 at and beyond the ends.
 
@@ -91,7 +91,7 @@ def safe_acos(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_acosh(x: Array, /) -> Array:
+def safe_acosh(x: T, /) -> T:
     """
     Inverse hyperbolic cosine that is 0, with gradient 0, at and below 1.
 
@@ -132,7 +132,7 @@ def safe_acosh(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_atanh(x: Array, /) -> Array:
+def safe_atanh(x: T, /) -> T:
     """
     Inverse hyperbolic tangent that stays finite, with gradient 0, at and beyond -1 and 1.
 
@@ -173,7 +173,7 @@ def safe_atanh(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_atan2(y: Array, x: Array, /) -> Array:
+def safe_atan2(y: T | complex, x: T | complex, /) -> T:
     """
     Angle of the point (x, y) that is 0, with gradient 0, at the origin.
 
@@ -213,7 +213,7 @@ def safe_atan2(y: Array, x: Array, /) -> Array:
 
 
 @fast_path
-def safe_hypot(x: Array, y: Array, /) -> Array:
+def safe_hypot(x: T | complex, y: T | complex, /) -> T:
     """
     Length of the vector (x, y), with gradient 0 at the origin, without over- or underflow.
 
@@ -254,7 +254,7 @@ def safe_hypot(x: Array, y: Array, /) -> Array:
 
 
 @fast_path
-def sinc(x: Array, /) -> Array:
+def sinc(x: T, /) -> T:
     """
     ``sin(pi * x) / (pi * x)``, which is 1 with gradient 0 at zero.
 

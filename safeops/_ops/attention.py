@@ -7,19 +7,19 @@ from typing import Any
 from safeops._entry import fast_path, promote_mask
 from safeops._ops.slices import count, enter_number, enter_slices, equal, length, require_fit
 from safeops._ops.softmax import safe_softmax
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, Condition, Namespace, T
 
 
 @fast_path
 def safe_attention(
-    query: Array,
-    key: Array,
-    value: Array,
+    query: T,
+    key: T,
+    value: T,
     /,
     *,
-    where: Array | None = None,
+    where: Condition | None = None,
     scale: float | None = None,
-) -> Array:
+) -> T:
     """
     Attention in which masked keys and values are absent; a query without a key gives 0.
 

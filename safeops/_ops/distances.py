@@ -5,18 +5,18 @@ from typing import Any
 from safeops._entry import backend_of, fast_path, promote, promote_mask
 from safeops._ops.norms import safe_distance
 from safeops._ops.slices import ends_of, equal, require_rank
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, Condition, Namespace, T
 
 
 @fast_path
 def safe_cdist(
-    x: Array,
-    y: Array,
+    x: T,
+    y: T,
     /,
     *,
     ord: float = 2,  # noqa: A002  (the name in NumPy and the standard)
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Distance of each point of `x` to each of `y`, with gradient 0 where the two coincide.
 
@@ -77,12 +77,12 @@ def safe_cdist(
 
 @fast_path
 def safe_pdist(
-    x: Array,
+    x: T,
     /,
     *,
     ord: float = 2,  # noqa: A002  (the name in NumPy and the standard)
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Distances of the pairs of points of `x`, each pair once; 0, with gradient 0, if they coincide.
 

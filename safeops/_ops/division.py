@@ -1,17 +1,16 @@
 """Products and quotients that are defined at zero."""
 
 from functools import partial
-from typing import Any
 
 from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32
 from safeops._ops.where import double_where
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, IsArray, Namespace, T
 
 
 @fast_path
-def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
+def safe_div(x: T | complex, y: T | complex, /, *, fill_value: IsArray | complex = 0.0) -> T:
     """
     Quotient that is `fill_value`, with gradient 0, where the denominator is zero.
 
@@ -56,7 +55,7 @@ def safe_div(x: Array, y: Array, /, *, fill_value: Any = 0.0) -> Array:
 
 
 @fast_path
-def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
+def safe_reciprocal(x: T, /, *, fill_value: IsArray | complex = 0.0) -> T:
     """
     Reciprocal that is `fill_value`, with gradient 0, at zero.
 
@@ -96,7 +95,7 @@ def safe_reciprocal(x: Array, /, *, fill_value: Any = 0.0) -> Array:
 
 
 @fast_path
-def safe_mul(x: Array, y: Array, /) -> Array:
+def safe_mul(x: T | complex, y: T | complex, /) -> T:
     """
     Product that is 0 where `y` is 0, even if `x` is infinite or NaN.
 
@@ -140,7 +139,7 @@ def safe_mul(x: Array, y: Array, /) -> Array:
 
 
 @fast_path
-def xdivy(x: Array, y: Array, /) -> Array:
+def xdivy(x: T | complex, y: T | complex, /) -> T:
     """
     Quotient that is 0, with gradient 0, where both `x` and `y` are zero.
 

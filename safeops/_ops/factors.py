@@ -26,7 +26,7 @@ from safeops._ops.spectral import (
     spectrum,
     times,
 )
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, Namespace, T
 
 
 class Singular(NamedTuple):
@@ -69,7 +69,7 @@ def real_diagonal(xp: Namespace, x: Array) -> Array:
 # The polar factor.
 
 
-def polar(xp: Namespace, a: Array, *, proper: bool) -> Array:
+def polar(xp: Namespace, a: T, *, proper: bool) -> T:
     """Return the unitary factor; if proper, the nearest rotation."""
     of = decomposed(xp, times(1.0 / size_of(xp, a), a))
     sign = xp.expand_dims(signs(xp, of) if proper else xp.ones_like(of.values), axis=-2)

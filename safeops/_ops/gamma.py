@@ -8,7 +8,7 @@ from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import BERNOULLI, polynomial
 from safeops._ops.where import is_inf, stop_gradient
-from safeops._typing import Array, Function, Namespace
+from safeops._typing import Array, Function, Namespace, T
 
 # ``lgamma(x) / ((x - 1) * (x - 2))`` in powers of x - 2, for x from 1 to 3: Chebyshev's series,
 # computed with 50 digits. The first term left out is below 1e-18.
@@ -37,7 +37,7 @@ _CURVE = tuple(2.0 * (-1) ** k / ((k + 1) * (k + 2)) for k in range(_SERIES))
 
 
 @fast_path
-def safe_lgamma(x: Array, /) -> Array:
+def safe_lgamma(x: T, /) -> T:
     """
     Logarithm of the size of the gamma function, inf with gradient 0 at its poles.
 
@@ -83,7 +83,7 @@ def safe_lgamma(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_digamma(x: Array, /) -> Array:
+def safe_digamma(x: T, /) -> T:
     """
     Derivative of the logarithm of the gamma function, -inf with gradient 0 at its poles.
 

@@ -12,7 +12,7 @@ from safeops._ops.ranges import in_float32
 from safeops._ops.series import TANGENT, polynomial
 from safeops._ops.where import is_nan, stop_gradient
 from safeops._speech import INSTALL
-from safeops._typing import Array, Function, Namespace
+from safeops._typing import Array, Function, Namespace, T
 
 # From here on Temme's expansion is right to the last digits.
 _LARGE = 200.0
@@ -42,7 +42,7 @@ _TEMME = _temme()
 
 
 @fast_path
-def safe_gammainc(a: Array, x: Array, /) -> Array:
+def safe_gammainc(a: T | complex, x: T | complex, /) -> T:
     """
     Share of the gamma distribution below x, with a gradient that is finite at x = 0 and at inf.
 
@@ -93,7 +93,7 @@ def safe_gammainc(a: Array, x: Array, /) -> Array:
 
 
 @fast_path
-def safe_gammaincc(a: Array, x: Array, /) -> Array:
+def safe_gammaincc(a: T | complex, x: T | complex, /) -> T:
     """
     Share of the gamma distribution above x, with a gradient that is finite at x = 0 and at inf.
 

@@ -5,11 +5,11 @@ from safeops._entry import backend_of, fast_path
 from safeops._ops.division import safe_div
 from safeops._ops.slices import enter_slices
 from safeops._ops.where import is_nan
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, Namespace, T
 
 
 @fast_path
-def safe_interp(x: Array, xp: Array, fp: Array, /) -> Array:
+def safe_interp(x: T, xp: T, fp: T, /) -> T:
     """
     Linear interpolation between knots; repeated knots are steps, and no slope is infinite.
 

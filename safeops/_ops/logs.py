@@ -7,11 +7,11 @@ from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, is_inf, is_nan, stop_gradient
-from safeops._typing import Array, Function, Namespace
+from safeops._typing import Array, Function, IsArray, Namespace, T
 
 
 @fast_path
-def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
+def safe_log(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
     """
     Natural logarithm that is constant, with gradient 0, below the smallest normal number.
 
@@ -52,7 +52,7 @@ def safe_log(x: Array, /, *, fill_value: Any = None) -> Array:
 
 
 @fast_path
-def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
+def safe_log2(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
     """
     Binary logarithm that is constant, with gradient 0, below the smallest normal number.
 
@@ -93,7 +93,7 @@ def safe_log2(x: Array, /, *, fill_value: Any = None) -> Array:
 
 
 @fast_path
-def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
+def safe_log10(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
     """
     Decimal logarithm that is constant, with gradient 0, below the smallest normal number.
 
@@ -134,7 +134,7 @@ def safe_log10(x: Array, /, *, fill_value: Any = None) -> Array:
 
 
 @fast_path
-def safe_log1p(x: Array, /, *, fill_value: Any = None) -> Array:
+def safe_log1p(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
     """
     ``log(1 + x)`` that stays finite, with gradient 0, at and below -1.
 
@@ -185,7 +185,7 @@ def _logarithm(name: str, x: Array, fill_value: Any) -> Array:
 
 
 @fast_path
-def safe_logit(x: Array, /) -> Array:
+def safe_logit(x: T, /) -> T:
     """
     ``log(x / (1 - x))`` that stays finite, with gradient 0, at and beyond 0 and 1.
 
@@ -240,7 +240,7 @@ def safe_logit(x: Array, /) -> Array:
 
 
 @fast_path
-def xlogy(x: Array, y: Array, /) -> Array:
+def xlogy(x: T | complex, y: T | complex, /) -> T:
     """
     ``x * log(y)`` that is 0 where `x` is 0, with a gradient that is finite there.
 
@@ -282,7 +282,7 @@ def xlogy(x: Array, y: Array, /) -> Array:
 
 
 @fast_path
-def xlog1py(x: Array, y: Array, /) -> Array:
+def xlog1py(x: T | complex, y: T | complex, /) -> T:
     """
     ``x * log(1 + y)`` that is 0 where `x` is 0, with a gradient that is finite there.
 
@@ -333,7 +333,7 @@ def _times_log(
 
 
 @fast_path
-def entr(p: Array, /) -> Array:
+def entr(p: T, /) -> T:
     """
     Entropy ``-p * log(p)``, which is 0, with gradient 0, at zero.
 
@@ -380,7 +380,7 @@ def entr(p: Array, /) -> Array:
 
 
 @fast_path
-def rel_entr(p: Array, q: Array, /) -> Array:
+def rel_entr(p: T | complex, q: T | complex, /) -> T:
     """
     Relative entropy ``p * log(p / q)``, which is 0, with gradient 0, where `p` is 0.
 
@@ -427,7 +427,7 @@ def rel_entr(p: Array, q: Array, /) -> Array:
 
 
 @fast_path
-def safe_logaddexp(x: Array, y: Array, /) -> Array:
+def safe_logaddexp(x: T | complex, y: T | complex, /) -> T:
     """
     ``log(exp(x) + exp(y))``, with gradient 0 where both are -inf.
 
@@ -478,7 +478,7 @@ def safe_logaddexp(x: Array, y: Array, /) -> Array:
 
 
 @fast_path
-def safe_logsubexp(x: Array, y: Array, /) -> Array:
+def safe_logsubexp(x: T | complex, y: T | complex, /) -> T:
     """
     ``log(exp(x) - exp(y))``, which is -inf, with gradient 0, where `x` is not above `y`.
 

@@ -11,13 +11,13 @@ from safeops._ops.ranges import in_float32
 from safeops._ops.slices import drop_axes, enter_number, enter_slices, require_fit
 from safeops._ops.softmax import enter_classes, one_hot
 from safeops._ops.where import double_where, is_inf, is_nan
-from safeops._typing import Array, Axis, Namespace
+from safeops._typing import Array, Axis, Condition, IsArray, Namespace, T
 
 
 @fast_path
 def safe_binary_cross_entropy(
-    logits: Array, labels: Array, /, *, where: Array | None = None
-) -> Array:
+    logits: T, labels: IsArray | complex, /, *, where: Condition | None = None
+) -> T:
     """
     Binary cross entropy of logits, exact at saturated ones; 0, with gradient 0, where left out.
 
@@ -62,14 +62,14 @@ def safe_binary_cross_entropy(
 
 @fast_path
 def safe_focal_loss(
-    logits: Array,
-    labels: Array,
+    logits: T,
+    labels: IsArray | complex,
     /,
     *,
     gamma: float = 2.0,
     alpha: float | None = None,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Focal loss of logits, exact at saturated ones for every `gamma`; 0 where left out.
 
@@ -142,14 +142,14 @@ def safe_focal_loss(
 
 @fast_path
 def safe_kl_divergence(
-    p: Array,
-    q: Array,
+    p: T | complex,
+    q: T | complex,
     /,
     *,
     axis: Axis = -1,
     keepdims: bool = False,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Kullback-Leibler divergence of probabilities, in which one of 0 adds 0 and has gradient 0.
 
@@ -200,8 +200,8 @@ def safe_kl_divergence(
 
 @fast_path
 def safe_nll(
-    log_probs: Array, labels: Array, /, *, axis: int = -1, where: Array | None = None
-) -> Array:
+    log_probs: T, labels: IsArray | int, /, *, axis: int = -1, where: Condition | None = None
+) -> T:
     """
     Negative log-likelihood of classes; 0, with gradient 0, for a negative class.
 

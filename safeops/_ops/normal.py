@@ -8,7 +8,7 @@ from safeops._entry import fast_path, promote
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import polynomial
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, Namespace, T
 
 # ``(1 + 2 * y) * exp(y**2) * erfc(y)`` for y >= 0, in powers of ``(y - 4) / (y + 4)``: Chebyshev's
 # series, computed with 60 digits. The first term left out is below 1e-20.
@@ -60,7 +60,7 @@ _GRID = 16.0
 
 
 @fast_path
-def log_ndtr(x: Array, /) -> Array:
+def log_ndtr(x: T, /) -> T:
     """
     Logarithm of the normal distribution function, with a slope that is right in the far tail.
 
@@ -103,7 +103,7 @@ def log_ndtr(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_ndtri(p: Array, /) -> Array:
+def safe_ndtri(p: T, /) -> T:
     """
     Quantile of the normal distribution that stays finite, with gradient 0, at and beyond 0 and 1.
 
@@ -146,7 +146,7 @@ def safe_ndtri(p: Array, /) -> Array:
 
 
 @fast_path
-def safe_erfinv(x: Array, /) -> Array:
+def safe_erfinv(x: T, /) -> T:
     """
     Inverse error function that stays finite, with gradient 0, at and beyond -1 and 1.
 

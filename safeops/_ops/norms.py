@@ -8,20 +8,21 @@ from safeops._entry import backend_of, fast_path
 from safeops._ops.division import reciprocal, safe_div
 from safeops._ops.powers import safe_pow, safe_sqrt
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of
-from safeops._typing import Array, Axis, DType, Namespace
+from safeops._typing import Array, Axis, Condition, DType, IsArray, Namespace, T, reduces
 
 
+@reduces
 @fast_path
 def safe_norm(
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
     ord: float = 2,  # noqa: A002  (the name in NumPy and the standard)
-    where: Array | None = None,
+    where: Condition | None = None,
     min_norm: float = 0.0,
-) -> Array:
+) -> T:
     """
     Vector norm of each slice, with gradient 0 where it is zero.
 
@@ -78,10 +79,11 @@ def safe_norm(
     return _norm(xp, _kept(xp, keep, x), dtype, axis, keepdims, ord, min_norm)
 
 
+@reduces
 @fast_path
 def squared_norm(
-    x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
-) -> Array:
+    x: T, /, *, axis: Axis = None, keepdims: bool = False, where: Condition | None = None
+) -> T:
     """
     Sum of squares of each slice; at zero the gradient is 0 and the Hessian ``2 * I``.
 
@@ -128,13 +130,13 @@ def squared_norm(
 
 @fast_path
 def safe_normalize(
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = -1,
     ord: float = 2,  # noqa: A002  (the name in NumPy and the standard)
-    fill_value: Any = 0.0,
-) -> Array:
+    fill_value: IsArray | complex = 0.0,
+) -> T:
     """
     Each slice divided by its norm; a zero slice gives `fill_value`, with gradient 0.
 
@@ -184,16 +186,16 @@ def safe_normalize(
 
 @fast_path
 def safe_distance(
-    x: Array,
-    y: Array,
+    x: T | complex,
+    y: T | complex,
     /,
     *,
     axis: Axis = -1,
     keepdims: bool = False,
     ord: float = 2,  # noqa: A002  (the name in NumPy and the standard)
-    where: Array | None = None,
+    where: Condition | None = None,
     min_norm: float = 0.0,
-) -> Array:
+) -> T:
     """
     Norm of ``x - y`` along `axis`, with gradient 0 where the points coincide.
 
@@ -250,14 +252,14 @@ def safe_distance(
 
 @fast_path
 def safe_cosine_similarity(
-    x: Array,
-    y: Array,
+    x: T | complex,
+    y: T | complex,
     /,
     *,
     axis: Axis = -1,
     keepdims: bool = False,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Cosine of the angle between slices; 0, with gradient 0, if one of them is zero.
 
@@ -304,10 +306,11 @@ def safe_cosine_similarity(
     return _finish(xp, xp.sum(x * y, axis=axis, keepdims=True), dtype, axis, keepdims)
 
 
+@reduces
 @fast_path
 def safe_rms(
-    x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
-) -> Array:
+    x: T, /, *, axis: Axis = None, keepdims: bool = False, where: Condition | None = None
+) -> T:
     """
     Root of the mean square of each slice, with gradient 0 where the root is zero.
 

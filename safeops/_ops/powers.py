@@ -2,17 +2,16 @@
 
 import math
 from functools import partial
-from typing import Any
 
 from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, is_nan, stop_gradient
-from safeops._typing import Array, Function, Namespace
+from safeops._typing import Array, Function, IsArray, Namespace, T
 
 
 @fast_path
-def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
+def safe_sqrt(x: T, /, *, fill_value: IsArray | complex = 0.0) -> T:
     """
     Square root that is `fill_value`, with gradient 0, at and below zero.
 
@@ -55,7 +54,7 @@ def safe_sqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
 
 
 @fast_path
-def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
+def safe_rsqrt(x: T, /, *, fill_value: IsArray | complex = 0.0) -> T:
     """
     Reciprocal square root that is `fill_value`, with gradient 0, at and below zero.
 
@@ -97,7 +96,7 @@ def safe_rsqrt(x: Array, /, *, fill_value: Any = 0.0) -> Array:
 
 
 @fast_path
-def safe_pow(x: Array, p: Array, /) -> Array:
+def safe_pow(x: T | complex, p: T | complex, /) -> T:
     """
     Power that is 0, with gradient 0, where it is infinite or not real.
 
@@ -198,7 +197,7 @@ def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
 
 
 @fast_path
-def safe_exp(x: Array, /) -> Array:
+def safe_exp(x: T, /) -> T:
     """
     Exponential that is the largest finite number, with gradient 0, where it would overflow.
 
@@ -237,7 +236,7 @@ def safe_exp(x: Array, /) -> Array:
 
 
 @fast_path
-def safe_expm1(x: Array, /) -> Array:
+def safe_expm1(x: T, /) -> T:
     """
     ``exp(x) - 1`` that is the largest finite number, with gradient 0, where it would overflow.
 

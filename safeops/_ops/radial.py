@@ -12,11 +12,11 @@ from safeops._ops.series import polynomial
 from safeops._ops.slices import ends_of, require_axes, scale_of
 from safeops._ops.where import require_function, stop_gradient
 from safeops._speech import kind_of, speaking
-from safeops._typing import Array, Axis, Backend, Function, Namespace
+from safeops._typing import Array, Axis, Backend, Function, Namespace, T
 
 
 @speaking
-def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
+def radial(f: Function, x: T, /, *, axis: Axis = -1) -> T:
     """
     Even smooth function of the norm of each slice, with exact first and second derivatives at zero.
 
@@ -74,7 +74,7 @@ def radial(f: Function, x: Array, /, *, axis: Axis = -1) -> Array:
         _require_elementwise(value, length, _value(f, backend.cast(1.0, x.dtype, x)))
         return as_result(value)
     near = _near(backend, f, backend.cast(0.0, x.dtype, x))
-    largest = scale_of(xp, abs(x), axis, of_none=0.0, of_sum=False)
+    largest = scale_of(xp, xp.abs(x), axis, of_none=0.0, of_sum=False)
     # No norm of a vector whose square is none, and no square that is too large.
     length = safe_norm(xp.where(largest < _tiny(xp, x), 0.0, x), axis=axis)
     square = squared_norm(xp.where(largest < _longest(xp, x), x, 0.0), axis=axis)

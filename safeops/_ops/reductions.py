@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import Any
 
 from safeops._ops.engine import (
     deviation,
@@ -19,21 +18,21 @@ from safeops._ops.engine import (
     weighted_variance,
 )
 from safeops._ops.twins import keeping_nan
-from safeops._typing import Array, Axis
+from safeops._typing import Axis, Condition, IsArray, T
 
 
 @keeping_nan
 def safe_sum(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array:
+    where: Condition | None = None,
+    initial: IsArray | complex | None = None,
+    fill_value: IsArray | complex | None = None,
+) -> T:
     """
     Sum of the entries kept; 0, with gradient 0, for none.
 
@@ -86,15 +85,15 @@ def safe_sum(
 @keeping_nan
 def safe_prod(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array:
+    where: Condition | None = None,
+    initial: IsArray | complex | None = None,
+    fill_value: IsArray | complex | None = None,
+) -> T:
     """
     Product of the entries kept; 1, with gradient 0, for none.
 
@@ -147,16 +146,16 @@ def safe_prod(
 @keeping_nan
 def safe_mean(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    count: Any = None,
-    weights: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    count: IsArray | complex | None = None,
+    weights: IsArray | complex | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Mean of the entries kept; NaN, with gradient 0, for none.
 
@@ -212,16 +211,16 @@ def safe_mean(
 @keeping_nan
 def safe_var(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     correction: float = 0,
     keepdims: bool = False,
-    where: Array | None = None,
-    weights: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    weights: IsArray | complex | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Variance of the entries kept; NaN, with gradient 0, for too few.
 
@@ -281,15 +280,15 @@ def safe_var(
 @keeping_nan
 def safe_std(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     correction: float = 0,
     keepdims: bool = False,
-    where: Array | None = None,
-    fill_value: Any = math.nan,
-) -> Array:
+    where: Condition | None = None,
+    fill_value: IsArray | complex = math.nan,
+) -> T:
     """
     Standard deviation of the entries kept; NaN, with gradient 0, for too few.
 
@@ -344,15 +343,15 @@ def safe_std(
 @keeping_nan
 def safe_max(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array:
+    where: Condition | None = None,
+    initial: IsArray | complex | None = None,
+    fill_value: IsArray | complex | None = None,
+) -> T:
     """
     Largest entry kept; ties share the gradient; NaN for none.
 
@@ -408,15 +407,15 @@ def safe_max(
 @keeping_nan
 def safe_min(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    initial: Any = None,
-    fill_value: Any = None,
-) -> Array:
+    where: Condition | None = None,
+    initial: IsArray | complex | None = None,
+    fill_value: IsArray | complex | None = None,
+) -> T:
     """
     Smallest entry kept; ties share the gradient; NaN for none.
 
@@ -472,13 +471,13 @@ def safe_min(
 @keeping_nan
 def safe_argmax(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: int | None = None,
     keepdims: bool = False,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Index of the first largest entry kept; -1 for none.
 
@@ -525,13 +524,13 @@ def safe_argmax(
 @keeping_nan
 def safe_argmin(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
-    x: Array,
+    x: T,
     /,
     *,
     axis: int | None = None,
     keepdims: bool = False,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Index of the first smallest entry kept; -1 for none.
 

@@ -8,11 +8,11 @@ from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import _direction, safe_norm, safe_normalize
 from safeops._ops.slices import ends_of, enter_slices
 from safeops._ops.where import is_nan, stop_gradient
-from safeops._typing import Array, Axis
+from safeops._typing import Array, Axis, Condition, IsArray, T
 
 
 @fast_path
-def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Array:
+def safe_clip_by_norm(x: T, max_norm: IsArray | complex, /, *, axis: Axis = None) -> T:
     """
     Each slice, shortened to `max_norm` if it is longer; a zero slice keeps the gradient 1.
 
@@ -78,13 +78,13 @@ def safe_clip_by_norm(x: Array, max_norm: Array, /, *, axis: Axis = None) -> Arr
 
 @fast_path
 def safe_standardize(
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     correction: float = 0,
-    where: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+) -> T:
     """
     Each slice with mean 0 and deviation 1; a constant slice gives 0, with gradient 0.
 

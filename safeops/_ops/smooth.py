@@ -10,11 +10,11 @@ from safeops._ops.powers import safe_pow
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Namespace
+from safeops._typing import Array, IsArray, Namespace, T
 
 
 @fast_path
-def exprel(x: Array, /) -> Array:
+def exprel(x: T, /) -> T:
     """
     ``(exp(x) - 1) / x``, which is 1 with gradient 1 / 2 at zero.
 
@@ -53,7 +53,7 @@ def exprel(x: Array, /) -> Array:
 
 
 @fast_path
-def sinhc(x: Array, /) -> Array:
+def sinhc(x: T, /) -> T:
     """
     ``sinh(x) / x``, which is 1 with gradient 0 at zero.
 
@@ -91,7 +91,7 @@ def sinhc(x: Array, /) -> Array:
 
 
 @fast_path
-def boxcox(x: Array, lmbda: Array, /) -> Array:
+def boxcox(x: T | complex, lmbda: IsArray | complex, /) -> T:
     """
     Box-Cox transform ``(x**lmbda - 1) / lmbda``, which is ``log(x)`` at ``lmbda == 0``.
 
@@ -137,7 +137,7 @@ def boxcox(x: Array, lmbda: Array, /) -> Array:
 
 
 @fast_path
-def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
+def inv_boxcox(y: T | complex, lmbda: IsArray | complex, /) -> T:
     """
     Inverse of `boxcox`: ``(1 + lmbda * y)**(1 / lmbda)``, which is ``exp(y)`` at ``lmbda == 0``.
 
@@ -181,7 +181,7 @@ def inv_boxcox(y: Array, lmbda: Array, /) -> Array:
 
 
 @fast_path
-def logarithmic_mean(x: Array, y: Array, /) -> Array:
+def logarithmic_mean(x: T | complex, y: T | complex, /) -> T:
     """
     ``(x - y) / (log(x) - log(y))``, which is x where x equals y; 0 where one of them is zero.
 

@@ -9,7 +9,7 @@ from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
 from safeops._ops.where import double_where, is_nan, stop_gradient
-from safeops._typing import Array, Axis, Backend, DType, Namespace
+from safeops._typing import Array, Axis, Backend, Condition, DType, IsArray, Namespace, T, reduces
 
 LONGEST = 31  # doublings of a length that is not known
 
@@ -29,7 +29,7 @@ class _Rows(NamedTuple):
 
 
 @fast_path
-def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
+def safe_softmax(x: T, /, *, axis: Axis = -1, where: Condition | None = None) -> T:
     """
     Softmax in which entries at -inf are absent; an empty slice is 0, with gradient 0.
 
@@ -77,7 +77,7 @@ def safe_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) ->
 
 
 @fast_path
-def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None) -> Array:
+def safe_log_softmax(x: T, /, *, axis: Axis = -1, where: Condition | None = None) -> T:
     """
     Logarithm of `safe_softmax`: -inf, with gradient 0, at absent entries and in empty slices.
 
@@ -121,16 +121,17 @@ def safe_log_softmax(x: Array, /, *, axis: Axis = -1, where: Array | None = None
     return rows.xp.astype(out, rows.dtype)
 
 
+@reduces
 @fast_path
 def safe_logsumexp(
-    x: Array,
+    x: T,
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Array | None = None,
-    b: Array | None = None,
-) -> Array:
+    where: Condition | None = None,
+    b: IsArray | complex | None = None,
+) -> T:
     """
     Logarithm of the sum of exponentials; an empty slice is -inf, with gradient 0.
 
@@ -180,7 +181,7 @@ def safe_logsumexp(
 
 
 @fast_path
-def safe_logcumsumexp(x: Array, /, *, axis: int | None = None, where: Array | None = None) -> Array:
+def safe_logcumsumexp(x: T, /, *, axis: int | None = None, where: Condition | None = None) -> T:
     """
     Logarithm of the running sum of exponentials; -inf, with gradient 0, before the first entry.
 
@@ -258,10 +259,11 @@ def _lifted(x: Array, total: Array) -> Array:
     return xp.where(undefined, total, xp.where(endless, 0.0, total)) + lift / number
 
 
+@reduces
 @fast_path
 def safe_logmeanexp(
-    x: Array, /, *, axis: Axis = None, keepdims: bool = False, where: Array | None = None
-) -> Array:
+    x: T, /, *, axis: Axis = None, keepdims: bool = False, where: Condition | None = None
+) -> T:
     """
     Logarithm of the mean of exponentials; an empty slice is -inf, with gradient 0.
 
@@ -310,15 +312,15 @@ def safe_logmeanexp(
 
 @fast_path
 def safe_cross_entropy(
-    logits: Array,
-    labels: Array,
+    logits: T,
+    labels: IsArray | complex,
     /,
     *,
     axis: int = -1,
-    where: Array | None = None,
+    where: Condition | None = None,
     label_smoothing: float = 0.0,
-    weights: Array | None = None,
-) -> Array:
+    weights: IsArray | complex | None = None,
+) -> T:
     """
     Cross entropy of labels and the softmax of logits; an empty slice is 0, with gradient 0.
 
@@ -451,7 +453,7 @@ def _along(backend: Backend, rows: _Rows, weights: Any, axis: int) -> Array:
 
 def _rows(
     x: Array, axis: Axis, where: Any, *, factors: Any = None, labels: Any = None
-) -> tuple[_Rows, Array | None]:
+) -> tuple[_Rows, Any]:
     """Return the slices, and factors or labels in their dtype; a factor of 0 makes no peak."""
     others = [y for y in (factors, labels) if y is not None]
     xp, dtype, keep, (x, *others) = enter_slices(x, *others, where=where)

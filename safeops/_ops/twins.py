@@ -2,10 +2,10 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 from safeops._entry import fast_path
-from safeops._typing import Array, Function
+from safeops._typing import Array, Function, Reduction
 
 P = ParamSpec("P")
 # Phrases of the docstring of `safe_*`, and what the docstring of `nan*` says in their place.
@@ -30,7 +30,7 @@ EXAMPLE = """Examples
 {}"""
 
 
-def keeping_nan(formula: Callable[Concatenate[bool, P], Array]) -> Callable[P, Array]:
+def keeping_nan(formula: Callable[Concatenate[bool, Any, P], Any]) -> Reduction[P]:
     """Make `safe_*` of a formula; the first argument of the formula says whether NaN is absent."""
     signature = inspect.signature(formula)
     public = signature.replace(parameters=list(signature.parameters.values())[1:])
@@ -38,7 +38,7 @@ def keeping_nan(formula: Callable[Concatenate[bool, P], Array]) -> Callable[P, A
     return _made(formula, public, (formula.__name__, formula.__module__, doc), skip_nan=False)
 
 
-def skipping_nan(keeping: Callable[P, Array], module: str, shows: str) -> Callable[P, Array]:
+def skipping_nan(keeping: Reduction[P], module: str, shows: str) -> Reduction[P]:
     """Make `nan*` of `safe_*`, as a function of `module`; the example in its docs shows `shows`."""
     word = keeping.__name__.removeprefix("safe_")
     head, _, _ = (keeping.__doc__ or "").partition("Examples\n")

@@ -13,7 +13,7 @@ from safeops._entry import backend_of
 from safeops._ops.norms import safe_norm, safe_normalize
 from safeops._ops.series import ARC_SINE, polynomial
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Axis, Namespace
+from safeops._typing import Array, Axis, Namespace, T
 
 
 def require_shape(x: Array, *tail: int, of: str) -> Array:
@@ -122,7 +122,7 @@ def angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
     return xp.where(none, 0.0, xp.where(half, math.pi, found))
 
 
-def squared_angle(xp: Namespace, a: Array, b: Array, *, axis: Axis) -> Array:
+def squared_angle(xp: Namespace, a: T, b: T, *, axis: Axis) -> T:
     """Return the squared angle; for a short chord by the series in the square of the chord."""
     difference, together, none, half = _chords(xp, a, b, axis)
     constant = xp.logical_or(none, half)

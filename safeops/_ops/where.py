@@ -16,12 +16,15 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from safeops._dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
 from safeops._entry import as_result, backend_of, hosted, promote, promote_mask, refuse_none
 from safeops._speech import speak, speaking
-from safeops._typing import Array, Backend, Function, Namespace
+from safeops._typing import Array, Backend, Condition, Function, IsArray, Namespace, T
+
+F = TypeVar("F", bound=Function)
+R = TypeVar("R")
 
 
 def double_where(
@@ -78,7 +81,7 @@ def is_inf(xp: Namespace, x: Array) -> Array:
 
 
 @speaking
-def stop_gradient(x: Array, /) -> Array:
+def stop_gradient(x: T, /) -> T:
     """
     The value of `x`, as a constant: every derivative through it is 0.
 
@@ -119,15 +122,15 @@ def stop_gradient(x: Array, /) -> Array:
 
 @speaking
 def safe_where(
-    cond: Array,
-    args: Array | tuple[Array, ...],
-    f1: Function,
-    f2: Function | None = None,
+    cond: Condition,
+    args: IsArray | complex | tuple[IsArray | complex, ...],
+    f1: Callable[..., T | complex],
+    f2: Callable[..., T | complex] | None = None,
     /,
     *,
-    fill_value: Any = None,
+    fill_value: IsArray | complex | None = None,
     placeholder: Any = None,
-) -> Array:
+) -> T:
     """
     `f1` where `cond`, elsewhere `f2` or `fill_value`; the branch not taken has gradient 0.
 
@@ -193,13 +196,13 @@ def safe_where(
 
 @speaking
 def vectorized_cond(
-    pred: Array,
-    true_fun: Function,
-    false_fun: Function,
+    pred: Condition,
+    true_fun: Callable[..., R],
+    false_fun: Callable[..., R],
     /,
-    *operands: Array,
+    *operands: IsArray | complex,
     placeholder: Any = None,
-) -> Any:
+) -> R:
     """
     `true_fun` where `pred`, elsewhere `false_fun`; the branch not taken has gradient 0.
 
@@ -261,9 +264,7 @@ def vectorized_cond(
 
 
 @speaking
-def make_safe(
-    f: Function, domain: Function, /, *, placeholder: Any, fill_value: Any
-) -> Callable[..., Array]:
+def make_safe(f: F, domain: Function, /, *, placeholder: Any, fill_value: IsArray | complex) -> F:
     """
     Turn an elementwise function into a safe one: `fill_value`, gradient 0, outside `domain`.
 
@@ -308,7 +309,7 @@ def make_safe(
     """
     require_function("f", f)
     require_function("domain", domain)
-    return _Safe(f, domain, placeholder, fill_value)
+    return cast("F", _Safe(f, domain, placeholder, fill_value))  # with the signature of f
 
 
 # Not its annotations: Dynamo asks for those of functions of C too, which have none (torch 2.9).

@@ -1,9 +1,11 @@
 """Options of masked autodiff, its warning and its error."""
 
 import warnings
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
-ON_UNKNOWN = ("warn", "error", "ignore")
+Reaction: TypeAlias = Literal["warn", "error", "ignore"]
+OnNan: TypeAlias = Literal["raise", "skip", "mask"]
+ON_UNKNOWN = get_args(Reaction)
 
 
 class UnknownOperationWarning(UserWarning):

@@ -14,10 +14,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from logging import Logger
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from safeops import _doors
-from safeops.autodiff._options import NonFiniteGradientError
+from safeops.autodiff._options import NonFiniteGradientError, OnNan
 from safeops.integrations._outlets import publish
 
 if TYPE_CHECKING:
@@ -30,19 +30,20 @@ if TYPE_CHECKING:
 __all__ = ["NonFiniteGradientError", "guard"]
 
 MODULES = ("jax", "keras", "lightning", "tensorflow", "transformers")
-ON_NAN = ("raise", "skip", "mask")
+ON_NAN = get_args(OnNan)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def guard(
     model: Any,
     /,
     *,
-    on_nan: str = "raise",
+    on_nan: OnNan = "raise",
     scaler: Any = None,
     group: Any = None,
     logger: Logger | None = None,
     file: str | PathLike[str] | None = None,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[F], F]:
     """
     Decorator of a training step of PyTorch that explains the first gradient that is not finite.
 
@@ -115,12 +116,12 @@ def guard(
         raise TypeError(msg)
     guarding = engine_for(model, on_nan, scaler, group, logger, file)
 
-    def decorate(step: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(step: F) -> F:
         @wraps(step)
         def guarded(*args: Any, **kwargs: Any) -> Any:
             return guarding.run(step, args, kwargs)
 
-        return guarded
+        return cast("F", guarded)
 
     return decorate
 
@@ -150,11 +151,13 @@ def engine_for(
     return engine.Guard(model, on_nan, scaler, group, partial(publish, logger=logger, file=file))
 
 
-def __getattr__(name: str) -> Any:
-    """Import the module of a framework or trainer when it is first asked for."""
-    if name in MODULES:
-        return _doors.module(__name__, name)
-    raise _doors.missing(__name__, name)
+if not TYPE_CHECKING:  # else every name would be one of this module
+
+    def __getattr__(name: str) -> Any:
+        """Import the module of a framework or trainer when it is first asked for."""
+        if name in MODULES:
+            return _doors.module(__name__, name)
+        raise _doors.missing(__name__, name)
 
 
 def __dir__() -> list[str]:

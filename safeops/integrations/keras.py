@@ -6,6 +6,7 @@ from logging import Logger
 from os import PathLike
 from typing import Any
 
+from safeops.autodiff._options import OnNan
 from safeops.integrations import check
 from safeops.integrations._outlets import publish
 
@@ -67,7 +68,7 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     def __init__(
         self,
         *,
-        on_nan: str = "raise",
+        on_nan: OnNan = "raise",
         logger: Logger | None = None,
         file: str | PathLike[str] | None = None,
     ) -> None:

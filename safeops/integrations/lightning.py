@@ -9,6 +9,7 @@ from logging import Logger
 from os import PathLike
 from typing import Any
 
+from safeops.autodiff._options import OnNan
 from safeops.integrations import check, engine_for
 
 __all__ = ["GuardCallback"]
@@ -50,7 +51,7 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
     def __init__(
         self,
         *,
-        on_nan: str = "raise",
+        on_nan: OnNan = "raise",
         group: Any = None,
         logger: Logger | None = None,
         file: str | PathLike[str] | None = None,

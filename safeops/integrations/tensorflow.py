@@ -5,7 +5,7 @@ from functools import partial
 from importlib import import_module
 from logging import Logger
 from os import PathLike
-from typing import Any
+from typing import Any, Literal
 
 from safeops.integrations import check
 from safeops.integrations._outlets import publish
@@ -19,7 +19,7 @@ def value_and_grad(
     /,
     *,
     has_aux: bool = False,
-    on_nan: str = "raise",
+    on_nan: Literal["raise", "mask"] = "raise",
     logger: Logger | None = None,
     file: str | PathLike[str] | None = None,
 ) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ from logging import Logger
 from os import PathLike
 from typing import Any
 
+from safeops.autodiff._options import OnNan
 from safeops.integrations import check, engine_for, is_a
 
 __all__ = ["guard"]
@@ -14,7 +15,7 @@ def guard(
     trainer: Any,
     /,
     *,
-    on_nan: str = "raise",
+    on_nan: OnNan = "raise",
     group: Any = None,
     logger: Logger | None = None,
     file: str | PathLike[str] | None = None,

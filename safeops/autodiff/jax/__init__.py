@@ -50,7 +50,7 @@ OPERATIONS = "the operations need 0.6 or later"
 require("safeops.autodiff.jax", "JAX", jax.__version__, "0.8", also=OPERATIONS)
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import UnknownOperationWarning, check_options
+from safeops.autodiff._options import Reaction, UnknownOperationWarning, check_options
 from safeops.autodiff.jax._choosers import selecting
 from safeops.autodiff.jax._explain.passes import explained_call
 from safeops.autodiff.jax._pairs import Options
@@ -92,7 +92,7 @@ def vjp(
     return_mask: bool = False,
     exact: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Any:
     """
     `jax.vjp`, in which an entry that nothing selected is absent, and not 0.
@@ -164,7 +164,7 @@ def vjp(
     return value, masked, *aux
 
 
-def _options(*, exact: bool, on_unknown: str) -> Options:
+def _options(*, exact: bool, on_unknown: Reaction) -> Options:
     check_options(on_unknown)
     return Options(RULES, exact=exact, on_unknown=on_unknown)
 
@@ -178,7 +178,7 @@ def value_and_grad(
     return_mask: bool = False,
     exact: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `jax.value_and_grad`, in which an entry that nothing selected is absent, and not 0.
@@ -256,7 +256,7 @@ def grad(
     return_mask: bool = False,
     exact: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `jax.grad`, in which an entry that nothing selected is absent, and not 0.
@@ -308,7 +308,7 @@ def grad(
 
 
 @contextmanager
-def masked_grad(*, on_unknown: str = "warn") -> Iterator[None]:
+def masked_grad(*, on_unknown: Reaction = "warn") -> Iterator[None]:
     """
     Context in which `jax.grad` and `jax.value_and_grad` are masked, for code that calls them.
 
@@ -361,7 +361,7 @@ def jvp(
     *,
     return_mask: bool = False,
     exact: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> tuple[Any, Any]:
     """
     `jax.jvp`, in which what does not depend on the input is absent, and not 0.
@@ -400,7 +400,7 @@ def jvp(
 
 
 def jacrev(
-    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: str = "warn"
+    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: Reaction = "warn"
 ) -> Callable[..., Any]:
     """
     `jax.jacrev`, in which an entry that an output does not depend on is absent, and not 0.
@@ -450,7 +450,7 @@ def jacrev(
 
 
 def jacfwd(
-    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: str = "warn"
+    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: Reaction = "warn"
 ) -> Callable[..., Any]:
     """
     `jax.jacfwd`, in which what does not depend on an input is absent, and not 0.
@@ -500,7 +500,7 @@ def jacfwd(
 
 
 def hessian(
-    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: str = "warn"
+    fun: Callable[..., Any], argnums: int = 0, *, exact: bool = False, on_unknown: Reaction = "warn"
 ) -> Callable[..., Any]:
     """
     `jax.hessian`, masked: `jacfwd` of `jacrev`.

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 
 import jax
 
+from safeops.autodiff._options import Reaction
+
 HOLOMORPHIC = "expected a real function, got holomorphic=True, which has no masked gradient"
 
 
-def with_options_of_jax(ours: Callable[..., Any], on_unknown: str) -> Callable[..., Any]:
+def with_options_of_jax(ours: Callable[..., Any], on_unknown: Reaction) -> Callable[..., Any]:
     """Return a masked transformation with the options of that of JAX."""
 
     def transform(

@@ -36,7 +36,7 @@ from safeops._versions import require
 require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import UnknownOperationWarning
+from safeops.autodiff._options import Reaction, UnknownOperationWarning
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import (
     check_output,
@@ -103,7 +103,7 @@ class GradientTape(tf.GradientTape):
         *,
         return_mask: bool = False,
         lazy: bool = False,
-        on_unknown: str = "warn",
+        on_unknown: Reaction = "warn",
     ) -> Any:
         """
         Return the masked gradient of targets with respect to sources.
@@ -172,7 +172,7 @@ def value_and_grad(
     *,
     return_mask: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     Value and masked gradient of a scalar function.
@@ -254,7 +254,7 @@ def grad(
     *,
     return_mask: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     Masked gradient of a scalar function.

@@ -65,7 +65,7 @@ OPERATIONS = "the operations work with it"
 require("safeops.autodiff.torch", "PyTorch", FOUND, "2.9", also=OPERATIONS)
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import UnknownOperationWarning, check_options
+from safeops.autodiff._options import Reaction, UnknownOperationWarning, check_options
 from safeops.autodiff.torch import func
 from safeops.autodiff.torch._compiled import compile  # noqa: A004  (the name that PyTorch has)
 from safeops.autodiff.torch._explain.lines import RecordLines
@@ -119,7 +119,7 @@ def backward(
     inputs: Any = None,
     return_mask: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Any:
     """
     `torch.autograd.backward`, in which an entry that nothing selected is absent, and not 0.
@@ -262,7 +262,7 @@ def grad(
     materialize_grads: bool = False,
     return_mask: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Any:
     """
     `torch.autograd.grad`, in which an entry that nothing selected is absent, and not 0.
@@ -340,7 +340,7 @@ def grad(
 
 
 @contextmanager
-def masked_backward(*, on_unknown: str = "warn") -> Iterator[None]:
+def masked_backward(*, on_unknown: Reaction = "warn") -> Iterator[None]:
     """
     Context in which ``loss.backward()`` is masked, for code that cannot be changed.
 
@@ -390,7 +390,7 @@ def value_and_grad(
     create_graph: bool = False,
     return_mask: bool = False,
     lazy: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     Function that returns the value and the masked gradient of a function of tensors.

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
 from safeops._typing import Array
-from safeops.autodiff._options import check_options, tell
+from safeops.autodiff._options import Reaction, check_options, tell
 from safeops.autodiff.torch._edges import active_of, noted, with_active
 from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._graph import nodes_of
@@ -75,7 +75,7 @@ class Traced(Masking):
 
     notes_views = True
 
-    def __init__(self, on_unknown: str, *, exact: bool) -> None:
+    def __init__(self, on_unknown: Reaction, *, exact: bool) -> None:
         super().__init__(Tags(), on_unknown)
         self.exact = exact
         self.tags: Forms = Forms()
@@ -117,7 +117,7 @@ def line_of(stack: list[str]) -> str:
 class Joint(TorchFunctionMode):
     """Mask the backward pass that AOTAutograd traces, and no other."""
 
-    def __init__(self, on_unknown: str, *, exact: bool = False, edges: bool = False) -> None:
+    def __init__(self, on_unknown: Reaction, *, exact: bool = False, edges: bool = False) -> None:
         super().__init__()
         self.on_unknown = on_unknown
         self.exact = exact
@@ -162,7 +162,7 @@ class Backend:
     """A backend of `torch.compile` that masks backward passes, and has another compile them."""
 
     inner: str = "inductor"
-    on_unknown: str = "warn"
+    on_unknown: Reaction = "warn"
     edges: bool = False
     exact: bool = False
 
@@ -193,7 +193,7 @@ def compile(  # noqa: A001  (the name that PyTorch has)
     options: dict[str, Any] | None = None,
     edges: bool = False,
     exact: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `torch.compile`, with a backward pass in which an entry that nothing selected is absent.

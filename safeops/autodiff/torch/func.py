@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops.autodiff._options import check_options
+from safeops.autodiff._options import Reaction, check_options
 from safeops.autodiff.torch._functional import Functional
 
 __all__ = ["grad", "hessian", "jacrev", "value_and_grad", "vjp"]
@@ -42,7 +42,7 @@ def grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,  # noqa: FBT001, FBT002  (the signature of PyTorch)
     *,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `torch.func.grad`, in which an entry that nothing selected is absent, and not 0.
@@ -97,7 +97,7 @@ def value_and_grad(
     argnums: int | tuple[int, ...] = 0,
     has_aux: bool = False,  # noqa: FBT001, FBT002  (as above)
     *,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `torch.func.grad_and_value` with masks; the value comes first, as the name says.
@@ -144,7 +144,7 @@ def vjp(
     func: Callable[..., Any],
     *primals: Any,
     has_aux: bool = False,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Any:
     """
     `torch.func.vjp` with masks; every entry of the given cotangent is active, zeros too.
@@ -197,7 +197,7 @@ def jacrev(
     *,
     has_aux: bool = False,
     chunk_size: int | None = None,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `torch.func.jacrev` with masks: each row is the masked gradient of one entry of the output.
@@ -252,7 +252,7 @@ def hessian(
     func: Callable[..., Any],
     argnums: int | tuple[int, ...] = 0,
     *,
-    on_unknown: str = "warn",
+    on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
     `torch.func.hessian` with masks, by reverse mode twice.
