@@ -15,7 +15,7 @@ import numpy as np
 from safeops._backends import FRAMEWORKS, load
 from safeops._backends.array_api import ArrayAPI
 from safeops._dtypes import GUESTS, SCALARS, dtype_name
-from safeops._speech import kind_of, speak
+from safeops._speech import kind_of, no_array, speak
 from safeops._typing import ARRAY_OPTIONS, Array, Backend, Function, Namespace
 
 F = TypeVar("F", bound=Function)
@@ -49,8 +49,12 @@ def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
         found = backend
     if found is None:
         given = [x for x in args if x is not None] or args
-        msg = f"expected at least one array of {_accepted()}, got {_kinds(given)}; make one of it"
-        raise TypeError(msg)
+        if all(x is None for x in given):
+            raise _no_array(None)
+        numbers = " and ".join(map(repr, given))
+        said = f"the Python number{'s' if len(given) > 1 else ''} {numbers}"
+        msg = f"expected at least one array of {_accepted()}, got {said}"
+        raise no_array(msg, given[0], alone=len(given) == 1)
     return found
 
 
@@ -63,18 +67,19 @@ def fast_path(generic: F) -> F:
     """
     name = generic.__name__
 
-    def function(x: Array, /, *args: Any, **options: Any) -> Array:
+    def function(*args: Any, **options: Any) -> Array:
         try:
-            kind = type(x)
-            backend = _known[kind] if kind in _known else _recognise(x)
+            kind = type(args[0])
+            backend = _known[kind] if kind in _known else _recognise(args[0])
             kernel = None if backend is None else backend.kernel(name, generic)
-            value = None if kernel is None else kernel(x, *args, **options)
+            value = None if kernel is None else kernel(*args, **options)
             if value is None:
-                arrays, settings = hosted((x, *args), options)
+                arrays, settings = hosted(args, options)
                 value = generic(*arrays, **settings)
             return as_result(value)
         except Exception as error:
-            speak(error, generic, (x, *args), options)
+            # Without an argument, an IndexError, there is what `generic` says of that.
+            speak(error if args else TypeError(), generic, args, options)
             raise
 
     # Each function has its own code object: torch.compile counts programs by code object, and stops
@@ -127,8 +132,7 @@ def promote(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -
 def refuse_none(args: Sequence[Any]) -> None:
     """Raise TypeError for None among positional arguments: only a keyword may be None."""
     if any(x is None for x in args):
-        msg = f"expected arrays of {_accepted()}, got {_kinds(args)}"
-        raise TypeError(msg)
+        raise _no_array(None)
 
 
 def promote_mask(where: Any, like: Array) -> Array | None:
@@ -151,7 +155,7 @@ def _recognise(x: Any) -> Backend | None:
     # A Proxy of torch.fx, as a mock, has every attribute: TensorFlow calls it a tensor (2.21), and
     # it returns itself as its namespace.
     if hasattr(x, "what no array has"):
-        raise TypeError(_no_array(x))
+        raise _no_array(x)
     # NumPy's backend takes 0.1 s to import, which another framework need not wait for.
     for name in ("numpy",) if isinstance(x, GUESTS) else OTHERS:
         if name in sys.modules and load(name).owns(x):
@@ -161,12 +165,12 @@ def _recognise(x: Any) -> Backend | None:
     try:
         xp = array_namespace(x)
     except TypeError:
-        raise TypeError(_no_array(x)) from None
+        raise _no_array(x) from None
     return _remember(x, _generic.setdefault(xp, ArrayAPI(xp)))
 
 
-def _no_array(x: Any) -> str:
-    return f"expected arrays of {_accepted()}, got {kind_of(x)}"
+def _no_array(x: Any) -> TypeError:
+    return no_array(f"expected arrays of {_accepted()}, got {kind_of(x)}", x)
 
 
 def _remember(x: Any, backend: Backend) -> Backend:

@@ -1,7 +1,8 @@
 """Errors that name the public function, what was given, what the function takes, the way out."""
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -13,13 +14,40 @@ WORDS = {
     "ddof": "correction",
     "default": "fill_value",
     "dim": "axis",
+    "fill": "fill_value",
     "interpolation": "method",
     "keep_dims": "keepdims",
     "keepdim": "keepdims",
     "mask": "where",
+    "nan": "fill_value",
     "p": "ord",
     "unbiased": "correction",
+    "weight": "weights",
     "weights": "b",
+}
+# What to do in place of an option that no function here has, or that this one does not have.
+INSTEAD = {
+    "axis": "it works entry by entry",
+    "dtype": "the result has the dtype of the arrays, so convert them before",
+    "eps": "nothing has to be added: at the edge value and gradient are stated",
+    "epsilon": "nothing has to be added: at the edge value and gradient are stated",
+    "ignore_index": "a negative label is left out",
+    "out": "the result is a new array",
+    "reduction": "there is a loss for each sample, for safe_mean(loss, where=...)",
+    "skipna": "nan* functions leave NaN out, safe_* functions keep it",
+    "where": "leave entries out by safe_where(cond, x, {}, fill_value=...)",
+}
+# What to write for an argument that is missing.
+MISSING = {
+    "f1": "the third argument is the function itself: safe_where(cond, x, f, fill_value=0.0)",
+    "placeholder": "placeholder is a number in the domain, such as 1.0 for a logarithm",
+}
+# The function that makes an array, by framework.
+MAKERS = {
+    "jax": "jnp.asarray",
+    "torch": "torch.tensor",
+    "tensorflow": "tf.constant",
+    "numpy": "np.asarray",
 }
 # How to install an extra: from a copy of the repository, until a package index has safeops.
 INSTALL = 'python -m pip install ".[{}]" in a copy of the repository of safeops'
@@ -57,18 +85,66 @@ def speak(
         signature = inspect.signature(public)
     except ValueError:  # a ufunc of NumPy before 2.4
         return
+    if _is_ours(error):
+        _require_whole_axis(name, signature, options)
     if not isinstance(error, TypeError):
         _require_axis(name, signature, args, options)
     if type(error) not in {TypeError, ValueError}:
         return
     try:
-        signature.bind(*args, **options)
+        given = signature.bind(*args, **options).arguments
     except TypeError as unfit:
-        msg = f"{name}{_plain(signature)}: {unfit}{_way_out(signature, options)}"
+        msg = f"{name}{_plain(signature)}: {unfit}{_way_out(signature, options, name, str(unfit))}"
         raise TypeError(msg) from None
     if _is_ours(error):
         text = vars(error).setdefault("text", str(error))  # without the name of an inner function
-        error.args = (f"{name}: {text}",)
+        error.args = (f"{name}: {text}{_told_of(error, given)}",)
+
+
+def no_array(message: str, x: Any, *, alone: bool = True) -> TypeError:
+    """Return an error about an argument, which is named, if alone, once it is known whose it is."""
+    error = TypeError(message)
+    vars(error).update(culprit=x, alone=alone)
+    return error
+
+
+def _told_of(error: Exception, given: Mapping[str, Any]) -> str:
+    """Return which argument an error is about, and how to make an array of it."""
+    if "culprit" not in vars(error):
+        return ""
+    x = vars(error)["culprit"]
+    named = [name for name, value in given.items() if value is x]
+    name = named[0] if named and vars(error)["alone"] else ""
+    return f" as {name}{_made(x, name, given)}" if name else _made(x, "x", given)
+
+
+def _made(x: Any, name: str, given: Mapping[str, Any]) -> str:
+    """Return how to make an array of something that is none, in the framework of the others."""
+    if not isinstance(x, (list, tuple, range, bool, int, float, complex)):
+        return ""
+    what = name if isinstance(x, (list, tuple, range)) else repr(x)
+    return f"; pass {MAKERS[_framework_beside(given)]}({what})"
+
+
+def _framework_beside(given: Mapping[str, Any]) -> str:
+    """Return the framework of the arrays given, or else the first that is imported."""
+    owners = {type(x).__module__.partition(".")[0].removesuffix("lib") for x in given.values()}
+    named = [name for name in MAKERS if name in owners]
+    return (named or [name for name in MAKERS if name in sys.modules] or ["numpy"])[0]
+
+
+def _require_whole_axis(
+    name: str, signature: inspect.Signature, options: Mapping[str, Any]
+) -> None:
+    """Raise TypeError for an axis that is none, such as a name."""
+    if "axis" not in signature.parameters or "axis" not in options:
+        return
+    axis = options["axis"]
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    whole = all(hasattr(a, "__index__") and not isinstance(a, bool) for a in axes)
+    if not (whole or axis is None):
+        msg = f"{name}: expected an int, a tuple of ints or None as axis, got {axis!r}"
+        raise TypeError(msg) from None
 
 
 def _require_axis(
@@ -95,12 +171,18 @@ def _plain(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
 
 
-def _way_out(signature: inspect.Signature, options: dict[str, Any]) -> str:
+def _way_out(signature: inspect.Signature, options: Mapping[str, Any], name: str, said: str) -> str:
+    """Return what to write in place of options and of missing arguments that do not fit."""
     takes = signature.parameters
-    words = {word: WORDS[word] for word in options if word not in takes and word in WORDS}
-    known = [f"{word} is {ours} here" for word, ours in words.items() if ours in takes]
+    unknown = [word for word in options if word not in takes]
+    known = [f"{word} is {WORDS[word]} here" for word in unknown if WORDS.get(word) in takes]
+    known += [INSTEAD[word].format(name) for word in unknown if word in INSTEAD]
     positional = [x for x in options if x in takes and takes[x].kind is takes[x].POSITIONAL_ONLY]
     known += [f"give {x} by position" for x in positional]
+    known += [way for word, way in MISSING.items() if f"argument: '{word}'" in said]
+    named = [word for word in takes if takes[word].kind is inspect.Parameter.KEYWORD_ONLY]
+    if said.startswith("too many") and named:
+        known.append(f"options have names, such as {named[0]}=")
     return f"; {', '.join(known)}" if known else ""
 
 
@@ -125,6 +207,4 @@ def kind_of(x: Any) -> str:
         )
     if hasattr(x, "to_numpy"):
         return f"{kind}; pass x.to_numpy()"
-    if isinstance(x, (list, tuple, range)):
-        return f"{kind}; pass numpy.asarray(x)"
-    return kind
+    return "None" if x is None else kind

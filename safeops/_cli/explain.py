@@ -41,6 +41,7 @@ on. To explain another function, call safeops.autodiff.explain.
 WATCHES = {"torch": "watch_backward", "jax": "watch_grad", "tensorflow": "watch_tape"}
 WRITER = "jax._src.debugging"  # it logs each exception of a callback
 NEEDS_ONE = f"explain watches gradients of {', '.join(WATCHES)}: {INSTALL.format('torch')}"
+OF_NOTEBOOK = "make one of it by `jupyter nbconvert --to script {}`"
 ALL_FINITE = "all gradients were finite: {} looked at"
 UNSEEN = (
     "no backward pass of PyTorch was seen, and no gradient of jax.grad or tf.GradientTape; "
@@ -152,6 +153,8 @@ def what_is_wrong(options: Namespace) -> str:
     path = Path(options.file)
     if path.is_dir():
         return f"expected a script, got {path}: it is a folder"
+    if path.suffix == ".ipynb":
+        return f"expected a script, got {path}: {OF_NOTEBOOK.format(path)}"
     return "" if path.is_file() else f"expected a script, got {path}: there is no such file"
 
 

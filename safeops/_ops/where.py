@@ -181,11 +181,11 @@ def safe_where(
     >>> safe_where(x > 0, x, lambda x: 1 / x, fill_value=0)
     array([0.25, 0.  ])
     """
+    require_function("f1", f1)
+    require_function("f2", f2)
     if (f2 is None) == (fill_value is None):
         msg = "Exactly one of f2 and fill_value must be given, the value where cond is False"
         raise TypeError(msg)
-    require_function("f1", f1)
-    require_function("f2", f2)
     operands = args if isinstance(args, tuple) else (args,)
     backend, cond, operands, (fill,) = _enter_branches(cond, operands, (fill_value,))
     each = _placeholders(backend, operands, placeholder)
@@ -429,13 +429,19 @@ def require_function(name: str, f: Any) -> None:
     """Raise TypeError for an array in place of a function, and say why it will not do."""
     if f is None and name == "f2":
         return
-    if not callable(f):
-        msg = (
-            f"expected a function as {name}, got {type(f).__name__}; an array computed beforehand "
-            "cannot be protected: its NaN slopes are on the tape already, so pass the function "
-            "that makes it"
+    if callable(f):
+        return
+    msg = f"expected a function as {name}, got {type(f).__name__}; "
+    if name == "f2" and isinstance(f, SCALARS):
+        msg += f"a number goes to fill_value={f!r}"
+    else:
+        msg += (
+            "an array computed beforehand cannot be protected: its NaN slopes are on the tape "
+            "already, so pass the function that makes it"
         )
-        raise TypeError(msg)
+    if name == "f1":
+        msg += ", the f of safe_where(cond, x, f, fill_value=0.0)"
+    raise TypeError(msg)
 
 
 def _one_array(branch: Any) -> Any:

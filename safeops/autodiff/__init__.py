@@ -89,6 +89,7 @@ def grad(
     >>> grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0).sum())(jnp.asarray([0.0, 2.0]))
     Array([0. , 0.5], dtype=float32)
     """
+    require_function(f, "grad(f)(x)")
 
     @cache  # in TensorFlow it holds what it has traced
     def gradient_in(name: str) -> Callable[..., Any]:
@@ -158,9 +159,18 @@ def explain(
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'log', 'where')]
     """
+    require_function(f, "explain(f, x)")
     explain_in = import_module(f"{__name__}.{framework_of(args)}").explain
     report: Report = explain_in(f, *args, argnums=argnums, interim=interim)
     return report
+
+
+def require_function(f: Any, call: str) -> None:
+    """Raise TypeError for what is no function, such as a loss that is computed already."""
+    if not callable(f):
+        kind = type(f).__name__
+        msg = f"expected a function, got {kind}; pass the function that computes the loss: {call}"
+        raise TypeError(msg)
 
 
 def framework_of(args: Sequence[Any]) -> str:
@@ -168,10 +178,10 @@ def framework_of(args: Sequence[Any]) -> str:
     names = {name for x in leaves_of(args) if (name := name_of(x))}
     found = sorted(names - {"numpy"} or names)
     if not found:
-        kinds = ", ".join(type(x).__name__ for x in args)
+        kinds = ", ".join(type(x).__name__ for x in args) or "no argument"
         msg = (
             "expected an array of jax, torch or tensorflow in the arguments, also in a dict, list "
-            f"or tuple, got ({kinds}); to differentiate Python floats, use safeops.autodiff.jax"
+            f"or tuple, got {kinds}; to differentiate Python floats, use safeops.autodiff.jax"
         )
         raise TypeError(msg)
     if len(found) > 1:

@@ -48,7 +48,9 @@ def test_an_argument_too_few_or_too_many_is_named(name, framework):
 
     with pytest.raises(TypeError, match=f"^{name}.* missing .*argument: '"):
         function()
-    with pytest.raises(TypeError, match=f"^{takes}: too many positional arguments$"):
+    options = re.findall(r"\*, (\w+)", plain_signature(name))
+    hint = f"; options have names, such as {options[0]}=" if options else ""
+    with pytest.raises(TypeError, match=f"^{takes}: too many positional arguments{hint}$"):
         function(x, x, x, x)
     if len(sample(name)) > 1:
         with pytest.raises(TypeError, match=f"^{takes}: missing a required argument: '"):
@@ -69,7 +71,8 @@ def test_an_axis_that_there_is_not_is_named(name, framework):
 def test_numbers_alone_are_named_alone(name):
     """Python numbers are what was given: no None, and no default, is said to be."""
     with pytest.raises(
-        TypeError, match=f"^{name}: expected at least .*, got float(, float)*; make one of it"
+        TypeError,
+        match=rf"^{name}: expected at least .*, got the Python numbers? 1.0.*; pass .*\(1.0\)$",
     ):
         public(name)(*(1.0 for _ in sample(name)))
 
@@ -147,7 +150,7 @@ def test_the_error_behind_that_of_a_branch_is_shown(call, framework):
         (lambda x: safeops.safe_where(x > 0, x, abs), "safe_where: .*f2 and fill_value"),
         (lambda x: safeops.safe_where(x > 0, x, abs, fill=0), r"safe_where\(.*'fill'"),
         (lambda x: safeops.vectorized_cond(x > 0, abs), r"vectorized_cond\(.* 'false_fun'"),
-        (lambda x: safeops.stop_gradient([x]), "stop_gradient: .*got list; pass numpy.asarray"),
+        (lambda x: safeops.stop_gradient([x]), r"stop_gradient: .*got list as x; pass .*\(x\)$"),
         (lambda x: safeops.make_safe(x, abs, placeholder=1, fill_value=0), "make_safe: .*function"),
         (
             lambda x: safeops.make_safe(raising, abs, placeholder=1, fill_value=0)(x, x),
@@ -231,11 +234,11 @@ def test_the_errors_of_a_framework_keep_their_kind():
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_signatures_are_kept(name):
-    """A decorated function has the signature, name and module of what was decorated."""
+    """A decorated function has the signature and name of what was decorated, and is public."""
     function = getattr(safeops, name)
 
     assert function.__name__ == function.__qualname__ == name
-    assert function.__module__.startswith("safeops.")
+    assert function.__module__ == "safeops"
     assert str(inspect.signature(function)) != "(*args, **options)"
 
 

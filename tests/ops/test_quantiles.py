@@ -105,7 +105,7 @@ def test_quantiles_have_a_slope_in_q(autodiff_framework):
         (1.5, ValueError, "a quantile from 0 to 1, got 1.5"),
         (-0.1, ValueError, "a quantile from 0 to 1, got -0.1"),
         (nan, ValueError, "a quantile from 0 to 1, got nan"),
-        (None, TypeError, "got NoneType"),
+        (None, TypeError, "got None"),
         ([0.5, 1.5], ValueError, "a quantile from 0 to 1, got 1.5"),
         ([], ValueError, r"a list of numbers as q, got \[\]"),
         ([[0.5]], ValueError, r"a list of numbers as q, got \[\(0.5,\)\]"),

@@ -117,7 +117,7 @@ ANY = "expected arrays of one framework out of .*, got "
 REFUSED = {
     "list": (None, lambda: [1.0, 2.0], ANY + "list"),
     "tuple": (None, lambda: (1.0, 2.0), ANY + "tuple"),
-    "None": (None, lambda: None, ANY + ".*NoneType|expected at least one array.*NoneType"),
+    "None": (None, lambda: None, ANY + "None as"),
     "str": (None, lambda: "1.0", ANY + "str"),
     "range": (None, lambda: range(3), ANY + "range"),
     "objects": ("numpy", lambda: np.array([1.0, None]), DTYPE + "object; convert"),
@@ -172,7 +172,9 @@ def test_options_are_plain_arrays_too(option):
 @EVERY
 def test_python_scalars_alone_are_refused(name):
     """Without an array there is no framework to compute in."""
-    with pytest.raises(TypeError, match=r"expected at least one array of .*, got float"):
+    with pytest.raises(
+        TypeError, match=r"expected at least one array of .*, got the Python number"
+    ):
         call(name, *(1.0 for _ in sample(name)))
 
 

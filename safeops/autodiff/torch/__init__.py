@@ -77,6 +77,7 @@ from safeops.autodiff.torch._graph import (
     leaves_of,
     listed,
     nodes_of,
+    require_one_number,
     seeds_of,
 )
 from safeops.autodiff.torch._modes import Redirect, watch_backward
@@ -448,6 +449,7 @@ def value_and_grad(
         with torch.enable_grad():
             value = f(*every, **kwargs)
         value, aux = value if has_aux else (value, None)
+        require_one_number(value)
         gradients, masks = gradients_of(
             grad, value, inputs, create_graph=create_graph, lazy=lazy, on_unknown=on_unknown
         )

@@ -52,6 +52,14 @@ def is_seeded_by_default(y: Array) -> bool:
     return y.grad_fn is not None and y.numel() == 1 and y.is_floating_point()
 
 
+def require_one_number(value: Any) -> None:
+    """Raise ValueError for a result that is no scalar, of which PyTorch says it in other words."""
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        shape = tuple(value.shape)
+        msg = f"expected a function to one number, got the shape {shape}; return result.sum()"
+        raise ValueError(msg)
+
+
 def check_graph(nodes: Iterable[Any], *, compiled: bool = True) -> None:
     """Raise RuntimeError for a graph into which the dispatch mode cannot see; `compiled` by us."""
     if in_a_transform():

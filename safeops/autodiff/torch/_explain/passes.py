@@ -21,6 +21,7 @@ from safeops.autodiff.torch._graph import (
     leaves_of,
     listed,
     nodes_of,
+    require_one_number,
 )
 from safeops.autodiff.torch._passes import FORMER
 from safeops.autodiff.torch._sharded import is_sharded
@@ -45,6 +46,7 @@ def explained_call(
     lines.made = [] if interim else None
     with eagerly(), lines, torch.enable_grad():
         value = f(*every)
+    require_one_number(value)
     report = explained(value, leaves)
     return with_interim(report, lines.made) if lines.made else report
 
