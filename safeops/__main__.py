@@ -40,6 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(options.run(options))
 
 
+def run() -> None:
+    """Run the command line, and end with its exit code: the command `safeops`."""
+    sys.exit(main())
+
+
 @contextmanager
 def until_the_pipe_breaks() -> Iterator[None]:
     """End without a word where the reader of the output, such as `head`, has enough."""
@@ -106,4 +111,4 @@ def installed_framework(name: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

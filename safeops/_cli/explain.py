@@ -57,6 +57,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.set_defaults(run=explain_script)
+    parser.add_argument("-q", "--quiet", action="store_true", help="print the report alone")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     program = parser.add_mutually_exclusive_group(required=True)
     program.add_argument("-m", dest="module", nargs=REMAINDER, metavar="MODULE", help="a module")
@@ -86,10 +87,11 @@ def explain_script(options: Namespace) -> int:
     if reports:  # also if a bare ``except`` of the script has caught the exception
         show(reports[:1], options.format)
         return NOT_FINITE
-    return without_finding(options.format, ending, sum(map(len, passes)))
+    count = sum(map(len, passes))
+    return without_finding(options.format, ending, count, quiet=options.quiet)
 
 
-def without_finding(form: str, ending: BaseException | None, count: int) -> int:
+def without_finding(form: str, ending: BaseException | None, count: int, *, quiet: bool) -> int:
     """Say how many gradients were looked at; return 2 if none could be, 1 if the script raises."""
     unwatched = not count and has_unwatched()
     if form != "text" and not unwatched:
@@ -98,7 +100,8 @@ def without_finding(form: str, ending: BaseException | None, count: int) -> int:
         sys.excepthook(type(ending), ending, ending.__traceback__)
     if unwatched:  # which has been said
         return 2
-    print(ALL_FINITE.format(counted_passes(count)) if count else UNSEEN, file=sys.stderr)
+    if not quiet:
+        print(ALL_FINITE.format(counted_passes(count)) if count else UNSEEN, file=sys.stderr)
     if ending is not None and not isinstance(ending, Exception):
         raise ending
     return 0 if ending is None else 1

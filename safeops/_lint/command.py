@@ -2,10 +2,11 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 
+from safeops._cli.terminal import coloured, followed, is_coloured
 from safeops._lint.formats import FORMATS, Row
 from safeops._lint.linting import Report, lint
 from safeops._lint.proofs import prove
@@ -34,6 +35,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="execute what was found at its singular point, in a process of its own",
     )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print findings alone")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     parser.add_argument(
         "--numpy", action="store_true", help="report NumPy too, which has no gradients itself"
@@ -59,7 +61,8 @@ def run(options: Namespace) -> int:
         if isinstance(stream, TextIOWrapper):  # sources may have characters that the terminal lacks
             stream.reconfigure(errors="backslashreplace")
     files = list(files_in(options.paths, settings.exclude))
-    pairs = list(reports(files, settings))
+    each = followed(files, "lint: {} of {} files read", quiet=options.quiet)
+    pairs = list(reports(each, settings))
     if options.fix:
         pairs = [repaired(source, report, settings) for source, report in pairs]
     rows = [
@@ -68,8 +71,10 @@ def run(options: Namespace) -> int:
     if options.confirm:
         prove(rows)
     if rows or options.format in {"json", "sarif"}:
-        print(FORMATS[options.format](rows))
-    print(summary(rows, len(pairs)), file=sys.stderr)
+        text = FORMATS[options.format](rows)
+        print(coloured(text) if options.format == "text" and is_coloured(sys.stdout) else text)
+    if not options.quiet:
+        print(summary(rows, len(pairs)), file=sys.stderr)
     return int(bool(rows))
 
 
@@ -88,7 +93,7 @@ def settings_for(options: Namespace) -> Settings:
     return settings_of(start, options.select, options.ignore, **given)
 
 
-def reports(files: Sequence[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
+def reports(files: Iterable[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
     """Yield each file with its report; files that do not parse are named and skipped."""
     for file in files:
         try:

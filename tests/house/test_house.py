@@ -142,12 +142,9 @@ LAYERS = (
     ("_public",),
     ("integrations._outlets",),
     ("integrations",),
-    tuple(
-        f"integrations.{name}"
-        for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
-    ),
+    ("integrations.*",),
     ("__init__",),
-    ("_recipes", "_cli", "_lint"),
+    ("_recipes", "_cli", "_cli.terminal", "_lint"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
     ("_lint.bounds", "_lint.guards", "_lint.values"),
@@ -162,11 +159,12 @@ LAYERS = (
     ("_cli.explain", "_cli.demo", "_cli.recipe"),
     ("__main__",),
 )
+LINTERS = {"_lint.command", "_lint.prover"}
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
-PRINTERS = {"_cli.demo", "_cli.explain", "_cli.recipe", "_lint.command", "_lint.prover", "__main__"}
 LOGGERS = {"integrations", "integrations._outlets"} | {
     f"integrations.{name}" for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
 }
+PRINTERS = {"__main__", "_cli.demo", "_cli.explain", "_cli.recipe", "_cli.terminal", *LINTERS}
 TALKERS = PRINTERS | LOGGERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
