@@ -113,6 +113,7 @@ def _cross_entropy(
     asker: Asker,
     logits: Array,
     labels: Any,
+    /,
     *,
     axis: Any = -1,
     where: Any = None,
@@ -131,7 +132,7 @@ def _cross_entropy(
 
 
 def _nll(
-    asker: Asker, log_probs: Array, labels: Any, *, axis: Any = -1, where: Any = None
+    asker: Asker, log_probs: Array, labels: Any, /, *, axis: Any = -1, where: Any = None
 ) -> Array | None:
     """Minus the entry of each class."""
     (x,) = asker.backend.promoted((log_probs,))

@@ -42,6 +42,7 @@ def _extreme(
     data: Array,
     segment_ids: Any,
     num_segments: Any,
+    /,
     *,
     where: Any = None,
     fill_value: Any = math.nan,

@@ -159,6 +159,7 @@ def _log_softmax(x: Array, *, axis: Axis = -1, where: Any = None) -> Array | Non
 def _cross_entropy(
     logits: Array,
     labels: Any,
+    /,
     *,
     axis: Any = -1,
     where: Any = None,
@@ -192,7 +193,7 @@ def _soft_cross_entropy(logits: Array, labels: Array, axis: int, part: float) ->
     return out if _are_finite(out) else None
 
 
-def _nll(log_probs: Array, labels: Any, *, axis: Any = -1, where: Any = None) -> Array | None:
+def _nll(log_probs: Array, labels: Any, /, *, axis: Any = -1, where: Any = None) -> Array | None:
     if where is not None or not _are_slices(log_probs, axis):
         return None
     return _of_classes(_entries, log_probs, labels, axis, ignores=True)
@@ -261,7 +262,7 @@ def _away(x: Array, y: Array) -> Array:
 
 
 def _binary_cross_entropy(
-    steps: Function, logits: Array, labels: Any, *, where: Any = None
+    steps: Function, logits: Array, labels: Any, /, *, where: Any = None
 ) -> Array | None:
     if not _are_plain(logits, labels) or logits.shape != labels.shape:
         return None

@@ -42,6 +42,7 @@ def _cdist(
     steps: Function,
     x: Array,
     y: Any,
+    /,
     *,
     ord: Any = 2,  # noqa: A002  (the name in NumPy and the standard)
     where: Any = None,
@@ -99,7 +100,7 @@ class _Attention(Fused):
 
 
 def _attention(
-    steps: Function, query: Array, key: Any, value: Any, *, where: Any = None, scale: Any = None
+    steps: Function, query: Array, key: Any, value: Any, /, *, where: Any = None, scale: Any = None
 ) -> Array | None:
     """Attention of finite heads, each query of which keeps a key, by the kernel for a CPU."""
     given = (query, key, value)

@@ -48,6 +48,7 @@ def _of_segments(
     data: Array,
     segment_ids: Any,
     num_segments: Any,
+    /,
     *,
     where: Any = None,
     fill_value: Any = None,
