@@ -47,6 +47,7 @@ def maker(call, framework):
 
 
 @pytest.mark.everywhere
+@pytest.mark.only(*MAKERS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_says_what_to_write(call, framework):
     """The error names the argument, what was given, and the call to write."""
