@@ -39,6 +39,7 @@ BAD = with_entries(LOGITS, _0_2=math.nan, _1_1=math.inf, _2_2=-math.inf, _2_3=ma
 CLASSES = {
     "": np.asarray([0, 4, 2, 1]),
     ", some left out": np.asarray([0, -1, 2, -5]),
+    ", all left out": np.asarray([-1, -1, -2, -5]),
     ", unknown": np.asarray([0, 7, -3, 1], np.int8),
 }
 

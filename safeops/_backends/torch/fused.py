@@ -132,7 +132,8 @@ class _LogSoftmax(FillingFunction):
     def forward(ctx: Any, x: Array, where: Array | None, axis: int) -> Array:
         out = _LogSoftmax.value(x, where, axis)
         ctx.save_for_backward(out)
-        ctx.axis, ctx.has_absent = axis, not out.amin() > -math.inf
+        ctx.axis = axis
+        ctx.has_absent = out.numel() > 0 and not out.amin() > -math.inf  # no row may be left
         return out
 
     @staticmethod
