@@ -451,3 +451,16 @@ def test_the_tape_reaches_data_without_entries(xla):
         return tape.gradient(total, x)
 
     assert tuple(slope(tf.zeros((0, 3))).shape) == (0, 3)
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize("name", ["segment_sum", "segment_mean", "segment_max", "segment_min"])
+def test_a_fill_value_leaves_the_dtype(framework, name):
+    """An array of another dtype as `fill_value` does not change that of the result."""
+    data = asarray(framework, [1.0, 2.0, 3.0], "float32")
+    ids, fill = asarray(framework, [0, 0, 1], "int32"), asarray(framework, 7.0, "float64")
+
+    out = getattr(segments, name)(data, ids, 3, fill_value=fill)
+
+    assert dtype_name(out.dtype) == "float32"
+    assert to_numpy(out)[2] == 7.0

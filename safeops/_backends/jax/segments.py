@@ -51,9 +51,11 @@ def _extreme(
         return None  # the generic function knows the way, or says what is wrong
     if not isinstance(segment_ids, jax.Array) or segment_ids.ndim != 1:
         return None
-    if not jnp.issubdtype(segment_ids.dtype, jnp.signedinteger) or fill_value is None:
+    if not jnp.issubdtype(segment_ids.dtype, jnp.signedinteger):
         return None
-    (x,), fill = asker.backend.promoted((data,)), asker.backend.promoted((data,), (fill_value,))[1]
+    if type(fill_value) not in (int, float):  # an array would take part in promotion
+        return None
+    (x,) = asker.backend.promoted((data,))
     if not x.size or x.shape[:1] != segment_ids.shape:
         return None
     wide = x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
@@ -63,7 +65,7 @@ def _extreme(
     often = jnp.zeros(num_segments, ids.dtype).at[ids].add(1, mode="drop")
     empty = (often == 0).reshape(-1, *[1] * (x.ndim - 1))
     out = jnp.where(empty, 0, _extreme_of(wide, ids, num_segments, sign))
-    return jnp.where(empty, fill, out.astype(x.dtype))
+    return jnp.where(empty, fill_value, out.astype(x.dtype))
 
 
 KERNELS: dict[str, Function] = {
