@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.jax.rules import Asker, _is_condition
-from safeops._dtypes import NARROW, dtype_name
+from safeops._backends.jax.rules import Asker, _absent, _is_condition, _wide
 from safeops._typing import Array, Function
 
 
@@ -27,7 +26,11 @@ def _parts(x: Array, absent: Array, axis: int) -> tuple[Array, Array, Array]:
 
 
 def _softmax(x: Array, absent: Array, axis: int) -> tuple[Array, Array]:
-    """Return the softmax, and which slices are empty."""
+    """
+    Return the softmax, and which slices are empty.
+
+    Not by `_softmax_without`: XLA makes the exponentials once if value and slope have the same.
+    """
     parts, _, total = _parts(x, absent, axis)
     return parts / jnp.where(total == 0, 1, total), total == 0
 
@@ -52,15 +55,6 @@ def _log_softmax(asker: Asker, x: Array, *, axis: Any = -1, where: Any = None) -
         return None  # the generic function knows the way, or says what is wrong
     out = _log_softmax_without(_wide(x), _absent(x, where), axis)
     return out.astype(x.dtype)
-
-
-def _wide(x: Array) -> Array:
-    return x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
-
-
-def _absent(x: Array, where: Any) -> Array:
-    absent = x == -math.inf
-    return absent if where is None else absent | ~where
 
 
 def _at(x: Array, places: Array, axis: int) -> Array:

@@ -328,10 +328,7 @@ def _softmax(asker: Asker, x: Array, *, axis: Axis = -1, where: Any = None) -> A
     (x,) = asker.backend.promoted((x,))
     if not x.size or not _is_condition(where, x.shape):
         return None  # the generic function knows the way, or says what is wrong
-    absent = x == -math.inf
-    absent = absent if where is None else absent | ~where
-    wide = x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
-    return _softmax_without(wide, absent, axis).astype(x.dtype)
+    return _softmax_without(_wide(x), _absent(x, where), axis).astype(x.dtype)
 
 
 def _below(peak: Array, inside: Array) -> Array:
@@ -380,11 +377,19 @@ def _log_sum(
     (x,) = asker.backend.promoted((x,))
     if b is not None or not x.size or not _is_condition(where, x.shape):
         return None  # as above
-    absent = x == -math.inf
-    absent = absent if where is None else absent | ~where
-    wide = x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
-    out, *_ = _log_sum_without(wide, absent, axis)
+    out, *_ = _log_sum_without(_wide(x), _absent(x, where), axis)
     return dropped(out.astype(x.dtype), axis, keepdims=keepdims)
+
+
+def _wide(x: Array) -> Array:
+    """Return numbers of 16 bits as float32."""
+    return x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
+
+
+def _absent(x: Array, where: Any) -> Array:
+    """Return which entries are at -inf or not kept."""
+    absent = x == -math.inf
+    return absent if where is None else absent | ~where
 
 
 def _is_condition(where: Any, shape: tuple[int, ...]) -> bool:

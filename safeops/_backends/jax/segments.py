@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.jax.rules import Asker
-from safeops._dtypes import NARROW, dtype_name
+from safeops._backends.jax.rules import Asker, _wide
 from safeops._typing import Array, Function
 
 
@@ -58,13 +57,12 @@ def _extreme(
     (x,) = asker.backend.promoted((data,))
     if not x.size or x.shape[:1] != segment_ids.shape:
         return None
-    wide = x.astype(jnp.float32) if dtype_name(x.dtype) in NARROW else x
     backend: Any = asker.backend
     ids = backend.as_index(segment_ids)
     ids = jnp.where((ids >= 0) & (ids < num_segments), ids, num_segments)  # dropped
     often = jnp.zeros(num_segments, ids.dtype).at[ids].add(1, mode="drop")
     empty = (often == 0).reshape(-1, *[1] * (x.ndim - 1))
-    out = jnp.where(empty, 0, _extreme_of(wide, ids, num_segments, sign))
+    out = jnp.where(empty, 0, _extreme_of(_wide(x), ids, num_segments, sign))
     return jnp.where(empty, fill_value, out.astype(x.dtype))
 
 
