@@ -9,7 +9,7 @@ short for a loss.
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -34,12 +34,20 @@ from safeops._typing import Array, Axis, Function
 _log_softmax_backward: Function = private.log_softmax_backward
 
 
+class Given(NamedTuple):
+    """What a pullback is given: the arguments, what `run` kept, and which cotangents it needs."""
+
+    args: Sequence[Any]
+    kept: Sequence[Array]
+    needs: Sequence[bool]
+
+
 class Fused(FillingFunction):
     """
     A fused function of arrays; the first argument are the steps that it stands for.
 
     A class that is derived has `run`, which returns the value and what `pull` needs beside the
-    arguments, and `pull`, which returns the cotangents of the arguments that `needs` says.
+    arguments, and `pull`, which returns the cotangents of the arguments.
     """
 
     @classmethod
@@ -53,9 +61,7 @@ class Fused(FillingFunction):
         raise NotImplementedError
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
         """Return the cotangents of the arguments."""
         raise NotImplementedError
 
@@ -82,7 +88,7 @@ class Fused(FillingFunction):
         args = [x if y is None else y for x, y in zip(ctx.settings, tensors, strict=True)]
         if torch.is_grad_enabled() or _is_watched() or not _has_memory(cotangent):
             return (None, None, *_pulled_by_steps(ctx.steps, args, cotangent))
-        return (None, None, *ctx.kind.pull(cotangent, args, kept, ctx.needs_input_grad[2:]))
+        return (None, None, *ctx.kind.pull(cotangent, Given(args, kept, ctx.needs_input_grad[2:])))
 
 
 def _pulled_by_steps(steps: Function, args: Sequence[Any], cotangent: Array) -> list[Any]:
@@ -246,15 +252,12 @@ class _Binary(Fused):
         return (x.abs().neg_().exp_().log1p_().addcmul_(_away(x, y), x),)
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept
-        x, y = args
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        x, y = given.args
         # The other probability, with the sign of x, that of 0 being plus.
         other = x.abs().neg_().sigmoid_().copysign_(x + 0.0)
         of_x = _away(x, y).sub_(other).mul_(cotangent)
-        return of_x, (-x * cotangent if needs[1] else None)
+        return of_x, (-x * cotangent if given.needs[1] else None)
 
 
 def _away(x: Array, y: Array) -> Array:

@@ -1,7 +1,6 @@
 """Distances of points, and attention, by PyTorch's own kernels where they are right."""
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from safeops._backends.torch.filling import (
     _are_plain,
     _unseen,
 )
-from safeops._backends.torch.fused import Fused, _Kept
+from safeops._backends.torch.fused import Fused, Given, _Kept
 from safeops._backends.torch.slices import _is_mask
 from safeops._typing import Array, Function
 
@@ -26,11 +25,8 @@ class _Distances(Fused):
         return out, out
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        (x, y), (out,) = args, kept
-        del needs
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (x, y), (out,) = given.args, given.kept
 
         def pulled(cotangent: Array, x: Array, y: Array, out: Array) -> Any:
             return private.cdist_backward(cotangent.contiguous(), x, y, 2.0, out.contiguous())
@@ -80,17 +76,14 @@ class _Attention(Fused):
         return out, out, sums
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del needs
-        q, k, v, mask, scale = args
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        q, k, v, mask, scale = given.args
         pulled = private.attention_backward(
             cotangent,
             q,
             k,
             v,
-            *kept,
+            *given.kept,
             0.0,
             False,  # noqa: FBT003  (as above)
             attn_mask=mask,

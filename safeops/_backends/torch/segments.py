@@ -62,7 +62,7 @@ def _of_segments(
     if _least(ids) < 0 or _most(ids) >= num_segments:
         return None
     often = torch.bincount(ids, minlength=num_segments)
-    out, empty = reduce(data, ids, num_segments, often.to(data.dtype)), None
+    out, empty = reduce(data, ids, num_segments, often), None
     if not often.all():
         empty = (often == 0).reshape(-1, *[1] * (data.ndim - 1))
         out = torch.where(empty, 0.0, out)

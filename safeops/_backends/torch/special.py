@@ -16,7 +16,7 @@ from safeops._backends.torch.filling import (
     _threshold,
     _zero_where_at_most,
 )
-from safeops._backends.torch.fused import Fused
+from safeops._backends.torch.fused import Fused, Given
 from safeops._typing import Array, Function
 
 _FEW_OF = 20  # a part of the entries for which the steps may run beside the function
@@ -28,11 +28,8 @@ class _LogGamma(Fused):
         return (torch.lgamma(x),)
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept, needs
-        return (cotangent * torch.digamma(args[0]),)
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        return (cotangent * torch.digamma(given.args[0]),)
 
 
 class _LogNormal(Fused):
@@ -41,12 +38,9 @@ class _LogNormal(Fused):
         return (torch.special.log_ndtr(x),)
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept, needs
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
         # The density over the probability.
-        scaled = torch.special.erfcx(args[0] * -math.sqrt(0.5))
+        scaled = torch.special.erfcx(given.args[0] * -math.sqrt(0.5))
         return (cotangent * (math.sqrt(2 / math.pi) / scaled),)
 
 
@@ -60,7 +54,7 @@ def _of_number(
         return kind.of(steps, x)
     others = ~((x.detach() >= low) & (x.detach() <= high))
     places = others.nonzero(as_tuple=True)
-    if len(places) == 0 or len(places[0]) * _FEW_OF > x.numel():
+    if len(places[0]) * _FEW_OF > x.numel():
         return None
     return kind.of(steps, torch.where(others, 1.0, x)).index_put(places, steps(x[places]))
 
@@ -72,11 +66,8 @@ class _InverseError(Fused):
         return out, out
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del args, needs
-        (out,) = kept
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (out,) = given.kept
         return (cotangent * (out * out).exp_().mul_(math.sqrt(math.pi) / 2),)
 
 
@@ -87,11 +78,8 @@ class _Quantile(Fused):
         return out, out
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del args, needs
-        (out,) = kept
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (out,) = given.kept
         return (cotangent * (out * out).mul_(0.5).exp_().mul_(math.sqrt(2 * math.pi)),)
 
 
@@ -101,11 +89,8 @@ class _LogAdd(Fused):
         return (torch.logaddexp(x, y),)
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept, needs
-        away = args[0] - args[1]
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        away = given.args[0] - given.args[1]
         other = (-away).sigmoid_().mul_(cotangent)
         return away.sigmoid_().mul_(cotangent), other
 
@@ -117,14 +102,11 @@ class _Length(Fused):
         return out, out
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del needs
-        (out,) = kept
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (out,) = given.kept
         share = _zero_where_at_most(cotangent, out, 0.0)
         size = _threshold(out, 0.0, 1.0)
-        return tuple((x / size).mul_(share) for x in args)
+        return tuple((x / size).mul_(share) for x in given.args)
 
 
 class _Logit(Fused):
@@ -138,11 +120,8 @@ class _Logit(Fused):
         return (out,)
 
     @classmethod
-    def pull(
-        cls, cotangent: Array, args: Sequence[Any], kept: Sequence[Array], needs: Sequence[bool]
-    ) -> tuple[Any, ...]:
-        del kept, needs
-        (x,) = args
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (x,) = given.args
         return (cotangent / (1 - x).mul_(x),)
 
 
