@@ -93,9 +93,9 @@ def fill(parser: ArgumentParser, command: str) -> None:
     if command == "recipe":
         from safeops._cli import recipe as found  # noqa: PLC0415  (as above)
     elif command == "explain":
-        from safeops._cli import explain as found  # type: ignore[no-redef]  # noqa: PLC0415
+        from safeops._cli import explain as found  # type: ignore[no-redef]  # noqa: PLC0415  (one of three)
     else:
-        from safeops._lint import command as found  # type: ignore[no-redef]  # noqa: PLC0415
+        from safeops._lint import command as found  # type: ignore[no-redef]  # noqa: PLC0415  (as above)
     found.add_arguments(parser)
 
 

@@ -211,7 +211,8 @@ def unseen_mode(mode: M) -> M:
     PyTorch keeps it out of every dispatch mode, and imports it at the first operation for that.
     """
     disabled = outside_programs("dispatch modes see operations as they run")
-    mode.__torch_dispatch__ = disabled(unwrap(mode.__torch_dispatch__))  # type: ignore[attr-defined]
+    seen: Any = mode
+    seen.__torch_dispatch__ = disabled(unwrap(seen.__torch_dispatch__))
     return mode
 
 
@@ -441,4 +442,5 @@ def numbers_are_constants() -> bool:
 
 # function._dynamo_marked_constant (2.13): all that `torch.compiler.assume_constant_result` does;
 # that one imports the compiler, which takes as long as PyTorch itself.
-numbers_are_constants._dynamo_marked_constant = True  # type: ignore[attr-defined]
+_marked: Any = numbers_are_constants
+_marked._dynamo_marked_constant = True
