@@ -148,7 +148,7 @@ REFUSED |= {
     (name, layout)
     for name in ("nanmedian", "nanquantile", "safe_interp", *operations.segments.__all__)
     for layout in (ALONG, SLICES)
-}
+} - {("segment_prod", SLICES)}  # whose product is a scatter that JAX places
 
 
 def typed(op, layout):

@@ -139,9 +139,11 @@ def _nll(
 
 
 def _are_classes(labels: Any, x: Array, axis: Any) -> bool:
-    """Whether there is a signed integer for each slice."""
+    """Whether there is a signed integer for each slice, and its entry can be gathered."""
     if type(axis) is not int or not x.size or not -x.ndim <= axis < x.ndim:
         return False
+    if jax.typeof(x).sharding.spec[axis] is not None:
+        return False  # JAX does not gather along an explicit axis that is in parts
     if not isinstance(labels, jax.Array) or not jnp.issubdtype(labels.dtype, jnp.signedinteger):
         return False
     axis %= x.ndim
