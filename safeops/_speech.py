@@ -94,7 +94,8 @@ def speak(
     try:
         given = signature.bind(*args, **options).arguments
     except TypeError as unfit:
-        msg = f"{name}{_plain(signature)}: {unfit}{_way_out(signature, options, name, str(unfit))}"
+        said = _said(signature, options, unfit)
+        msg = f"{name}{_plain(signature)}: {said}{_way_out(signature, options, name, said)}"
         raise TypeError(msg) from None
     if _is_ours(error):
         text = vars(error).setdefault("text", str(error))  # without the name of an inner function
@@ -171,14 +172,26 @@ def _plain(signature: inspect.Signature) -> inspect.Signature:
     return signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
 
 
+def _said(signature: inspect.Signature, options: Mapping[str, Any], unfit: TypeError) -> str:
+    """Return what is wrong with the arguments of a call, in one wording for each Python."""
+    if named := _named_positional(signature, options):
+        return f"got {', '.join(map(repr, named))} by name"
+    return str(unfit).replace("keyword-only argument", "argument")  # Python 3.12 tells the kind
+
+
+def _named_positional(signature: inspect.Signature, options: Mapping[str, Any]) -> list[str]:
+    """Return which options are arguments that have no name in a call."""
+    takes = signature.parameters
+    return [x for x in options if x in takes and takes[x].kind is takes[x].POSITIONAL_ONLY]
+
+
 def _way_out(signature: inspect.Signature, options: Mapping[str, Any], name: str, said: str) -> str:
     """Return what to write in place of options and of missing arguments that do not fit."""
     takes = signature.parameters
     unknown = [word for word in options if word not in takes]
     known = [f"{word} is {WORDS[word]} here" for word in unknown if WORDS.get(word) in takes]
     known += [INSTEAD[word].format(name) for word in unknown if word in INSTEAD]
-    positional = [x for x in options if x in takes and takes[x].kind is takes[x].POSITIONAL_ONLY]
-    known += [f"give {x} by position" for x in positional]
+    known += [f"give {x} by position" for x in _named_positional(signature, options)]
     known += [way for word, way in MISSING.items() if f"argument: '{word}'" in said]
     named = [word for word in takes if takes[word].kind is inspect.Parameter.KEYWORD_ONLY]
     if said.startswith("too many") and named:

@@ -85,7 +85,7 @@ def _placed(mask: Any, axes: Sequence[int], shape: tuple[int, ...]) -> Mask:
     """Return a mask over some axes, in their order, as one that broadcasts to a shape."""
     if not is_known(mask):
         return lax.broadcast_in_dim(mask, shape, axes)
-    return folded(np.expand_dims(mask, [i for i in range(len(shape)) if i not in axes]))
+    return folded(np.expand_dims(mask, tuple(i for i in range(len(shape)) if i not in axes)))
 
 
 def _reached(mask: Any, ours: Any, others: int, at: int, shape: tuple[int, ...]) -> Mask:

@@ -24,7 +24,7 @@ def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> np.ndarray | None:
         return reshaped(mask, shape, out)
     if name == "broadcast_in_dim":
         axes = axes_of_broadcast(eqn)
-        return np.expand_dims(mask, [i for i in range(len(out)) if i not in axes])
+        return np.expand_dims(mask, tuple(i for i in range(len(out)) if i not in axes))
     return None
 
 
