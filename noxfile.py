@@ -1,11 +1,13 @@
 """
 The checks of the project: plain `nox` runs those of every change, `nox -l` lists the sessions.
 
-What repeats a fact in another framework, mode, dtype, layout or process, or wants an environment of
-its own, is tagged: ``nox -t rest -- --part=rest`` runs it, and so does CI. A framework is a group
-`backend-*` in pyproject.toml; each has a session of its own, without the other frameworks.
+What repeats a fact in another framework, mode, dtype, layout or process is in seven parts, and what
+wants an environment of its own is tagged: ``nox -t rest -- --part=2/7`` runs both, and so does CI,
+a part a landing. A framework is a group `backend-*` in pyproject.toml; each has a session of its
+own, without the other frameworks.
 """
 
+import re
 from pathlib import Path
 
 import nox
@@ -52,7 +54,7 @@ def add_session_of(framework: str) -> None:
 
     @nox.session(name=f"tests-{framework}", default=False, tags=tags)
     def tests(session: nox.Session) -> None:
-        """Test one framework alone, in every mode; ``-- --part=rest`` leaves out plain nox's."""
+        """Test one framework alone, in every mode, or in a part of those: ``-- --part=2/7``."""
         others = ("keras",) if framework in DIFFERENTIATED else ()
         install(session, "test", *others, PREFIX + framework)
         selected = f"--framework={framework}"
@@ -109,8 +111,8 @@ NEWEST = {
 def run_row(session: nox.Session, group: str, framework: str, files: list[str]) -> None:
     """Run tests of a framework in the version of a group."""
     install(session, "test", group)
-    # In the rest a row has what plain nox runs of its tests: the pinned version runs the others.
-    options = [x.replace("--part=rest", "--part=first") for x in session.posargs]
+    # In CI a row has what plain nox runs of its tests: the pinned version runs the others.
+    options = [re.sub("--part=.*", "--part=first", x) for x in session.posargs]
     session.run(*PYTEST, f"--framework={framework}", "-m", "not together", *files, *options)
 
 

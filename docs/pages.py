@@ -71,7 +71,7 @@ A tick means that these derivatives are exact in that mode: {orders}.
 In `fwd-rev`, forward mode runs over reverse mode.
 A number points to a note: what is left out, and why, or what only `nox -s exhaustive` tests.
 Plain `nox` tests each row in one mode of one framework, the rows taking turns.
-The other modes are tested with every change too, by `nox -t rest`, unless a note says otherwise.
+The other modes are tested in seven parts, a part with each change, unless a note says otherwise.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
 WITHOUT = """## Without a row
@@ -87,8 +87,8 @@ MEASURED = {
     "radial": (("radial",), "the function over the root of the sum of squares"),
 }
 IN_MODES = """
-`rotvec_to_matrix` and `quaternion_to_rotvec` are tested with every change in every mode: eager,
-compiled, mapped, as a graph and under XLA.
+`rotvec_to_matrix` and `quaternion_to_rotvec` are tested in every mode: eager, compiled,
+mapped, as a graph and under XLA.
 The others are tested so in PyTorch's eager modes and `vmap`, in `jax.jit` and in eager TensorFlow;
 in the other modes only `nox -s exhaustive` tests them.
 

@@ -7,6 +7,7 @@ asks for `framework` or `autodiff_framework` runs once for each name; one marked
 those frameworks are selected.
 """
 
+import argparse
 import os
 from contextlib import nullcontext
 from importlib import import_module
@@ -28,6 +29,8 @@ WITH_AUTODIFF = [name for name in FRAMEWORKS if name not in WITHOUT_AUTODIFF]
 # Whose turn it is at a common test in plain nox: eager PyTorch takes a tenth of the time of the
 # others, which compile.
 TURNS = (*["torch"] * 5, "jax", *["torch"] * 5, "tensorflow")
+# In as many parts, one a landing, CI runs what plain nox leaves out.
+PARTS = 7
 FIXTURES = ("framework", "autodiff_framework")
 FIXTURES_OF_WAYS = {*FIXTURES, "way", "cotangent_way", "mode"}
 
@@ -44,7 +47,16 @@ def pytest_addoption(parser):
     group.addoption("--site", help="the built documentation, which some tests read")
     group.addoption("--package", help="the folder of the wheel and the source distribution")
     group.addoption("--installed", action="store_true", help="demand that the working tree is not")
-    group.addoption("--part", choices=("first", "rest"), help="what plain nox runs, or the rest")
+    group.addoption("--part", type=part_named, help=f"first: plain nox; 2/{PARTS}: of the others")
+
+
+def part_named(text):
+    """Return which part of the tests a run has: 0 for `first`, K for `K/7`."""
+    names = {"first": 0, **{f"{k}/{PARTS}": k for k in range(1, PARTS + 1)}}
+    if text not in names:
+        msg = f"expected {', '.join(names)}, got {text}"
+        raise argparse.ArgumentTypeError(msg)
+    return names[text]
 
 
 def pytest_configure(config):
@@ -136,9 +148,11 @@ def pytest_generate_tests(metafunc):
 def pytest_collection_modifyitems(config, items):
     """Leave out what this run is not for, and skip what it has not got."""
     wanted = {item for item in items if concerns(item, config.frameworks) and not repeats(item)}
-    if part := config.getoption("part"):
-        first, rest = parts_of([item for item in items if item in wanted], config.frameworks)
-        wanted = first if part == "first" else rest
+    part = config.getoption("part")
+    if part is not None:
+        first = first_of([item for item in items if item in wanted], config.frameworks)
+        left = {item for item in wanted - first if not concerns_none(item) or is_second(item)}
+        wanted = {item for item in left if part_of(item) == part} if part else first
     config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
     items[:] = [item for item in items if item in wanted]
     missing = sorted(set(FRAMEWORKS) - set(config.frameworks))
@@ -167,6 +181,11 @@ def repeats(item):
     return {"row", "way"} <= given.keys() and is_left_whole(given["row"], given["way"])
 
 
+def is_second(item):
+    """Whether plain nox leaves a test out."""
+    return item.get_closest_marker("second") is not None
+
+
 def concerns_none(item):
     """Whether a test says nothing about a framework."""
     named = not FIXTURES_OF_WAYS.isdisjoint(item.fixturenames)
@@ -180,40 +199,29 @@ def value_of(item, name, index=None):
     return id(value if index is None or not isinstance(value, tuple) else value[index])
 
 
-def parts_of(items, selected):
-    """
-    Return what plain nox runs of these tests, and what its rest runs.
+def part_of(item):
+    """Return in which part an item is that plain nox leaves out: by its name, on each machine."""
+    return 1 + crc32(item.nodeid.encode()) % PARTS
 
-    What concerns no framework runs beside NumPy alone, in plain nox. What is marked `second` is in
-    the rest. Of a test marked `in_turn(NAME)` plain nox runs each value of that parameter once; the
-    other parameters take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)`
-    does so with an entry of the values. The rest runs the other items, or `rest=N` more of each
-    value; `nox -s exhaustive` runs all. Of a test that runs on every framework with derivatives,
-    one of these frameworks runs it in plain nox, by `TURNS`, unless it is marked `everywhere`.
+
+def first_of(items, selected):
     """
-    first, rest, tests = set(), set(), {}
+    Return what plain nox runs of these tests.
+
+    What concerns no framework runs beside NumPy alone. What is marked `second` is in the other
+    parts. Of a test marked `in_turn(NAME)` each value of that parameter runs once; the other
+    parameters take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)` does so
+    with an entry of the values. Of a test that runs on every framework with derivatives, one of
+    these frameworks runs it, by `TURNS`, unless it is marked `everywhere`.
+    """
+    first, tests = set(), {}
     for item in items:
-        if item.get_closest_marker("second"):
-            rest.add(item)
-        elif "numpy" in selected or not concerns_none(item):
+        if not is_second(item) and ("numpy" in selected or not concerns_none(item)):
             tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, same_test in tests.items():
-        lists = by_turns(same_test)
-        shared = share(name, lists, selected)
-        others = [same for same in lists if same not in shared]
-        for i, same in enumerate(shared + others):
-            turned = same[i % len(same) :] + same[: i % len(same)]
-            taken = int(i < len(shared))
-            first.update(turned[:taken])
-            rest.update(turned[taken : turns_in_all(same[0])])
-    return first, rest
-
-
-def turns_in_all(item):
-    """Return how many items of a value plain nox and its rest run together; None for all."""
-    turns = item.get_closest_marker("in_turn")
-    more = turns.kwargs.get("rest") if turns else None
-    return None if more is None else 1 + more
+        for i, same in enumerate(share(name, by_turns(same_test), selected)):
+            first.add(same[i % len(same)])
+    return first
 
 
 def by_turns(items):

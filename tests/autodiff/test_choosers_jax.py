@@ -177,7 +177,7 @@ MODES = {
 def in_every_mode(test):
     """Run a test for each operation, in modes that take turns."""
     test = pytest.mark.parametrize("mode", MODES)(test)
-    return pytest.mark.in_turn("name", rest=1)(pytest.mark.parametrize("name", CHOOSERS)(test))
+    return pytest.mark.in_turn("name")(pytest.mark.parametrize("name", CHOOSERS)(test))
 
 
 def transformed(name, mode, f):

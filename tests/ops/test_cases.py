@@ -113,7 +113,7 @@ def test_slices_are_exact(row, way):
         assert_close(x, exact[order], RTOL, order, atol)
 
 
-@pytest.mark.in_turn("op", rest=1)
+@pytest.mark.in_turn("op")
 @pytest.mark.parametrize("op", [so.safe_max, so.safe_min, so.safe_std, so.safe_norm])
 def test_a_nan_that_is_kept_has_a_gradient_of_nan(op, way):
     """No mode makes 0 of the slope of a slice with a NaN; an entry left out has 0 all the same."""

@@ -129,7 +129,7 @@ def run(way, name):
     return got, v, u
 
 
-@pytest.mark.in_turn("name", rest=1)
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_segments_are_exact(name, way):
     """Value, gradient and second derivatives are those of the formula, in every mode."""

@@ -65,7 +65,7 @@ def test_values_of_all_exponents(name, dtype, framework):
     count((framework, "values", dtype, "slices"), name, *checked)
 
 
-@pytest.mark.in_turn("name", rest=1)
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("dtype", SWEPT)
 @NAMES
 def test_derivatives_of_all_exponents(name, dtype, way):

@@ -69,7 +69,7 @@ def exact(name):
     return values, gradients, hessians
 
 
-@pytest.mark.in_turn("name", rest=3)
+@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("family", ["safe", "nan"])
 @pytest.mark.parametrize("name", OPS)
 def test_weighted_reductions_are_exact(name, family, way):

@@ -14,7 +14,7 @@ def seeds_of(part, count):
 
 
 def every_second(names):
-    """Return names as parameters, of which the rest of plain nox has every second one."""
+    """Return names as parameters, of which plain nox leaves out every second one."""
     return [
         pytest.param(name, marks=pytest.mark.second) if i % 2 else name
         for i, name in enumerate(names)
@@ -22,7 +22,7 @@ def every_second(names):
 
 
 def first_of(names, *first):
-    """Return names as parameters, of which the rest of plain nox has all but these."""
+    """Return names as parameters, of which plain nox has these."""
     return [
         name if name in first else pytest.param(name, marks=pytest.mark.second) for name in names
     ]
