@@ -40,6 +40,7 @@ from accuracy_slices import (  # noqa: E402  (after the path)
 )
 from plain import is_own, plain  # noqa: E402  (after the path)
 
+import composites  # noqa: E402  (after the path)
 import formulas  # noqa: E402  (after the path)
 import safeops as so  # noqa: E402  (after the path)
 import special_formulas  # noqa: E402  (after the path)
@@ -59,7 +60,8 @@ LEAST = (
 PICTURED = "float32"
 # Of each elementwise function: its points, if it has its own, and its formula.
 ELEMENTWISE = {row.name: (None, row.exact) for row in formulas.ROWS}
-ELEMENTWISE |= {row.name: (row.points, row.exact) for row in special_formulas.ROWS}
+for _row in (*composites.ROWS, *special_formulas.ROWS):
+    ELEMENTWISE[_row.name] = _row.points, _row.exact
 ELEMENTWISE |= {row.name: (accuracy_points.logits, row.exact) for row in formulas.LOSSES}
 ELEMENTWISE |= accuracy_removable.ROWS
 NAMES = (*ELEMENTWISE, *SLICES)

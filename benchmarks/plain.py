@@ -25,6 +25,11 @@ WRITTEN = {
     "safe_logmeanexp": lambda m, x: m.logsumexp(x) - m.log_of_count(x),
     "safe_cross_entropy": lambda m, x, y: -m.sum(y * m.log_softmax(x)),
     "log_ndtr": lambda m, x: m.log(0.5 * m.erfc(-x / np.sqrt(2))),
+    "log_cosh": lambda m, x: m.log(m.cosh(x)),
+    "log_sech2": lambda m, x: m.log(1 - m.tanh(x) ** 2),
+    "log_sinhc": lambda m, x: m.log(m.sinh(x) / x),
+    "log1mexp": lambda m, x: m.log(1 - m.exp(-x)),
+    "log_expm1": lambda m, x: m.log(m.exp(x) - 1),
     "exprel": lambda m, x: m.expm1(x) / x,
     "sinhc": lambda m, x: m.sinh(x) / x,
     "boxcox": lambda m, x, p: (m.pow(x, p) - 1) / p,
@@ -110,7 +115,7 @@ def of_numpy():
     import scipy.special as sp
 
     names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
-    names += " atanh atan2 sinc logaddexp sinh minimum stack"
+    names += " atanh atan2 sinc logaddexp sinh cosh tanh minimum stack"
     found = {name: getattr(np, name) for name in names.split()}
     names = "sum prod mean var std max min"
     found |= {name: along_last(getattr(np, name)) for name in names.split()}
@@ -142,7 +147,7 @@ def of_torch():
     from torch.nn import functional
 
     names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
-    names += " atanh atan2 sinc logaddexp xlogy sinh minimum stack sigmoid"
+    names += " atanh atan2 sinc logaddexp xlogy sinh cosh tanh minimum stack sigmoid"
     found = {name: getattr(torch, name) for name in names.split()}
     found |= {name: along_last(getattr(torch, name), "dim") for name in ("sum", "prod", "mean")}
     found |= {name: along_last(getattr(torch, name), "dim") for name in ("nansum", "nanmean")}
@@ -186,7 +191,7 @@ def of_jax():
     import jax.scipy.special as sp
 
     names = "divide multiply reciprocal sqrt pow exp expm1 log log2 log10 log1p asin acos acosh"
-    names += " atanh atan2 sinc logaddexp sinh minimum stack"
+    names += " atanh atan2 sinc logaddexp sinh cosh tanh minimum stack"
     found = {name: getattr(jnp, name) for name in names.split()}
     names = "sum prod mean var std max min"
     found |= {name: along_last(getattr(jnp, name)) for name in names.split()}
@@ -233,7 +238,7 @@ def of_tensorflow():
     """Return TensorFlow's functions."""
     tf = import_module("tensorflow")
     names = "divide multiply reciprocal sqrt pow exp expm1 log log1p asin acos acosh atanh atan2"
-    names += " sin erfc sinh minimum sigmoid log_sigmoid"
+    names += " sin erfc sinh cosh tanh minimum sigmoid log_sigmoid"
     found = {name: getattr(tf.math, name) for name in names.split()}
     reduced = {"sum": "sum", "prod": "prod", "mean": "mean", "var": "variance", "std": "std"}
     reduced |= {"max": "max", "min": "min"}

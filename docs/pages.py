@@ -22,6 +22,11 @@ from safeops._cli.families import FAMILIES, family_of, functions_of, path_of
 
 # Words that people may search for, by the name of the function.
 SYNONYMS = {
+    "log1mexp": "logarithm of the complement, survival",
+    "log_cosh": "logcosh loss",
+    "log_expm1": "inverse of softplus, softplus_inverse",
+    "log_sech2": "squashed normal, tanh bijector, log_abs_det_jacobian",
+    "log_sinhc": "von Mises-Fisher, Langevin function",
     "safe_acos": "arccos",
     "safe_acosh": "arccosh",
     "safe_asin": "arcsin",

@@ -11,6 +11,7 @@ from safeops._ops.angles import (
     sinc,
 )
 from safeops._ops.attention import safe_attention
+from safeops._ops.composites import log1mexp, log_cosh, log_expm1, log_sech2, log_sinhc
 from safeops._ops.distances import safe_cdist, safe_pdist
 from safeops._ops.division import safe_div, safe_mul, safe_reciprocal, xdivy
 from safeops._ops.gamma import safe_digamma, safe_lgamma
@@ -90,7 +91,12 @@ __all__ = [
     "entr",
     "exprel",
     "inv_boxcox",
+    "log1mexp",
+    "log_cosh",
+    "log_expm1",
     "log_ndtr",
+    "log_sech2",
+    "log_sinhc",
     "logarithmic_mean",
     "make_safe",
     "nanargmax",

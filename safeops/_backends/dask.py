@@ -22,6 +22,7 @@ ELEMENTWISE = """
     safe_div safe_reciprocal safe_mul safe_sqrt safe_rsqrt safe_log safe_log2 safe_log10 safe_log1p
     safe_exp safe_expm1 safe_pow safe_asin safe_acos safe_acosh safe_atanh safe_atan2 safe_hypot
     xlogy xlog1py xdivy entr rel_entr safe_logaddexp safe_logsubexp sinc safe_logit
+    log1mexp log_cosh log_expm1 log_sech2 log_sinhc
     log_ndtr safe_ndtri safe_erfinv safe_lgamma safe_digamma safe_gammainc safe_gammaincc
 """
 

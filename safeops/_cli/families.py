@@ -20,6 +20,7 @@ FAMILIES = {
     "division": Family("quotients", "Quotients and products"),
     "powers": Family("powers", "Roots, powers, exponentials"),
     "logs": Family("logarithms", "Logarithms and entropies"),
+    "composites": Family("composites", "Composites of logarithms"),
     "angles": Family("angles", "Angles"),
     "smooth": Family("smooth", "Removable singularities"),
     "normal": Family("normal", "The normal distribution"),

@@ -5,6 +5,7 @@ from typing import Any
 
 from safeops._dtypes import limits
 from safeops._entry import backend_of, fast_path, promote
+from safeops._ops.composites import log_of_rest
 from safeops._ops.ranges import in_float32, with_slope_of
 from safeops._ops.where import double_where, is_inf, is_nan, stop_gradient
 from safeops._typing import Array, Function, IsArray, Namespace, T
@@ -516,14 +517,7 @@ def safe_logsubexp(x: T | complex, y: T | complex, /) -> T:
     xp, x, y = promote(x, y)
 
     def logsubexp(x: Array, y: Array) -> Array:
-        return x + double_where(
-            xp,
-            y - x > -math.log(2.0),
-            (y - x,),
-            lambda d: xp.log(-xp.expm1(d)),
-            lambda d: xp.log1p(-xp.exp(d)),
-            placeholder=-1.0,
-        )
+        return x + log_of_rest(xp, x - y)
 
     filled = x <= y
     distance = xp.where(filled, 1.0, x) - xp.where(filled, 0.0, y)

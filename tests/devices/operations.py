@@ -244,7 +244,8 @@ ELEMENTWISE = {
     "safe_log2": uneven, "safe_log10": uneven, "safe_log1p": small, "safe_exp": uneven,
     "safe_expm1": uneven, "safe_asin": small, "safe_acos": small, "safe_acosh": uneven,
     "safe_atanh": small, "entr": positive, "sinc": uneven, "sinhc": small, "exprel": uneven,
-    "safe_logit": positive,
+    "safe_logit": positive, "log_cosh": uneven, "log_sech2": uneven, "log_sinhc": uneven,
+    "log1mexp": uneven, "log_expm1": uneven,
 }  # fmt: skip
 OF_TWO = """
     safe_div safe_mul safe_pow safe_atan2 safe_hypot xlogy xlog1py xdivy rel_entr safe_logaddexp

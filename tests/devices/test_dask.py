@@ -18,7 +18,7 @@ OF_TWO = """
 OF_ONE = """
     safe_reciprocal safe_sqrt safe_rsqrt safe_log safe_log2 safe_log10 safe_log1p safe_exp
     safe_expm1 safe_asin safe_acos safe_acosh safe_atanh entr sinc safe_logit log_ndtr
-    safe_ndtri safe_erfinv safe_lgamma safe_digamma
+    safe_ndtri safe_erfinv safe_lgamma safe_digamma log1mexp log_cosh log_expm1 log_sech2 log_sinhc
 """
 
 

@@ -76,6 +76,7 @@ LAYERS = (
     ("_ops",),
     ("_ops.where", "_ops.slices", "_ops.neighbours", "_ops.twins"),
     ("_ops.ranges", "_ops.series"),
+    ("_ops.composites",),
     ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
     (
         "_ops.gamma",

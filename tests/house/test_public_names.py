@@ -14,7 +14,8 @@ LONGEST = 600  # lines of a file
 # As they were before the house was rebuilt; a name that comes is added, and none is taken away.
 NAMES = {
     "_public": """
-        boxcox entr exprel inv_boxcox logarithmic_mean make_safe nanargmax nanargmin
+        boxcox entr exprel inv_boxcox log1mexp log_cosh log_expm1 log_sech2 log_sinhc
+        logarithmic_mean make_safe nanargmax nanargmin
         nancumprod nancumsum nanmax nanmean nanmedian nanmin nanpercentile nanprod
         nanquantile nanstd nansum nanvar radial rel_entr safe_acos safe_acosh safe_argmax
         safe_attention safe_binary_cross_entropy safe_focal_loss safe_kl_divergence safe_nll

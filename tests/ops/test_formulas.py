@@ -4,6 +4,7 @@ import mpmath
 import numpy as np
 import pytest
 
+import composites
 from exponents import EXTENDED, FORMATS, wide
 from special_formulas import EVERY
 from sweep import points_of
@@ -22,6 +23,7 @@ def focal(x):
 
 LOGARITHMS = {"safe_log": mpmath.e, "safe_log2": 2, "safe_log10": 10}
 EXACT = {name: (lambda x, b=base: mpmath.log(x, b)) for name, base in LOGARITHMS.items()}
+EXACT |= composites.EXACT
 EXACT |= {
     "safe_div": lambda x, y: x / y,
     "xdivy": lambda x, y: x / y,

@@ -10,6 +10,7 @@ import math
 from functools import partial
 from math import e, inf, log, nan, pi, sqrt
 
+import composites
 import safeops as so
 import special_cases
 from derivatives import MODES
@@ -523,5 +524,6 @@ ROWS = (
         ),
         unsupported=CONSTANT,
     ),
+    *composites.CASES,
     *special_cases.ROWS,
 )

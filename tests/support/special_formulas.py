@@ -12,6 +12,7 @@ from functools import cache
 import mpmath
 import numpy as np
 
+import composites
 import formulas
 from exponents import around, positive, rounded, signed
 from formulas import Row, nonzero, one
@@ -170,4 +171,4 @@ ROWS = (
     Row("safe_ndtri", normal_quantile, unit, ulps=32),
     Row("safe_erfinv", error_quantile, ball, ulps=32, lost=4),
 )
-EVERY = (*formulas.EVERY, *ROWS)
+EVERY = (*formulas.EVERY, *composites.ROWS, *ROWS)
