@@ -72,6 +72,14 @@ def cosine(x, y, ct):
     return Reference(both[:, 0], slopes, np.abs(u * v), sizes)
 
 
+def correlation(x, y, ct):
+    """`safe_correlation`."""
+    away = (x - total(x) / ENTRIES, y - total(y) / ENTRIES)
+    found = cosine(*away, ct)
+    slopes = tuple(slope - total(slope) / ENTRIES for slope in found.slopes)
+    return found._replace(slopes=slopes)
+
+
 def rms(x, ct):
     """`safe_rms`."""
     root = np.sqrt(wide(ENTRIES))
@@ -327,6 +335,12 @@ def of_middle_size(dtype):
     return (rounded(random(3).normal(size=(COUNT, ENTRIES)) * sizes + sizes, dtype),)
 
 
+def two_of_middle_size(dtype):
+    """Return those, and beside each another one."""
+    (x,) = of_middle_size(dtype)
+    return x, np.roll(x, 1, axis=0)
+
+
 def with_holes(dtype):
     """Return those with NaN in them, at least two numbers a slice."""
     (x,) = of_middle_size(dtype)
@@ -417,6 +431,7 @@ SLICES = {
     "safe_normalize": (of_every_size, direction),
     "safe_distance": (two_slices, distance),
     "safe_cosine_similarity": (two_slices, cosine),
+    "safe_correlation": (two_of_middle_size, correlation),
     "safe_rms": (of_every_size, rms),
     "safe_softmax": (logits, softmax),
     "safe_log_softmax": (logits, log_softmax),

@@ -341,6 +341,7 @@ FAMILIES = {
     ),
     "safe_normalize": Family(so.safe_normalize, rows((2, 5), (10_000, 100)), {}, with_value(0.0)),
     "safe_cosine_similarity": Family(so.safe_cosine_similarity, pairs, {}, with_value(0.0)),
+    "safe_correlation": Family(so.safe_correlation, pairs, {}, with_value(0.0)),
     "safe_distance": Family(so.safe_distance, pairs, {}, with_value(0.0)),
     "safe_lgamma": Family(so.safe_lgamma, numbers(0.1, 30), {}, with_value(0.0)),
     "safe_digamma": Family(so.safe_digamma, numbers(0.1, 30), {}, with_value(0.0)),

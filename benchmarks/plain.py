@@ -21,6 +21,10 @@ WRITTEN = {
     "safe_normalize": lambda m, x: x / m.norm(x)[:, None],
     "safe_distance": lambda m, x, y: m.norm(x - y),
     "safe_cosine_similarity": lambda m, x, y: m.sum(x * y) / (m.norm(x) * m.norm(y)),
+    "safe_correlation": lambda m, x, y: (
+        m.sum((x - m.mean(x)[:, None]) * (y - m.mean(y)[:, None]) / (m.std(x) * m.std(y))[:, None])
+        / x.shape[1]
+    ),
     "safe_rms": lambda m, x: m.sqrt(m.mean(x * x)),
     "safe_logmeanexp": lambda m, x: m.logsumexp(x) - m.log_of_count(x),
     "safe_cross_entropy": lambda m, x, y: -m.sum(y * m.log_softmax(x)),

@@ -34,6 +34,7 @@ SYNONYMS = {
     "safe_atanh": "arctanh",
     "safe_cdist": "pairwise distance, distance matrix",
     "safe_clip_by_norm": "gradient clipping, projection onto a ball",
+    "safe_correlation": "Pearson correlation, corrcoef, concordance",
     "safe_cosine_similarity": "cosine distance",
     "safe_cross_entropy": "negative log likelihood",
     "safe_distance": "Euclidean distance, pairwise distance",

@@ -58,7 +58,7 @@ from safeops._ops.reductions import (
     safe_sum,
     safe_var,
 )
-from safeops._ops.rescaling import safe_clip_by_norm, safe_standardize
+from safeops._ops.rescaling import safe_clip_by_norm, safe_correlation, safe_standardize
 from safeops._ops.smooth import boxcox, exprel, inv_boxcox, logarithmic_mean, sinhc
 from safeops._ops.softmax import (
     safe_cross_entropy,
@@ -126,6 +126,7 @@ __all__ = [
     "safe_binary_cross_entropy",
     "safe_cdist",
     "safe_clip_by_norm",
+    "safe_correlation",
     "safe_cosine_similarity",
     "safe_cross_entropy",
     "safe_digamma",

@@ -3,9 +3,9 @@
 from typing import Any
 
 from safeops._dtypes import SCALARS, limits
-from safeops._entry import fast_path
-from safeops._ops.engine import deviations, enter_entries, fill_empty, filled
-from safeops._ops.norms import _direction, safe_norm, safe_normalize
+from safeops._entry import fast_path, promote
+from safeops._ops.engine import Kept, deviations, enter_entries, fill_empty, filled
+from safeops._ops.norms import _direction, _finish, safe_norm, safe_normalize
 from safeops._ops.slices import ends_of, enter_slices
 from safeops._ops.where import is_nan, stop_gradient
 from safeops._typing import Array, Axis, Condition, IsArray, T
@@ -131,14 +131,80 @@ def safe_standardize(
            [ 0.,  0.]])
     """
     kept = enter_entries(x, where, skip_nan=False, divides=True)
-    away, freedom, _, width = deviations(kept, axis, correction)
-    root = kept.xp.astype(kept.xp.sqrt(freedom), away.dtype)
-    if width is None:
-        direction = safe_normalize(away, axis=axis)
-    else:
-        direction = _direction(kept.xp, away, axis, 2, 0.0, peak=width)
+    direction, freedom = _of_deviations(kept, axis, correction)
+    root = kept.xp.astype(kept.xp.sqrt(freedom), direction.dtype)
     value = filled(kept._replace(x=direction * root), 0)
     return fill_empty(kept, value, None, None)
+
+
+@fast_path
+def safe_correlation(
+    x: T | complex,
+    y: T | complex,
+    /,
+    *,
+    axis: Axis = -1,
+    keepdims: bool = False,
+    where: Condition | None = None,
+) -> T:
+    """
+    Pearson's correlation of slices; 0, with gradient 0, if one of them is constant.
+
+    Same as ``mean((x - mean(x)) * (y - mean(y))) / (std(x) * std(y))`` over `axis`, without over-
+    or underflow.
+
+    Parameters
+    ----------
+    x, y : array, shape (...), real floating
+        Observations in pairs. NaN stays NaN.
+    axis : int or tuple of ints, default: -1
+        Axes of a slice; None for all.
+    keepdims : bool, default: False
+        Whether reduced axes stay, with length 1.
+    where : array, boolean, optional
+        True = keep. Pairs left out count for nothing, whatever they hold.
+
+    Returns
+    -------
+    array
+        In [-1, 1] up to rounding; framework and device of the arguments, their dtypes promoted. 0
+        for a slice that keeps one pair or none.
+
+    Raises
+    ------
+    TypeError
+        If the arguments are not real arrays of one supported framework.
+
+    Notes
+    -----
+    **Gradient.** ``(v - r * u) / norm(x - mean(x))`` for `x`, with directions `u` and `v` of the
+    deviations of `x` and `y`, and `r` the correlation: it is large where a slice is nearly
+    constant, and there is no `eps`. In a constant slice there is no limit: 0 is chosen, for both
+    arguments and at every order.
+
+    **Source.** `scipy.stats.pearsonr`, which is NaN for a constant; the cosine similarity of the
+    deviations from the mean. The largest entry is subtracted first, as in `safe_standardize`, so
+    that a constant slice has deviations of exactly 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1]])
+    >>> safe_correlation(x, np.asarray([6.0, 4.0, 2.0]))
+    array([-1.,  0.])
+    """
+    xp, x, y = promote(x, y)
+    ours, other = (enter_entries(z, where, skip_nan=False) for z in xp.broadcast_arrays(x, y))
+    u, v = (filled(k._replace(x=_of_deviations(k, axis, 0)[0]), 0) for k in (ours, other))
+    return _finish(xp, xp.sum(u * v, axis=axis, keepdims=True), ours.dtype, axis, keepdims)
+
+
+def _of_deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array]:
+    """Return the directions of the deviations from the mean, and the degrees of freedom."""
+    away, freedom, _, width = deviations(kept, axis, correction)
+    if width is None:
+        return safe_normalize(away, axis=axis), freedom
+    return _direction(kept.xp, away, axis, 2, 0.0, peak=width), freedom
 
 
 def _require_radius(max_norm: Any) -> None:

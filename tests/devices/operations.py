@@ -162,6 +162,12 @@ def plain_cosine(xp, x, y, axis):
     return xp.sum(x * y, axis=axis) / (plain_norm(xp, x, axis) * plain_norm(xp, y, axis))
 
 
+def plain_correlation(xp, x, y, axis):
+    """Return the cosine of the deviations from the means."""
+    away = (z - xp.mean(z, axis=axis, keepdims=True) for z in (x, y))
+    return plain_cosine(xp, *away, axis)
+
+
 def plain_cdist(xp, x, y):
     """Return the distances of all pairs."""
     return plain_norm(xp, x[..., :, None, :] - y[..., None, :, :], -1)
@@ -437,6 +443,7 @@ def all_rows():
         partial(shares, shift=0.2))  # fmt: skip
     yield along("safe_distance", so.safe_distance,
                 lambda xp, x, y, axis: plain_norm(xp, x - y, axis), uneven, small)  # fmt: skip
+    yield along("safe_correlation", so.safe_correlation, plain_correlation, uneven, small)
     yield along("safe_cosine_similarity", so.safe_cosine_similarity, plain_cosine, uneven, small)
     of_classes = {BATCH: (0, 0), ALONG: (1, None)}
     pair = lambda n: [uneven(n, 16) / 100, classes(n, 16)]  # noqa: E731

@@ -20,7 +20,7 @@ NAMES = {
         nanquantile nanstd nansum nanvar radial rel_entr safe_acos safe_acosh safe_argmax
         safe_attention safe_binary_cross_entropy safe_focal_loss safe_kl_divergence safe_nll
         safe_argmin safe_asin safe_atan2 safe_atanh safe_cdist safe_clip_by_norm safe_pdist
-        safe_interp safe_logcumsumexp safe_standardize
+        safe_interp safe_logcumsumexp safe_standardize safe_correlation
         safe_cosine_similarity log_ndtr safe_ndtri safe_erfinv
         safe_digamma safe_lgamma safe_gammainc safe_gammaincc
         safe_cross_entropy safe_distance safe_div safe_exp safe_expm1 safe_hypot

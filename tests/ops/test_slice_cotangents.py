@@ -50,6 +50,7 @@ SPREAD |= {
     "safe_standardize": reduced("safe_standardize"),
     "safe_softmax": reduced("safe_softmax"),
     "safe_log_softmax": lambda x, where: finite(so.safe_log_softmax(x, where=where)),
+    "safe_correlation": lambda x, where: so.safe_correlation(x, constant(x, RAMP), where=where),
     "safe_cosine_similarity": lambda x, where: so.safe_cosine_similarity(
         x, constant(x, RAMP), where=where
     ),
@@ -132,6 +133,7 @@ DIRECTIONS = {
     "safe_normalize": so.safe_normalize,
     "safe_clip_by_norm": lambda x: so.safe_clip_by_norm(x, constant(x[:, :1], 1.0), axis=-1),
     "safe_standardize": lambda x: so.safe_standardize(x, axis=-1),
+    "safe_correlation": lambda x: so.safe_correlation(x, constant(x, RAMP)),
     "safe_cosine_similarity": lambda x: so.safe_cosine_similarity(x, constant(x, RAMP)),
 }
 

@@ -112,9 +112,18 @@ def scores(x, v):
     return parts(root * found.value, slope, turn, *sizes)
 
 
-def cosine(x, v):
+def correlation(x, v):
+    """Return the correlation with the weights: the cosine of the deviations."""
+    away, along = (y - column(y.mean(-1)) for y in (x, v))
+    weights = wide(WEIGHTS) - wide(WEIGHTS).mean()
+    found = cosine(away, along, weights)
+    slope, turn = (y - column(y.mean(-1)) for y in (found.slope, found.turn))
+    return parts(found.value, slope, turn, 1, 4 * found.slope_size, 4 * found.turn_size)
+
+
+def cosine(x, v, weights=WEIGHTS):
     """Return the cosine of the angle with the weights."""
-    w = wide(WEIGHTS)
+    w = wide(weights)
     found = direction(w / np.sqrt((w * w).sum()))(x, v)
     found.value = (found.value * w / np.sqrt((w * w).sum())).sum(-1)
     found.value_size = np.ones_like(found.value)
@@ -208,6 +217,12 @@ ROWS = {
     "safe_standardize": Row(along("safe_standardize"), scores, least=2.0**12, most=(256.0, 1)),
     "safe_cosine_similarity": Row(
         lambda x: so.safe_cosine_similarity(x, constant(x, WEIGHTS)), cosine
+    ),
+    "safe_correlation": Row(
+        lambda x: so.safe_correlation(x, constant(x, WEIGHTS)),
+        correlation,
+        least=2.0**12,
+        most=(256.0, 1),
     ),
     "safe_softmax": Row(along("safe_softmax"), softmax),
     "safe_log_softmax": Row(along("safe_log_softmax"), log_softmax),

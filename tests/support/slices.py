@@ -302,6 +302,23 @@ ROWS = (
         unsupported=CONSTANT,
     ),
     Row(
+        "safe_correlation",
+        lambda x, y, where: so.safe_correlation(x, y, where=where),
+        lambda xp, x, y, where: (
+            xp.sum(plain_scores(xp, x, where) * plain_scores(xp, y, where), axis=-1)
+            / xp.sum(xp.astype(where, x.dtype), axis=-1)
+        ),
+        lambda x, y: sum(a * b for a, b in zip(scores(x), scores(y), strict=True)) / len(x),
+        (
+            Slice((V, (1.0, -1.0, 1.5))),
+            Slice(((3.0, 4.0, nan), (1.0, 0.0, inf)), PART),
+            Slice((V, (0.1, 0.1, 0.1)), flat=0),
+            Slice(((0.1, 0.1, 0.1), V), flat=0),
+            Slice((V, V), NONE, 0),
+        ),
+        unsupported=CONSTANT,
+    ),
+    Row(
         "safe_distance",
         lambda x, y, where: so.safe_distance(x, y, where=where),
         lambda xp, x, y, where: plain_norm(xp, x - y, where),
