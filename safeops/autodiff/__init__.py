@@ -101,14 +101,14 @@ def grad(
             from safeops.autodiff import torch  # noqa: PLC0415  (as above)
 
             both = torch.value_and_grad(f, argnums, return_mask=return_mask)
-            return lambda *args: both(*args)[1]
+            return lambda *args, **kwargs: both(*args, **kwargs)[1]
         if name == "tensorflow":
             from safeops.autodiff import tensorflow  # noqa: PLC0415  (as above)
 
             return tensorflow.grad(f, argnums, return_mask=return_mask)
         raise TypeError(_no_autodiff(name))
 
-    return lambda *args: gradient_in(framework_of(args))(*args)
+    return lambda *args, **kwargs: gradient_in(framework_of(args))(*args, **kwargs)
 
 
 def explain(

@@ -1,6 +1,8 @@
 """Options of masked autodiff, its warning and its error."""
 
 import warnings
+from collections.abc import Sequence
+from operator import index
 from typing import Any, Literal, TypeAlias, get_args
 
 Reaction: TypeAlias = Literal["warn", "error", "ignore"]
@@ -34,6 +36,27 @@ class NonFiniteGradientError(FloatingPointError):
     def __init__(self, report: Any) -> None:
         super().__init__(str(report))
         self.report = report
+
+
+def places_of(argnums: int | Sequence[int], count: int, *, one: bool = False) -> tuple[int, ...]:
+    """Return the places from 0 of the arguments with these numbers, in a call with so many."""
+    numbers: Any = (argnums,) if is_one(argnums) else argnums
+    if not (isinstance(numbers, Sequence) and all(map(is_one, numbers))) or (
+        one and numbers is argnums
+    ):
+        msg = (
+            f"expected an int{'' if one else ' or a sequence of ints'} as argnums, got {argnums!r}"
+        )
+        raise TypeError(msg)
+    if not all(-count <= i < count for i in numbers):
+        msg = f"expected argnums below {count}, the number of arguments by position, got {argnums}"
+        raise TypeError(msg)
+    return tuple(index(i) % count for i in numbers)
+
+
+def is_one(argnums: Any) -> bool:
+    """Whether the number of one argument is given, also of NumPy, and no sequence."""
+    return hasattr(argnums, "__index__")
 
 
 def tell(message: str, on_unknown: str) -> None:

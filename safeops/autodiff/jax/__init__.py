@@ -50,7 +50,13 @@ OPERATIONS = "the operations need 0.6 or later"
 require("safeops.autodiff.jax", "JAX", jax.__version__, "0.8", also=OPERATIONS)
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import Reaction, UnknownOperationWarning, check_options
+from safeops.autodiff._options import (
+    Reaction,
+    UnknownOperationWarning,
+    check_options,
+    is_one,
+    places_of,
+)
 from safeops.autodiff.jax._choosers import selecting
 from safeops.autodiff.jax._explain.passes import explained_call
 from safeops.autodiff.jax._pairs import Options
@@ -60,11 +66,9 @@ from safeops.autodiff.jax._passes import (
     check_inputs,
     check_output,
     cut,
-    is_one,
     lazily,
-    places_of,
+    of_one,
     run_linear,
-    with_argument,
 )
 from safeops.autodiff.jax._redirect import changed_here, with_options_of_jax
 from safeops.autodiff.jax._tables import RULES
@@ -219,13 +223,13 @@ def value_and_grad(
     >>> value_and_grad(lambda x: jnp.stack([x, 1 / x])[0])(0.0)
     (Array(0., dtype=float32, weak_type=True), Array(1., dtype=float32))
     """
-    one, numbers = is_one(argnums), places_of(argnums)
+    one = is_one(argnums)
     pull = partial(
         vjp, return_mask=return_mask, exact=exact, lazy=lazy, on_unknown=on_unknown, has_aux=has_aux
     )
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        places = [i % len(args) for i in numbers]
+        places = places_of(argnums, len(args))
         chosen = [args[i] for i in places]
         check_inputs(chosen, allow_int=allow_int)
 
@@ -238,10 +242,8 @@ def value_and_grad(
         value, pullback, *aux = pull(of_chosen, *chosen)
         check_output(value)
         found = pullback(jnp.ones_like(value))
-        if return_mask:
-            found = tuple(x[0] for x in found) if one else found
-        else:
-            found = found[0] if one else found
+        if one:
+            found = tuple(x[0] for x in found) if return_mask else found[0]
         return ((value, aux[0]) if has_aux else value), found
 
     return wrapped
@@ -435,8 +437,8 @@ def jacrev(
     options = _options(exact=exact, on_unknown=on_unknown)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen = partial(with_argument, fun, args, kwargs, argnums)
-        value, pullback = jax.vjp(selecting(chosen), args[argnums])
+        chosen, x = of_one(fun, args, kwargs, argnums)
+        value, pullback = jax.vjp(selecting(chosen), x)
         leaves, tree = jax.tree.flatten(value)
         basis, masks = basis_of(leaves)
 
@@ -482,9 +484,9 @@ def jacfwd(
     options = _options(exact=exact, on_unknown=on_unknown)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen = partial(with_argument, fun, args, kwargs, argnums)
-        _, linear = jax.linearize(selecting(chosen), args[argnums])
-        leaves, tree = jax.tree.flatten(args[argnums])
+        chosen, x = of_one(fun, args, kwargs, argnums)
+        _, linear = jax.linearize(selecting(chosen), x)
+        leaves, tree = jax.tree.flatten(x)
         basis, masks = basis_of(leaves)
 
         def column(tangent: Any, mask: Any) -> Any:

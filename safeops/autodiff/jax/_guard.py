@@ -11,10 +11,15 @@ import numpy as np
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import NAN_IS_USED, NOT_CURED, NonFiniteGradientError
+from safeops.autodiff._options import (
+    NAN_IS_USED,
+    NOT_CURED,
+    NonFiniteGradientError,
+    is_one,
+    places_of,
+)
 from safeops.autodiff.jax import value_and_grad
 from safeops.autodiff.jax._explain.passes import explained_call
-from safeops.autodiff.jax._passes import is_one, places_of
 
 TRACED = (
     "expected arrays, got traced ones, which have no values; call the guarded function outside of "
@@ -60,7 +65,7 @@ def is_key(x: Any) -> bool:
 
 def without(args: Sequence[Any], argnums: int | Sequence[int]) -> list[Any]:
     """Return the arguments that are not differentiated with respect to."""
-    numbers = {n % len(args) for n in places_of(argnums)}
+    numbers = places_of(argnums, len(args))
     return [x for i, x in enumerate(args) if i not in numbers]
 
 
@@ -71,11 +76,11 @@ def all_finite(gradients: Any) -> bool:
 
 def bad_names(gradients: Any, argnums: int | Sequence[int], count: int) -> tuple[str, ...]:
     """Return the paths of the gradients that are not finite, behind the argument if not the one."""
-    found, places = [], places_of(argnums)
+    found, places = [], places_of(argnums, count)
     for path, g in jax.tree_util.tree_flatten_with_path(gradients)[0]:
         if not jnp.isfinite(g).all():
             one = is_one(argnums)
-            number = places[0 if one else path[0].idx] % count
+            number = places[0 if one else path[0].idx]
             inner = path if one else path[1:]
             found.append(
                 ("" if inner and one else f"argument {number}") + jax.tree_util.keystr(inner)

@@ -11,6 +11,7 @@ from jax import lax
 
 from safeops._backends.jax.private import constants
 from safeops._typing import Array
+from safeops.autodiff._options import places_of
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._pairs import Options
@@ -97,10 +98,14 @@ def _on_all_devices(finite: Array) -> Array:
     return lax.pmin(finite.astype(jnp.int32), axes) == 1 if axes else finite
 
 
-def with_argument(fun: Any, args: Any, kwargs: Any, argnums: int, x: Any) -> Any:
-    every = list(args)
-    every[argnums] = x
-    return fun(*every, **kwargs)
+def of_one(fun: Any, args: Any, kwargs: Any, argnums: int) -> tuple[Any, Any]:
+    """Return the function of one of its arguments, and that argument."""
+    (place,) = places_of(argnums, len(args), one=True)
+
+    def function(x: Any) -> Any:
+        return fun(*args[:place], x, *args[place + 1 :], **kwargs)
+
+    return function, args[place]
 
 
 def basis_of(leaves: Sequence[Array]) -> tuple[list[Array], list[Array]]:
@@ -131,16 +136,6 @@ def cut(stacked: Any, leaves: Sequence[Array], *, first: bool) -> list[Any]:
         jax.tree.map(partial(part, a=a, n=n, shape=np.shape(x)), stacked)
         for a, n, x in zip(starts, sizes, leaves, strict=False)
     ]
-
-
-def places_of(argnums: Any) -> tuple[int, ...]:
-    """Return the numbers of arguments, of which a single one may be of NumPy, as in JAX."""
-    return (argnums,) if is_one(argnums) else tuple(argnums)
-
-
-def is_one(argnums: Any) -> bool:
-    """Whether the number of one argument is given, and no sequence."""
-    return hasattr(argnums, "__index__")
 
 
 def check_inputs(args: Any, *, allow_int: bool) -> None:

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._options import places_of
 from safeops.autodiff.jax._explain.passes import explained_call
-from safeops.autodiff.jax._passes import is_float0, places_of
+from safeops.autodiff.jax._passes import is_float0
 from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._redirect import changed_everywhere
 
@@ -77,7 +78,6 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Callable[..., Any]:
         plain = ordinary(fun, argnums, has_aux, *others, **options)
-        numbers = places_of(argnums)
 
         @wraps(plain)
         def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -87,13 +87,13 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
             @wraps(fun)
             def loss(*args: Any, **kwargs: Any) -> Any:
-                out = record.recorded(fun, chosen(args, numbers))(*args, **kwargs)
+                out = record.recorded(fun, chosen(args, argnums))(*args, **kwargs)
                 record.close(out[0] if has_aux and isinstance(out, tuple) else out)
                 return out
 
             found = ordinary(loss, argnums, has_aux, *others, **options)(*args, **kwargs)
             slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
-            look(record, chosen(args, numbers), slopes)
+            look(record, chosen(args, argnums), slopes)
             return found
 
         return gradient
@@ -101,10 +101,9 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
     return transform
 
 
-def chosen(args: Sequence[Any], numbers: Sequence[int]) -> dict[int, Any]:
+def chosen(args: Sequence[Any], argnums: int | Sequence[int]) -> dict[int, Any]:
     """Return the arguments for which a gradient is taken, by their numbers."""
-    places = [i % len(args) for i in numbers]
-    return {i: args[i] for i in places}
+    return {i: args[i] for i in places_of(argnums, len(args))}
 
 
 def look(record: Record, args: dict[int, Any], slopes: Any) -> None:

@@ -36,7 +36,7 @@ from safeops._versions import require
 require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import Reaction, UnknownOperationWarning
+from safeops.autodiff._options import Reaction, UnknownOperationWarning, is_one, places_of
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import (
     check_output,
@@ -215,34 +215,33 @@ def value_and_grad(
     """
     options_of(on_unknown, lazy=lazy, return_mask=return_mask)  # raises if they are wrong
     how = {"return_mask": return_mask, "lazy": lazy, "on_unknown": on_unknown}
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    both = _of_arguments(f, numbers, how, one=isinstance(argnums, int))
+    both = _of_arguments(f, argnums, how)
     compiled = tf.function(both, autograph=False)
 
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         # Before tracing, in which a Python number is a constant.
-        args = with_tensors(args, numbers)
+        args = with_tensors(args, places_of(argnums, len(args)))
         return (compiled if tf.executing_eagerly() else both)(*args, **kwargs)
 
     return wrapped
 
 
 def _of_arguments(
-    f: Callable[..., Any], numbers: tuple[int, ...], how: dict[str, Any], *, one: bool
+    f: Callable[..., Any], argnums: int | Sequence[int], how: dict[str, Any]
 ) -> Callable[..., Any]:
     """Return the function of arguments to value and gradient, for use inside a graph."""
 
     @tf.autograph.experimental.do_not_convert
     def both(*args: Any, **kwargs: Any) -> Any:
-        chosen = [args[i] for i in numbers]
+        chosen = [args[i] for i in places_of(argnums, len(args))]
         with GradientTape() as tape:
             tape.watch(tf.nest.flatten(chosen))
             value = f(*args, **kwargs)
         check_output(value)
         zero = tf.UnconnectedGradients.ZERO
         found = tape.gradient(value, chosen, unconnected_gradients=zero, **how)
-        unwrap = operator.itemgetter(0) if one else tuple
+        unwrap = operator.itemgetter(0) if is_one(argnums) else tuple
         return value, tuple(map(unwrap, found)) if how["return_mask"] else unwrap(found)
 
     return both

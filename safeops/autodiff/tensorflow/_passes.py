@@ -124,7 +124,7 @@ def _differentiable(x: Any) -> Any:
 
 def check_output(value: Any) -> None:
     if not tf.is_tensor(value) or value.shape.rank not in (0, None):
-        shapes = tf.nest.map_structure(lambda x: getattr(x, "shape", x), value)
+        shapes = tf.nest.map_structure(lambda x: x.shape if tf.is_tensor(x) else x, value)
         msg = f"expected a function with a scalar value, got {shapes}; sum it, or use GradientTape"
         raise TypeError(msg)
     if not value.dtype.is_floating:

@@ -65,7 +65,13 @@ OPERATIONS = "the operations work with it"
 require("safeops.autodiff.torch", "PyTorch", FOUND, "2.9", also=OPERATIONS)
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import Reaction, UnknownOperationWarning, check_options
+from safeops.autodiff._options import (
+    Reaction,
+    UnknownOperationWarning,
+    check_options,
+    is_one,
+    places_of,
+)
 from safeops.autodiff.torch import func
 from safeops.autodiff.torch._compiled import compile  # noqa: A004  (the name that PyTorch has)
 from safeops.autodiff.torch._explain.lines import RecordLines
@@ -436,12 +442,11 @@ def value_and_grad(
     >>> f(torch.tensor([0.0, 4.0]))
     (tensor(2.), tensor([0.0000, 0.2500]))
     """
-    one = isinstance(argnums, int)
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    one = is_one(argnums)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         check_graph([])
-        every = list(args)
+        every, numbers = list(args), places_of(argnums, len(args))
         given, structure = tree_flatten([args[i] for i in numbers])
         inputs = [input_of(x, create_graph=create_graph) for x in given]
         for i, x in zip(numbers, tree_unflatten(inputs, structure), strict=True):

@@ -53,8 +53,12 @@ def is_seeded_by_default(y: Array) -> bool:
 
 
 def require_one_number(value: Any) -> None:
-    """Raise ValueError for a result that is no scalar, of which PyTorch says it in other words."""
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
+    """Raise an error for a result that is no scalar, of which PyTorch says it in other words."""
+    if not isinstance(value, torch.Tensor):
+        kind = type(value).__name__
+        msg = f"expected a function to a tensor of one number, got {kind}; return the tensor itself"
+        raise TypeError(msg)
+    if value.numel() != 1:
         shape = tuple(value.shape)
         msg = f"expected a function to one number, got the shape {shape}; return result.sum()"
         raise ValueError(msg)

@@ -14,6 +14,7 @@ from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Finding, Report, counted, make_report, operations
+from safeops.autodiff._options import places_of
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._explain.backward import Backward
@@ -21,7 +22,7 @@ from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_
 from safeops.autodiff.jax._explain.watch import watching
 from safeops.autodiff.jax._explain.whole import Looking
 from safeops.autodiff.jax._pairs import Options
-from safeops.autodiff.jax._passes import check_inputs, check_output, places_of
+from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._tables import RULES
 
 # The least time of a gradient in seconds, for the limit: a compiled gradient takes almost none.
@@ -43,7 +44,7 @@ def explained_call(
 
     `batch` is the number of rows of the batch; 0 if it is unknown.
     """
-    places = [i % len(args) for i in places_of(argnums)]
+    places = places_of(argnums, len(args))
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
         msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
         raise TypeError(msg)

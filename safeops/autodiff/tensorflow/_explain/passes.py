@@ -12,6 +12,7 @@ from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Finding, Report, counted, make_report
+from safeops.autodiff._options import places_of
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.backward import Run
 from safeops.autodiff.tensorflow._explain.sites import Program, named, numbers_of, values_of
@@ -33,8 +34,8 @@ def explained_call(
 
     `batch` is the number of rows of the batch; 0 if it is unknown.
     """
-    places = [i % len(args) for i in ((argnums,) if isinstance(argnums, int) else argnums)]
-    args = with_tensors(args, tuple(places))
+    places = places_of(argnums, len(args))
+    args = with_tensors(args, places)
     traced = _traced(f, args, places)
     return _report(traced, tf.nest.flatten([args[i] for i in places]), batch, interim=interim)
 

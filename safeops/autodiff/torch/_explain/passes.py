@@ -11,6 +11,7 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report, merged
+from safeops.autodiff._options import places_of
 from safeops.autodiff.torch._explain.lines import Record, RecordLines
 from safeops.autodiff.torch._explain.report import of_record, report_of
 from safeops.autodiff.torch._explain.watch import Graph
@@ -37,8 +38,7 @@ def explained_call(
 ) -> Report:
     """Run a function while recording lines, and explain its gradient."""
     check_graph([])
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    every = list(args)
+    every, numbers = list(args), places_of(argnums, len(args))
     for i in numbers:
         every[i] = tree_map(lambda x: input_of(x, create_graph=False), args[i])
     leaves = tree_leaves([every[i] for i in numbers])
