@@ -76,7 +76,7 @@ def fast_path(generic: F) -> F:
             if value is None:
                 arrays, settings = hosted(args, options)
                 value = generic(*arrays, **settings)
-            return as_result(value)
+            return as_result(value, *args, *options.values())
         except Exception as error:
             # Without an argument, an IndexError, there is what `generic` says of that.
             speak(error if args else TypeError(), generic, args, options)
@@ -88,9 +88,20 @@ def fast_path(generic: F) -> F:
     return cast("F", wraps(generic)(function))
 
 
-def as_result(value: Array) -> Array:
+def as_result(value: Array, *given: Any) -> Array:
     """Return a value as NumPy does: an ndarray without dimensions becomes a scalar."""
-    return value[()] if type(value) is np.ndarray and not value.ndim else value
+    if type(value) is not np.ndarray:
+        return value
+    if given and value.dtype.kind == "f" and value.dtype is not getattr(given[0], "dtype", None):
+        value = _narrowed(value, [x for x in given if isinstance(x, GUESTS)])
+    return value if value.ndim else value[()]
+
+
+def _narrowed(value: Array, given: Sequence[Array]) -> Array:
+    """Return a value in the dtype of arrays in bfloat16, which NumPy widens beside a number."""
+    if not any(x.dtype.kind == "V" for x in given):
+        return value
+    return value.astype(backend_of(*given).result_type(given))
 
 
 def hosted(

@@ -174,6 +174,20 @@ def test_integers_promote_as_in_division(name, dtype, framework):
     np.testing.assert_array_equal(to_numpy(result), to_numpy(op(*(as_float for _ in sample(name)))))
 
 
+@pytest.mark.only("jax")  # which brings ml_dtypes
+@pytest.mark.parametrize("name", NUMBERS)
+def test_bfloat16_of_numpy_stays(name):
+    """No operation widens bfloat16, as NumPy does beside a number of Python."""
+    from ml_dtypes import bfloat16
+
+    arrays = [x.astype(bfloat16) for x in arguments(name, "numpy", (3,), "float32")]
+
+    assert dtype_name(call(name, *arrays).dtype) == "bfloat16"
+    if len(arrays) > 1:
+        assert dtype_name(call(name, arrays[0], arrays[1].astype("float16")).dtype) == "float32"
+        assert dtype_name(call(name, arrays[0].astype("float64"), arrays[1]).dtype) == "float64"
+
+
 @pytest.mark.only("array-api-strict")
 @pytest.mark.parametrize("name", NUMBERS)
 def test_integers_are_refused_where_their_division_is_undefined(name):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import reduce
 from typing import Any
 
 import array_api_compat.numpy as xp
@@ -10,6 +11,8 @@ import numpy as np
 from safeops._backends.array_api import ArrayAPI, of_scipy
 from safeops._backends.numpy import elementwise, reductions
 from safeops._typing import Array, DType, Function
+
+WEAK = (bool, int, float)
 
 
 class Numpy(ArrayAPI):
@@ -32,8 +35,13 @@ class Numpy(ArrayAPI):
             raise TypeError(msg)
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return NumPy's promotion; integers divide to float64."""
-        dtype = np.result_type(*args)
+        """Return the dtype of NumPy's division; numbers of Python are weak beside bfloat16 too."""
+        strong = [x for x in args if type(x) not in WEAK] or args
+        try:
+            dtype = np.result_type(*strong)
+        except np.exceptions.DTypePromotionError:  # of bfloat16 and float16
+            kinds = [np.result_type(x) for x in strong]
+            dtype = reduce(lambda a, b: np.true_divide.resolve_dtypes((a, b, None))[-1], kinds)
         return np.dtype(np.float64) if dtype.kind in "biu" else dtype
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
