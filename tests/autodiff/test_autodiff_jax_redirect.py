@@ -66,3 +66,20 @@ def test_what_is_refused():
 def test_examples(name):
     """The examples of the module run as they are printed."""
     assert_examples_run(getattr(masked, name), vars(masked))
+
+
+def test_a_context_that_masks_nothing_warns(monkeypatch):
+    """A step that was traced before is not masked: the first context says what to do."""
+    monkeypatch.setattr("safeops.autodiff.jax._redirect.MET", set())
+    step = jax.jit(lambda x: jax.grad(loss)(x) + 0.0)
+    assert jnp.isnan(step(X)[0])
+    words = r"^no call of jax.grad .* call jax.clear_caches\(\)"
+
+    with pytest.warns(UserWarning, match=words) as said, masked_grad():
+        assert jnp.isnan(step(X)[0])
+    assert said[0].filename == __file__
+
+    jax.clear_caches()
+    for _ in range(2):  # the second time it is compiled, and masked
+        with masked_grad():
+            assert step(X)[0] == 0

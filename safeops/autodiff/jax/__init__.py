@@ -70,7 +70,7 @@ from safeops.autodiff.jax._passes import (
     of_one,
     run_linear,
 )
-from safeops.autodiff.jax._redirect import changed_here, with_options_of_jax
+from safeops.autodiff.jax._redirect import masked_here
 from safeops.autodiff.jax._tables import RULES
 from safeops.autodiff.jax._watching import watch_grad
 
@@ -332,7 +332,8 @@ def masked_grad(*, on_unknown: Reaction = "warn") -> Iterator[None]:
     -----
     **Gradient.** As for `vjp`. A gradient is masked if the program calls ``jax.grad(f)`` in the
     context, by these names of the module `jax`: ``from jax import grad`` before the context has the
-    plain one. A function of `jax.jit` keeps what it was traced with, so trace it in the context.
+    plain one. A function of `jax.jit` keeps what it was traced with, so trace it in the context; if
+    the program has called neither name in any such context so far, a warning says so at its end.
     Gradients that other threads take are plain, and so are those of other tasks of `asyncio`.
 
     **Source.** `safeops.autodiff.torch.masked_backward`.
@@ -347,12 +348,7 @@ def masked_grad(*, on_unknown: Reaction = "warn") -> Iterator[None]:
     0.0
     """
     check_options(on_unknown)
-    ours = {"grad": grad, "value_and_grad": value_and_grad}
-
-    def change(name: str, _: Callable[..., Any]) -> Callable[..., Any]:
-        return with_options_of_jax(ours[name], on_unknown)
-
-    with changed_here(change):
+    with masked_here({"grad": grad, "value_and_grad": value_and_grad}, on_unknown):
         yield
 
 

@@ -1,5 +1,6 @@
 """`jax.grad` and `jax.value_and_grad` that are others for a while, for code that calls them."""
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -70,6 +71,27 @@ class Names:
                     # If another has replaced a name since, that stays, and asks in vain.
                     here = {name: p for name, (p, q) in self.put.items() if vars(jax)[name] is q}
                     vars(jax).update(here)
+
+
+MET: set[str] = set()  # names that were called in a masked context, in the whole program
+UNMET = (
+    "no call of jax.grad or jax.value_and_grad in masked_grad(): a function of jax.jit keeps what "
+    "it was traced with, so call jax.clear_caches() before, or trace it in the context"
+)
+
+
+@contextmanager
+def masked_here(ours: dict[str, Callable[..., Any]], on_unknown: Reaction) -> Iterator[None]:
+    """Context in which names are masked in this thread; a warning if no program has called them."""
+
+    def change(name: str, _: Callable[..., Any]) -> Callable[..., Any]:
+        MET.add(name)
+        return with_options_of_jax(ours[name], on_unknown)
+
+    with changed_here(change):
+        yield
+    if not MET:
+        warnings.warn(UNMET, stacklevel=5)  # above: two generators, and two `with` of the library
 
 
 NAMES = Names("grad", "value_and_grad")
