@@ -15,6 +15,7 @@ from types import TracebackType
 
 from safeops._cli.importing import at_import
 from safeops._cli.reports import FORMATS
+from safeops._cli.terminal import counted
 from safeops._speech import INSTALL
 from safeops.autodiff import Report
 from safeops.autodiff._options import NonFiniteGradientError
@@ -42,6 +43,7 @@ WATCHES = {"torch": "watch_backward", "jax": "watch_grad", "tensorflow": "watch_
 WRITER = "jax._src.debugging"  # it logs each exception of a callback
 NEEDS_ONE = f"explain watches gradients of {', '.join(WATCHES)}: {INSTALL.format('torch')}"
 OF_NOTEBOOK = "make one of it by `jupyter nbconvert --to script {}`"
+SO_FAR = "safeops explain: {} backward passes so far, all finite"
 ALL_FINITE = "all gradients were finite: {} looked at"
 UNSEEN = (
     "no backward pass of PyTorch was seen, and no gradient of jax.grad or tf.GradientTape; "
@@ -79,8 +81,14 @@ def explain_script(options: Namespace) -> int:
     # Standard output is for the report alone, if a machine reads it.
     kept = nullcontext() if options.format == "text" else output_to_stderr()
     watch = partial(stop, reports, os.getpid())
-    streams = keeping("stdout"), keeping("stderr")
-    with streams[0], streams[1], suppress(NotFiniteError), watching(watch) as passes, kept:
+    with (
+        keeping("stdout"),
+        keeping("stderr"),
+        suppress(NotFiniteError),
+        watching(watch) as passes,
+        kept,
+        counted(lambda: sum(map(len, passes)), SO_FAR, quiet=options.quiet),
+    ):
         ending = ending_of(argv, is_module=bool(options.module))
     if isinstance(ending, NonFiniteGradientError):
         reports.append(ending.report)

@@ -3,12 +3,15 @@
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from threading import Event, Thread
 from time import monotonic
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
 WAIT = 1.0  # seconds until progress is worth a line
+LONG = 10.0  # seconds until it is worth one beside the output of a script
 BOLD, RED, GREEN, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 # How a line of a finding begins, and its colour.
 COLOURS = {r"\S+:\d+:\d+: ": BOLD, r"\s+\^+$": RED, r"  - ": RED, r"  \+ ": GREEN}
@@ -42,3 +45,26 @@ def followed(things: Iterable[T], said: str, *, quiet: bool) -> Iterator[T]:
         yield thing
     if told:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def counted(count: Callable[[], int], said: str, *, quiet: bool) -> Iterator[None]:
+    """Context in which a terminal gets a line with the count, after 10 seconds, 20 more, 40 ..."""
+    stream, done = sys.stderr, Event()
+    if quiet or not stream.isatty():
+        yield
+        return
+
+    def tell() -> None:
+        wait = LONG
+        while not done.wait(wait):
+            print(said.format(count()) + "\n", end="", file=stream, flush=True)  # in one write
+            wait *= 2
+
+    thread = Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

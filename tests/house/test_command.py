@@ -4,6 +4,7 @@ import io
 import sys
 import tomllib
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -106,3 +107,19 @@ def test_long_work_says_how_far_it_is(stream, quiet, monkeypatch):
         stream is Terminal and not quiet
     )
     assert bool(shown) is (stream is Terminal and not quiet)
+
+
+@pytest.mark.parametrize("stream", [Terminal, io.StringIO])
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_long_script_says_how_far_it_is(stream, quiet, monkeypatch):
+    """On a terminal a script that takes a while is counted, in whole lines beside its own."""
+    told = Event()
+    monkeypatch.setattr(terminal, "LONG", 0.001)
+    monkeypatch.setattr(sys, "stderr", stream())
+    is_told = stream is Terminal and not quiet
+
+    with terminal.counted(lambda: told.set() or 3, "{} passes", quiet=quiet):
+        assert told.wait(10 if is_told else 0.01) is is_told
+
+    assert sys.stderr.getvalue().startswith("3 passes\n") is is_told
+    assert bool(sys.stderr.getvalue()) is is_told
