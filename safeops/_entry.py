@@ -15,12 +15,14 @@ import numpy as np
 from safeops._backends import FRAMEWORKS, load
 from safeops._backends.array_api import ArrayAPI
 from safeops._dtypes import GUESTS, SCALARS, dtype_name
-from safeops._speech import kind_of, no_array, speak
+from safeops._speech import is_of_symbols, kind_of, recorded, settle, speak, wrong
 from safeops._typing import ARRAY_OPTIONS, Array, Backend, Function, Namespace
 
 F = TypeVar("F", bound=Function)
 
 OTHERS = tuple(name for name in FRAMEWORKS if name != "numpy")
+
+MASKS = ("where", "cond", "pred")
 
 # The value None means any framework: for Python scalars, and for None, a keyword not given.
 _known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
@@ -54,7 +56,7 @@ def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
         numbers = " and ".join(map(repr, given))
         said = f"the Python number{'s' if len(given) > 1 else ''} {numbers}"
         msg = f"expected at least one array of {_accepted()}, got {said}"
-        raise no_array(msg, given[0], alone=len(given) == 1)
+        raise wrong(msg, given[0], names=None if len(given) == 1 else ())
     return found
 
 
@@ -69,6 +71,8 @@ def fast_path(generic: F) -> F:
 
     def function(*args: Any, **options: Any) -> Array:
         try:
+            if options:
+                settle(options)
             kind = type(args[0])
             backend = _known[kind] if kind in _known else _recognise(args[0])
             kernel = None if backend is None else backend.kernel(name, generic)
@@ -78,6 +82,8 @@ def fast_path(generic: F) -> F:
                 value = generic(*arrays, **settings)
             return as_result(value, *args, *options.values())
         except Exception as error:
+            if is_of_symbols(error):
+                return recorded(error, public, args, options)
             # Without an argument, an IndexError, there is what `generic` says of that.
             speak(error if args else TypeError(), generic, args, options)
             raise
@@ -85,7 +91,8 @@ def fast_path(generic: F) -> F:
     # Each function has its own code object: torch.compile counts programs by code object, and stops
     # at 8 (2.13).
     function.__code__ = function.__code__.replace(co_name=name)
-    return cast("F", wraps(generic)(function))
+    public = wraps(generic)(function)
+    return cast("F", public)
 
 
 def as_result(value: Array, *given: Any) -> Array:
@@ -155,8 +162,8 @@ def promote_mask(where: Any, like: Array) -> Array | None:
         return backend.cast(where, backend.xp.bool, like)
     name = dtype_name(where.dtype) if hasattr(where, "dtype") else type(where).__name__
     if name != "bool":
-        msg = f"expected a boolean array as condition (True = keep), got {name}; compare first"
-        raise TypeError(msg)
+        msg = f"expected a boolean array (True = keep), got {name}"
+        raise wrong(msg, where, "; compare first", MASKS)
     backend.check(where)
     return backend.cast(where, where.dtype, like)
 
@@ -181,7 +188,8 @@ def _recognise(x: Any) -> Backend | None:
 
 
 def _no_array(x: Any) -> TypeError:
-    return no_array(f"expected arrays of {_accepted()}, got {kind_of(x)}", x)
+    kind, way_out = kind_of(x)
+    return wrong(f"expected arrays of {_accepted()}, got {kind}", x, way_out)
 
 
 def _remember(x: Any, backend: Backend) -> Backend:

@@ -1,9 +1,13 @@
 """Errors that name the public function, what was given, what the function takes, the way out."""
 
 import inspect
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
+from itertools import zip_longest
+from operator import index
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,12 +32,14 @@ WORDS = {
 # What to do in place of an option that no function here has, or that this one does not have.
 INSTEAD = {
     "axis": "it works entry by entry",
+    "base": "divide the result by the logarithm of the base",
     "dtype": "the result has the dtype of the arrays, so convert them before",
     "eps": "nothing has to be added: at the edge value and gradient are stated",
     "epsilon": "nothing has to be added: at the edge value and gradient are stated",
     "ignore_index": "a negative label is left out",
     "out": "the result is a new array",
     "reduction": "there is a loss for each sample, for safe_mean(loss, where=...)",
+    "temperature": "divide the array by it before",
     "skipna": "nan* functions leave NaN out, safe_* functions keep it",
     "where": "leave entries out by safe_where(cond, x, {}, fill_value=...)",
 }
@@ -49,6 +55,8 @@ MAKERS = {
     "tensorflow": "tf.constant",
     "numpy": "np.asarray",
 }
+# What frameworks say of shapes that do not broadcast.
+DO_NOT_FIT = re.compile("broadcast|must match the size|ncompatible shapes")
 # How to install an extra: from a copy of the repository, until a package index has safeops.
 INSTALL = 'python -m pip install ".[{}]" in a copy of the repository of safeops'
 CALLED = {"safeops", "array_api_compat", "numpy", "torch", "jax", "jaxlib", "tensorflow"}
@@ -59,12 +67,62 @@ def speaking(public: F) -> F:
 
     def function(*args: Any, **options: Any) -> Any:
         try:
+            settle(options)
             return public(*args, **options)
         except Exception as error:
+            if is_of_symbols(error):
+                return recorded(error, function, args, options)
             speak(error, public, args, options)
             raise
 
     return cast("F", wraps(public)(function))
+
+
+def settle(options: dict[str, Any]) -> None:
+    """Let `axis` be an int, a tuple of ints or None, and `keepdims` a truth value; or raise."""
+    axis, keepdims = options.get("axis"), options.get("keepdims", False)
+    if not (axis is None or type(axis) is int):
+        many = isinstance(axis, (tuple, list))
+        axes = [_whole(a) for a in (axis if many else (axis,))]
+        if None in axes:
+            msg = f"expected an int, a tuple of ints or None as axis, got {axis!r}"
+            raise TypeError(msg)
+        options["axis"] = tuple(axes) if many else axes[0]
+    if type(keepdims) is not bool:
+        if keepdims not in (False, True):
+            msg = f"expected True or False as keepdims, got {keepdims!r}"
+            raise TypeError(msg)
+        options["keepdims"] = bool(keepdims)
+
+
+def _whole(axis: Any) -> int | None:
+    """Return an int of any library as one of Python; None for anything else."""
+    try:
+        return None if isinstance(axis, bool) else index(axis)
+    except TypeError:
+        return None
+
+
+def is_of_symbols(error: Exception) -> bool:
+    """Whether an error is about a value of torch.fx, which stands for a tensor."""
+    return any(kind.__module__ == "torch.fx.proxy" for kind in type(_culprit(error)).__mro__)
+
+
+def recorded(
+    error: Exception, public: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
+    """Return the call of a public function as torch.fx records those of PyTorch; or raise."""
+    if "._" in public.__module__:  # the function that called it will do
+        raise error
+    symbol = type(_culprit(error))
+    try:
+        return symbol.__torch_function__(public, (symbol,), args, options)
+    except NotImplementedError:  # a function among the arguments
+        msg = (
+            f"{public.__name__}: expected arrays, got a Proxy of torch.fx, which records no call "
+            "with functions; use torch.export"
+        )
+        raise TypeError(msg) from None
 
 
 def speak(
@@ -85,10 +143,9 @@ def speak(
         signature = inspect.signature(public)
     except ValueError:  # a ufunc of NumPy before 2.4
         return
-    if _is_ours(error):
-        _require_whole_axis(name, signature, options)
     if not isinstance(error, TypeError):
         _require_axis(name, signature, args, options)
+        _require_shapes(error, name, signature, args, options)
     if type(error) not in {TypeError, ValueError}:
         return
     try:
@@ -99,24 +156,35 @@ def speak(
         raise TypeError(msg) from None
     if _is_ours(error):
         text = vars(error).setdefault("text", str(error))  # without the name of an inner function
-        error.args = (f"{name}: {text}{_told_of(error, given)}",)
+        error.args = (f"{name}: {_told_of(error, given) or text}",)
 
 
-def no_array(message: str, x: Any, *, alone: bool = True) -> TypeError:
-    """Return an error about an argument, which is named, if alone, once it is known whose it is."""
-    error = TypeError(message)
-    vars(error).update(culprit=x, alone=alone)
+def wrong(message: str, x: Any, way_out: str = "", names: Sequence[str] | None = None) -> TypeError:
+    """
+    Return an error about an argument, which is named once it is known whose it is.
+
+    The name is that of `x`, which stands in the call; else the first of `names` that does.
+    """
+    error = TypeError(message + way_out)
+    vars(error).update(culprit=x, head=message, way_out=way_out, names=names)
     return error
 
 
+def _culprit(error: Exception) -> Any:
+    return vars(error).get("culprit")
+
+
 def _told_of(error: Exception, given: Mapping[str, Any]) -> str:
-    """Return which argument an error is about, and how to make an array of it."""
-    if "culprit" not in vars(error):
+    """Return what an error says once it names the argument, and how to make an array of it."""
+    told = vars(error)
+    if "culprit" not in told:
         return ""
-    x = vars(error)["culprit"]
-    named = [name for name, value in given.items() if value is x]
-    name = named[0] if named and vars(error)["alone"] else ""
-    return f" as {name}{_made(x, name, given)}" if name else _made(x, "x", given)
+    x = told["culprit"]
+    same = [name for name, value in given.items() if value is x]
+    named = same if told["names"] is None else [name for name in told["names"] if name in given]
+    name = named[0] if named else ""
+    way_out = told["way_out"].format(name or "x") or _made(x, name or "x", given)
+    return f"{told['head']}{f' as {name}' if name else ''}{way_out}"
 
 
 def _made(x: Any, name: str, given: Mapping[str, Any]) -> str:
@@ -132,20 +200,6 @@ def _framework_beside(given: Mapping[str, Any]) -> str:
     owners = {type(x).__module__.partition(".")[0].removesuffix("lib") for x in given.values()}
     named = [name for name in MAKERS if name in owners]
     return (named or [name for name in MAKERS if name in sys.modules] or ["numpy"])[0]
-
-
-def _require_whole_axis(
-    name: str, signature: inspect.Signature, options: Mapping[str, Any]
-) -> None:
-    """Raise TypeError for an axis that is none, such as a name."""
-    if "axis" not in signature.parameters or "axis" not in options:
-        return
-    axis = options["axis"]
-    axes = axis if isinstance(axis, tuple) else (axis,)
-    whole = all(hasattr(a, "__index__") and not isinstance(a, bool) for a in axes)
-    if not (whole or axis is None):
-        msg = f"{name}: expected an int, a tuple of ints or None as axis, got {axis!r}"
-        raise TypeError(msg) from None
 
 
 def _require_axis(
@@ -164,6 +218,36 @@ def _require_axis(
 
         msg = f"{name}: expected axes of an array with {rank} axes, got axis={axis}"
         raise AxisError(msg) from None
+    if len({a % rank for a in axes if isinstance(a, int)}) < sum(isinstance(a, int) for a in axes):
+        msg = f"{name}: expected different axes, got axis={axis}"
+        raise ValueError(msg) from None
+
+
+def _require_shapes(
+    error: Exception,
+    name: str,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> None:
+    """Raise ValueError with the arguments whose shapes a framework cannot broadcast."""
+    said = str(error)
+    if not (DO_NOT_FIT.search(said) and _is_ours(error)):
+        return
+    if said.startswith("expected where") and options.get("where") is not None:
+        return
+    given = signature.bind(*args, **options).arguments
+    shapes = {key: tuple(x.shape) for key, x in given.items() if hasattr(x, "shape")}
+    if len(shapes) > 1 and not _broadcast(list(shapes.values())):
+        listed = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
+        msg = f"{name}: expected arrays of shapes that broadcast, got {listed}"
+        raise ValueError(msg) from None
+
+
+def _broadcast(shapes: Sequence[tuple[Any, ...]]) -> bool:
+    """Whether shapes broadcast, as far as is known."""
+    columns = zip_longest(*map(reversed, shapes), fillvalue=1)
+    return all(len({n for n in column if n not in (1, None)}) < 2 for column in columns)  # noqa: PLR2004  (one length)
 
 
 def _plain(signature: inspect.Signature) -> inspect.Signature:
@@ -191,12 +275,19 @@ def _way_out(signature: inspect.Signature, options: Mapping[str, Any], name: str
     unknown = [word for word in options if word not in takes]
     known = [f"{word} is {WORDS[word]} here" for word in unknown if WORDS.get(word) in takes]
     known += [INSTEAD[word].format(name) for word in unknown if word in INSTEAD]
+    known += [f"write {near[0]}=" for word in unknown if (near := _near(word, takes))]
     known += [f"give {x} by position" for x in _named_positional(signature, options)]
     known += [way for word, way in MISSING.items() if f"argument: '{word}'" in said]
     named = [word for word in takes if takes[word].kind is inspect.Parameter.KEYWORD_ONLY]
     if said.startswith("too many") and named:
         known.append(f"options have names, such as {named[0]}=")
     return f"; {', '.join(known)}" if known else ""
+
+
+def _near(word: str, takes: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Return the options with almost this name, of those that have no other name elsewhere."""
+    named = [key for key, option in takes.items() if option.kind is option.KEYWORD_ONLY]
+    return [] if word in WORDS or word in INSTEAD else get_close_matches(word, named, 1)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -208,16 +299,11 @@ def _is_ours(error: Exception) -> bool:
     return modules <= CALLED
 
 
-def kind_of(x: Any) -> str:
+def kind_of(x: Any) -> tuple[str, str]:
     """Return the type of something that is not an array, and how to make an array of it."""
     kind, owner = type(x).__name__, type(x).__module__.partition(".")[0]
     if owner == "xarray":
-        return f"{kind}; pass it through xarray.apply_ufunc, or pass x.to_numpy()"
-    if owner == "torch" and kind == "Proxy":
-        return (
-            f"{kind} of torch.fx, which cannot look into safeops; leave its functions whole by "
-            "torch.fx.Tracer(autowrap_modules=(safeops,)).trace(module), or use torch.export"
-        )
-    if hasattr(x, "to_numpy"):
-        return f"{kind}; pass x.to_numpy()"
-    return "None" if x is None else kind
+        return kind, "; pass it through xarray.apply_ufunc, or pass {}.to_numpy()"
+    if hasattr(x, "to_numpy") and not hasattr(x, "what no array has"):
+        return kind, "; pass {}.to_numpy()"
+    return ("None" if x is None else kind), ""

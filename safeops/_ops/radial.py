@@ -90,7 +90,7 @@ def _value(f: Function, r: Array) -> Array:
     """Return what a function makes of a norm; TypeError if that is no array."""
     value = f(r)
     if not hasattr(value, "shape"):
-        msg = f"expected a function that returns one array as f, got {kind_of(value)} from it"
+        msg = f"expected a function that returns one array as f, got {kind_of(value)[0]} from it"
         raise TypeError(msg)
     return value
 

@@ -184,7 +184,8 @@ def safe_where(
     require_function("f1", f1)
     require_function("f2", f2)
     if (f2 is None) == (fill_value is None):
-        msg = "Exactly one of f2 and fill_value must be given, the value where cond is False"
+        given = "none" if f2 is None else "both"
+        msg = f"expected one of f2 and fill_value, the value where cond is False, got {given}"
         raise TypeError(msg)
     operands = args if isinstance(args, tuple) else (args,)
     backend, cond, operands, (fill,) = _enter_branches(cond, operands, (fill_value,))
@@ -369,7 +370,7 @@ def _enter_branches(
     like = ([x for x in (cond, *operands, *also) if _is_array(x)] or [cond])[0]
     cond = promote_mask(cond, like)
     if cond is None:
-        msg = "expected a boolean array as condition, got None"
+        msg = "expected a boolean array (True = keep), got None as cond"
         raise TypeError(msg)
     for x in operands:
         if _is_array(x):

@@ -142,7 +142,7 @@ def test_exactly_one_of_f2_and_fill_value(numbers, options):
     x, even = numbers
     f2, fill_value = options or (None, None)
 
-    with pytest.raises(TypeError, match="Exactly one of f2 and fill_value"):
+    with pytest.raises(TypeError, match="expected one of f2 and fill_value"):
         safe_where(even, x, plus, f2, fill_value=fill_value)
 
 

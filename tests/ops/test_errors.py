@@ -1,6 +1,7 @@
 """What a user reads who calls a function wrongly: its name, what was given, the way out."""
 
 import inspect
+import pickle
 import re
 from importlib import import_module
 from types import ModuleType
@@ -80,7 +81,7 @@ def test_numbers_alone_are_named_alone(name):
 @EVERY
 def test_what_is_wrong_is_said_by_the_outermost_function(name, framework):
     """An error of a function that another one calls has the name of that one, and no other."""
-    words = f"^{name}: expected a boolean array as condition"
+    words = f"^{name}: expected a boolean array"
     if "where" not in inspect.signature(getattr(safeops, name)).parameters:
         pytest.skip("has no mask")
 
@@ -178,9 +179,9 @@ def of_module(name, **members):
 @pytest.mark.parametrize(
     ("owner", "words"),
     [
-        ("pandas.core.series", r"got Thing; pass x.to_numpy\(\)"),
-        ("polars.series.series", r"got Thing; pass x.to_numpy\(\)"),
-        ("xarray.core.dataarray", "got Thing; .*xarray.apply_ufunc, or .*to_numpy"),
+        ("pandas.core.series", r"got Thing as \w+; pass \w+.to_numpy\(\)"),
+        ("polars.series.series", r"got Thing as \w+; pass \w+.to_numpy\(\)"),
+        ("xarray.core.dataarray", r"got Thing as \w+; .*xarray.apply_ufunc, or .*to_numpy"),
     ],
 )
 def test_tables_have_a_way_out(name, owner, words):
@@ -258,20 +259,32 @@ def test_a_branch_returns_one_array(value, framework):
 
 
 @pytest.mark.only("torch")
-def test_a_symbolic_trace_has_a_way_out():
-    """torch.fx.symbolic_trace is an error that says which tracer does it."""
+@pytest.mark.parametrize("family", [safeops, safeops.linalg])
+def test_a_symbolic_trace_records_a_call(family):
+    """torch.fx records a function of safeops as one call, as it does those of PyTorch."""
     import torch
+
+    name = {"safeops": "safe_div", "safeops.linalg": "sqrtm_psd"}[family.__name__]
+    f = getattr(family, name)
 
     class Root(torch.nn.Module):
         def forward(self, x):
-            return safeops.safe_sqrt(x)
+            return f(2.0, x) if name == "safe_div" else f(x) + x
 
-    with pytest.raises(TypeError, match=r"^safe_sqrt: .*Proxy of torch.fx.*autowrap_modules"):
-        torch.fx.symbolic_trace(Root())
+    traced = torch.fx.symbolic_trace(Root())
 
-    graph = torch.fx.Tracer(autowrap_modules=(safeops,)).trace(Root())
-    traced = torch.fx.GraphModule(Root(), graph)
-    assert traced(torch.tensor([4.0, 0.0])).tolist() == [2.0, 0.0]
+    assert f in [node.target for node in traced.graph.nodes]
+    x = torch.tensor([[4.0, 0.0], [0.0, 1.0]])
+    assert pickle.loads(pickle.dumps(traced))(x).tolist() == Root()(x).tolist()  # noqa: S301  (ours)
+
+
+@pytest.mark.only("torch")
+def test_a_symbolic_trace_of_a_branch_has_a_way_out():
+    """torch.fx records no call with a function: an error that says what does."""
+    import torch
+
+    with pytest.raises(TypeError, match=r"^safe_where: .*Proxy of torch.fx.*torch.export$"):
+        torch.fx.symbolic_trace(lambda x: safeops.safe_where(x > 0, x, torch.log, fill_value=0.0))
 
 
 def test_what_has_every_attribute_is_no_array(framework):
