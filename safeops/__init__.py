@@ -41,7 +41,7 @@ if not TYPE_CHECKING:  # else every name would be one of this module
             globals().update({key: getattr(_public, key) for key in ("__all__", *_public.__all__)})
             if name in globals():
                 return globals()[name]
-        raise _doors.missing(__name__, name)
+        raise _doors.missing(__name__, name, *{f"safe_{name}"} & {*globals()})
 
 
 def __dir__() -> list[str]:

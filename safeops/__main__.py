@@ -15,6 +15,7 @@ from pathlib import Path
 
 from safeops import __version__
 from safeops._backends import FRAMEWORKS
+from safeops._doors import named
 from safeops._speech import INSTALL
 
 COMMANDS = {
@@ -101,6 +102,7 @@ def fill(parser: ArgumentParser, command: str) -> None:
 
 def installed_framework(name: str) -> str:
     """Return the name of a framework that can be used."""
+    name = named(name)
     if name not in FRAMEWORKS:
         msg = f"expected a framework out of ({', '.join(FRAMEWORKS)}), got {name}"
         raise ArgumentTypeError(msg)

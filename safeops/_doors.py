@@ -1,10 +1,19 @@
 """Modules that are imported when they are asked for, objects that say where they are public."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+# What frameworks are called, and their names here.
+CALLED = {"pytorch": "torch", "tf": "tensorflow"}
+
+
+def named(framework: str) -> str:
+    """Return the name of a framework here; people say PyTorch and tf too."""
+    name = framework.lower()
+    return CALLED.get(name, name)
 
 
 def show(door: str, names: Iterable[str], found: Mapping[str, Any]) -> None:
@@ -16,12 +25,24 @@ def show(door: str, names: Iterable[str], found: Mapping[str, Any]) -> None:
             x.__module__ = door
 
 
+def below(door: str, names: Iterable[str]) -> Callable[[str], ModuleType]:
+    """Return the `__getattr__` of a module, which imports the modules below it when asked."""
+
+    def fetch(name: str) -> ModuleType:
+        if name in names:
+            return module(door, name)
+        raise missing(door, name, *{CALLED.get(name)} & {*names})
+
+    return fetch
+
+
 def module(door: str, name: str) -> ModuleType:
     """Return a module below a public one."""
     return import_module(f"{door}.{name}")
 
 
-def missing(door: str, name: str) -> AttributeError:
+def missing(door: str, name: str, near: str = "") -> AttributeError:
     """Return the error of a name that a module does not have; Python adds the nearest one."""
-    msg = f"module {door!r} has no attribute {name!r}"
+    way_out = f"; it has {near}" if near else ""
+    msg = f"module {door!r} has no attribute {name!r}{way_out}"
     return AttributeError(msg, name=name, obj=sys.modules[door])

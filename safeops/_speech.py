@@ -99,7 +99,9 @@ def _whole(axis: Any) -> int | None:
     """Return an int of any library as one of Python; None for anything else."""
     try:
         return None if isinstance(axis, bool) else index(axis)
-    except TypeError:
+    except TypeError as error:
+        if type(error) is not TypeError:  # JAX says why a traced one will not do
+            raise
         return None
 
 

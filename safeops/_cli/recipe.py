@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from safeops import _recipes
 from safeops._cli.families import FAMILIES, functions_of
+from safeops._doors import named
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--framework",
         dest="spelling",
+        type=named,
         choices=_recipes.TITLES,
         default=next(filter(find_spec, _recipes.TITLES), "numpy"),
         help="whose functions the recipe uses; default: the first of these that is installed",

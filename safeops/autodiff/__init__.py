@@ -223,12 +223,7 @@ _doors.show("safeops.autodiff", __all__, globals())
 
 
 if not TYPE_CHECKING:  # else every name would be one of this module
-
-    def __getattr__(name: str) -> Any:
-        """Import the module of a framework when it is first asked for."""
-        if name in WITH_AUTODIFF:
-            return _doors.module(__name__, name)
-        raise _doors.missing(__name__, name)
+    __getattr__ = _doors.below(__name__, WITH_AUTODIFF)
 
 
 def __dir__() -> list[str]:

@@ -152,12 +152,7 @@ def engine_for(
 
 
 if not TYPE_CHECKING:  # else every name would be one of this module
-
-    def __getattr__(name: str) -> Any:
-        """Import the module of a framework or trainer when it is first asked for."""
-        if name in MODULES:
-            return _doors.module(__name__, name)
-        raise _doors.missing(__name__, name)
+    __getattr__ = _doors.below(__name__, MODULES)
 
 
 def __dir__() -> list[str]:

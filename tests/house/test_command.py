@@ -123,3 +123,11 @@ def test_a_long_script_says_how_far_it_is(stream, quiet, monkeypatch):
 
     assert sys.stderr.getvalue().startswith("3 passes\n") is is_told
     assert bool(sys.stderr.getvalue()) is is_told
+
+
+@pytest.mark.parametrize(("name", "title"), [("PyTorch", "PyTorch"), ("tf", "TensorFlow")])
+def test_a_framework_has_its_other_names(name, title, capsys):
+    """`--framework pytorch` and `tf` are what people say."""
+    assert main(["recipe", "safe_log", "--framework", name]) == 0
+
+    assert capsys.readouterr().out.startswith(f"# safe_log for {title}, without safeops.")

@@ -105,6 +105,28 @@ def test_a_name_that_is_not_there_is_an_attribute_error():
     assert not hasattr(safeops.integrations, "mxnet")
 
 
+@pytest.mark.parametrize(
+    ("door", "name", "near"),
+    [
+        (safeops, "softmax", "safe_softmax"),
+        (safeops.autodiff, "tf", "tensorflow"),
+        (safeops.autodiff, "pytorch", "torch"),
+        (safeops.integrations, "tf", "tensorflow"),
+    ],
+)
+def test_a_name_of_elsewhere_says_what_there_is(door, name, near):
+    """A function without its prefix, and a framework by its other name, have a way out."""
+    said = f"^module '{door.__name__}' has no attribute '{name}'; it has {near}$"
+    with pytest.raises(AttributeError, match=said):
+        getattr(door, name)
+
+
+def test_a_question_for_a_private_name_imports_nothing():
+    """Tools that ask each module for private names do not import the operations."""
+    code = "import sys, safeops; print(hasattr(safeops, '__wrapped__'), 'numpy' in sys.modules)"
+    assert said(code) == ["False False"]
+
+
 def test_completion_shows_what_is_public():
     """`dir` has the operations, and the modules before they are imported."""
     assert {*safeops._public.__all__, "autodiff", "linalg", "integrations"} < {*dir(safeops)}
