@@ -31,7 +31,7 @@ def below(door: str, names: Iterable[str]) -> Callable[[str], ModuleType]:
     def fetch(name: str) -> ModuleType:
         if name in names:
             return module(door, name)
-        raise missing(door, name, *{CALLED.get(name)} & {*names})
+        raise missing(door, name, *{CALLED.get(name, "")} & {*names})
 
     return fetch
 

@@ -95,14 +95,12 @@ def settle(options: dict[str, Any]) -> None:
         options["keepdims"] = bool(keepdims)
 
 
-def _whole(axis: Any) -> int | None:
+def _whole(axis: Any) -> Any:
     """Return an int of any library as one of Python; None for anything else."""
     try:
         return None if isinstance(axis, bool) else index(axis)
     except TypeError as error:
-        if type(error) is not TypeError:  # JAX says why a traced one will not do
-            raise
-        return None
+        return None if type(error) is TypeError else axis  # of a traced one JAX says why it is none
 
 
 def is_of_symbols(error: Exception) -> bool:
