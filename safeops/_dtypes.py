@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from safeops._speech import wrong
 from safeops._typing import Array, DType, Namespace
 
 SCALARS = (bool, int, float, complex)
@@ -55,15 +56,15 @@ _LIMITS = {
 }
 
 
-def require(dtype: DType, names: tuple[str, ...]) -> None:
-    """Raise TypeError if `dtype` is not among `names`."""
+def require(dtype: DType, names: tuple[str, ...], x: Any = None, argument: str = "") -> None:
+    """Raise TypeError, which names the argument or that of `x`, if `dtype` is not in `names`."""
     name = dtype_name(dtype)
     if name not in names:
         way_out = "; convert the array first"
         if name in COMPLEX:
             way_out = "; the function has no meaning for complex numbers: pass the real part"
-        msg = f"expected a dtype out of ({', '.join(names)}), got {name}{way_out}"
-        raise TypeError(msg)
+        msg = f"expected a dtype out of ({', '.join(names)}), got {name}"
+        raise wrong(msg, x, way_out, names=(argument,) if x is None else None)
 
 
 def dtype_name(dtype: DType) -> str:

@@ -31,6 +31,7 @@ WORDS = {
 }
 # What to do in place of an option that no function here has, or that this one does not have.
 INSTEAD = {
+    "UPLO": "both triangles are read, so symmetrize the matrices before",
     "axis": "it works entry by entry",
     "base": "divide the result by the logarithm of the base",
     "dtype": "the result has the dtype of the arrays, so convert them before",
@@ -38,14 +39,17 @@ INSTEAD = {
     "epsilon": "nothing has to be added: at the edge value and gradient are stated",
     "ignore_index": "a negative label is left out",
     "out": "the result is a new array",
+    "pos_weight": "multiply the losses, one a sample, by weights of your own",
     "reduction": "there is a loss for each sample, for safe_mean(loss, where=...)",
     "temperature": "divide the array by it before",
     "skipna": "nan* functions leave NaN out, safe_* functions keep it",
+    "upper": "the result is the lower factor, so take the conjugate transpose",
     "where": "leave entries out by safe_where(cond, x, {}, fill_value=...)",
 }
 # What to write for an argument that is missing.
 MISSING = {
     "f1": "the third argument is the function itself: safe_where(cond, x, f, fill_value=0.0)",
+    "num_segments": "num_segments is an int, the number of results",
     "placeholder": "placeholder is a number in the domain, such as 1.0 for a logarithm",
 }
 # The function that makes an array, by framework.
@@ -278,6 +282,8 @@ def _way_out(signature: inspect.Signature, options: Mapping[str, Any], name: str
     known += [f"write {near[0]}=" for word in unknown if (near := _near(word, takes))]
     known += [f"give {x} by position" for x in _named_positional(signature, options)]
     known += [way for word, way in MISSING.items() if f"argument: '{word}'" in said]
+    if said.startswith("missing") and unknown:
+        known.append("give arrays and functions by position")
     named = [word for word in takes if takes[word].kind is inspect.Parameter.KEYWORD_ONLY]
     if said.startswith("too many") and named:
         known.append(f"options have names, such as {named[0]}=")
@@ -306,4 +312,4 @@ def kind_of(x: Any) -> tuple[str, str]:
         return kind, "; pass it through xarray.apply_ufunc, or pass {}.to_numpy()"
     if hasattr(x, "to_numpy") and not hasattr(x, "what no array has"):
         return kind, "; pass {}.to_numpy()"
-    return ("None" if x is None else kind), ""
+    return ("None" if x is None else kind), "; pass numbers" if isinstance(x, (str, bytes)) else ""

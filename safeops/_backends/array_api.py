@@ -107,7 +107,7 @@ class ArrayAPI:
         arrays = arrays or [x for x in values if self.owns(x)]
         for x in arrays:
             self.check(x)
-            require(x.dtype, INTEGER + REAL + of)
+            require(x.dtype, INTEGER + REAL + of, x)
         dtype = self.result_type(values)
         require(dtype, REAL + of)
         weak = (type(None), *SCALARS)

@@ -58,7 +58,7 @@ def enter_entries(
     """Return the entries of `x`; absent where `where` is False, and at NaN if `skip_nan`."""
     backend = backend_of(x, where)
     backend.check(x)
-    require(x.dtype, INTEGER + REAL + of)
+    require(x.dtype, INTEGER + REAL + of, x)
     dtype = x.dtype
     if divides:
         dtype = backend.result_type((x,))
@@ -163,7 +163,7 @@ def weigh(kept: Kept, weights: Any) -> tuple[Kept, Array]:
     if not hasattr(weights, "dtype"):
         msg = f"expected an array as weights, got {type(weights).__name__}"
         raise TypeError(msg)
-    require(weights.dtype, INTEGER + REAL)
+    require(weights.dtype, INTEGER + REAL, weights)
     real = xp.real(kept.x) if is_complex(kept.x) else kept.x
     x, weights = xp.broadcast_arrays(kept.x, backend.cast(weights, real.dtype, real))
     keep = None if kept.keep is None else xp.broadcast_arrays(kept.keep, weights)[0]

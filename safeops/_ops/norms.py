@@ -377,7 +377,8 @@ def enter_order(ord: Any) -> float:  # noqa: A002  (as above)
     """Return the order of a norm; TypeError if it is not a number, ValueError if less than 1."""
     wanted = "expected an order of at least 1 (math.inf for the maximum norm) as ord"
     if isinstance(ord, str):
-        wanted = f"{wanted}; the Frobenius norm of matrices is ord=2 with axis=(-2, -1)"
+        msg = f"{wanted}, got {ord!r}; the Frobenius norm of matrices is ord=2, axis=(-2, -1)"
+        raise TypeError(msg)
     order = enter_number(wanted, ord)
     if not order >= 1:
         msg = f"{wanted}, got {ord}"

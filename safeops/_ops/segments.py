@@ -113,7 +113,7 @@ def _require_ids(ids: Any, number: Any, x: Array) -> None:
     if int(number) < 0:
         msg = f"expected at least 0 as num_segments, got {number}"
         raise ValueError(msg)
-    require(ids.dtype, tuple(name for name in INTEGER if name != "bool"))
+    require(ids.dtype, tuple(name for name in INTEGER if name != "bool"), None, "segment_ids")
     _require_rank(x, ids)
     rows = x.shape[0] if len(x.shape) else None
     given = ids.shape[0] if len(ids.shape) == 1 else None

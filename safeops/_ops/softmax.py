@@ -439,7 +439,7 @@ def _smoothed(rows: _Rows, labels: Array, part: float, axis: int) -> Array:
 
 def _along(backend: Backend, rows: _Rows, weights: Any, axis: int) -> Array:
     """Return the weights of classes beside the logits."""
-    require(weights.dtype, INTEGER + REAL)
+    require(weights.dtype, INTEGER + REAL, weights)
     shape = weights.shape
     known = getattr(shape, "rank", 0) is not None
     if known and (len(shape) != 1 or len({shape[0], length(rows.x, axis)} - {None}) > 1):

@@ -112,7 +112,10 @@ def guard(
     """
     check(on_nan)
     if not is_a(model, "torch.nn.modules.module.Module"):
-        msg = f"expected a torch.nn.Module, got {type(model).__name__}"
+        msg = (
+            f"guard: expected a torch.nn.Module as model, got {type(model).__name__}; JAX and "
+            "TensorFlow have value_and_grad in safeops.integrations.jax and .tensorflow"
+        )
         raise TypeError(msg)
     guarding = engine_for(model, on_nan, scaler, group, logger, file)
 

@@ -139,7 +139,7 @@ def make_refused():
         "got RaggedTensor; pass x.to_tensor()": tf.ragged.constant([[1.0], [2.0, 3.0]]),
         "got SparseTensor; pass tf.sparse.to_dense(x)": tf.sparse.from_dense([[1.0, 0.0]]),
         "got IndexedSlices; pass tf.convert_to_tensor(x)": tf.IndexedSlices([1.0], [0]),
-        "got string; convert the array first": tf.constant(["1.0"]),
+        "got string as x; convert the array first": tf.constant(["1.0"]),
         "got KerasTensor; wrap the call in keras.layers.Lambda": keras.Input((3,)),
     }
 

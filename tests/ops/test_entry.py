@@ -194,7 +194,7 @@ def test_integers_are_refused_where_their_division_is_undefined(name):
     """The array API standard does not say what integers divide to, and so neither do we."""
     x = asarray("array-api-strict", [0, 1, 1], "int64")
 
-    with pytest.raises(TypeError, match=DTYPE + "int64; convert the array first"):
+    with pytest.raises(TypeError, match=DTYPE + r"int64( as \w+)?; convert the array first"):
         call(name, *(x for _ in sample(name)))
 
 
@@ -242,7 +242,7 @@ def test_complex_numbers_work_where_the_docs_say_so(name, framework):
 @pytest.mark.parametrize("name", [name for name in OPS if not means_something_complex(name)])
 def test_complex_numbers_are_refused_elsewhere(name, framework):
     """Without a meaning for complex numbers, TypeError names the way out."""
-    with pytest.raises(TypeError, match=f"{DTYPE}complex128; .*pass the real part"):
+    with pytest.raises(TypeError, match=f"{DTYPE}complex128( as \\w+)?; .*pass the real part"):
         call(name, *arguments(name, framework, dtype="complex128"))
 
 
@@ -387,6 +387,19 @@ def test_axes(name, axis, framework):
 
     wanted = op(*(flattened(a, axes) for a in args), axis=-1)
     assert_close(flattened(result, axes) if result.ndim == 3 else result, wanted, RTOL, atol=RTOL)
+
+
+@pytest.mark.only("jax", "numpy", "tensorflow", "torch")
+@pytest.mark.parametrize(
+    ("given", "axis"), [(np.int64(1), 1), ([0, 1], (0, 1)), ((np.int8(0),), (0,))], ids=str
+)
+@pytest.mark.parametrize("name", ["safe_sum", "nanmedian", "safe_norm", "safe_softmax"])
+def test_an_axis_may_be_of_numpy_and_axes_a_list(name, given, axis, framework):
+    """Integers of NumPy and lists are what the same integers and tuples of Python are."""
+    x = asarray(framework, [[1.0, 2.0], [4.0, 8.0]])
+    op = public(name)
+
+    np.testing.assert_array_equal(to_numpy(op(x, axis=given)), to_numpy(op(x, axis=axis)))
 
 
 @pytest.mark.parametrize("axis", [None, 1, (0, -1)], ids=str)

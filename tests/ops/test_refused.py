@@ -120,7 +120,7 @@ REFUSED = {
     "None": (None, lambda: None, ANY + "None as"),
     "str": (None, lambda: "1.0", ANY + "str"),
     "range": (None, lambda: range(3), ANY + "range"),
-    "objects": ("numpy", lambda: np.array([1.0, None]), DTYPE + "object; convert"),
+    "objects": ("numpy", lambda: np.array([1.0, None]), DTYPE + "object.*; convert"),
     "strings": ("numpy", lambda: np.array(["1.0"]), DTYPE + "str.*; convert"),
     "dates": ("numpy", lambda: np.array(["2020-01-01"], "datetime64[D]"), DTYPE + "datetime64.*"),
     "long doubles": ("numpy", lambda: np.ones(2, np.longdouble), DTYPE + ".*; convert"),
@@ -134,7 +134,11 @@ REFUSED = {
     "sparse of tensorflow": ("tensorflow", sparse_of_tensorflow, "got SparseTensor; pass .*dense"),
     "symbol": ("tensorflow", symbol_of_keras, "expected a tensor, got KerasTensor; wrap the call"),
     "slices": ("tensorflow", indexed_slices, "got IndexedSlices; pass tf.convert_to_tensor"),
-    "strings of tensorflow": ("tensorflow", strings_of_tensorflow, DTYPE + "string; convert"),
+    "strings of tensorflow": (
+        "tensorflow",
+        strings_of_tensorflow,
+        DTYPE + r"string as \w+; convert",
+    ),
 }
 
 
