@@ -351,7 +351,9 @@ def test_an_optimizer_in_a_step():
 
 def test_wrong_options():
     """What is no model, and an unknown choice, are named."""
-    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module, got function"):
+    with pytest.raises(
+        TypeError, match=r"^guard: expected a torch\.nn\.Module as model, got function; "
+    ):
         guard(lambda x: x)
     with pytest.raises(ValueError, match=r"expected on_nan out of .*, got 'ignore'"):
         guard(trained.Steps(), on_nan="ignore")
