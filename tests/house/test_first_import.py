@@ -21,8 +21,9 @@ OF_FRAMEWORKS = {
 
 def said(code, *arguments):
     """What a program prints, with the package under test."""
+    slow = "ignore:Guards may run slower on Python 3.13.0"  # what PyTorch says there
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *arguments],
+        [sys.executable, "-W", "error", "-W", slow, "-c", code, *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join((str(HOUSE.parent), *sys.path))},
         capture_output=True,
         text=True,
