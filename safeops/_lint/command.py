@@ -2,23 +2,27 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from difflib import unified_diff
 from io import TextIOWrapper
 from pathlib import Path
 
 from safeops._cli.terminal import coloured, followed, is_coloured
-from safeops._lint.formats import FORMATS, Row
+from safeops._lint.formats import FORMATS, Row, place_of
 from safeops._lint.linting import Report, lint
 from safeops._lint.proofs import prove
+from safeops._lint.rules import TITLES
 from safeops._lint.settings import Settings, SettingsError, settings_of
-from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, read
+from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, lines_of, read
 
 EPILOG = """
 Files are read, and never imported or run, except for the expressions that --confirm executes; these
 contain known operations of the framework alone. Exit code: 0 if nothing was found, or all of it
-repaired; 1 if something was found; 2 for a wrong command line or configuration. Configuration:
-select, ignore, exclude, numpy and everywhere in [tool.safeops.lint] of pyproject.toml; "# safeops:
-ignore[SO001]" on a line.
+repaired; 1 if something was found; 2 for a wrong command line or configuration; 3 if nothing was
+found in what could be read, and a file was skipped. Configuration: select, ignore, exclude, numpy
+and everywhere in [tool.safeops.lint] of pyproject.toml; "# safeops: ignore[SO001]" on a line.
 """
 
 
@@ -29,13 +33,16 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
     parser.add_argument("--select", type=words, metavar="RULES", help="these alone: SO001,SO004")
     parser.add_argument("--ignore", type=words, metavar="RULES", help="all but these")
-    parser.add_argument("--fix", action="store_true", help="edit the files")
+    parser.add_argument("--fix", action="store_true", help="edit the files, and say what was done")
+    parser.add_argument("--diff", action="store_true", help="print what --fix would do, and do not")
     parser.add_argument(
         "--confirm",
         action="store_true",
         help="execute what was found at its singular point, in a process of its own",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print findings alone")
+    parser.add_argument("--statistics", action="store_true", help="print how often each rule found")
+    parser.add_argument("--exit-zero", action="store_true", help="end with 0 for findings too")
     parser.add_argument("--format", choices=FORMATS, default="text", help="default: text")
     parser.add_argument(
         "--numpy", action="store_true", help="report NumPy too, which has no gradients itself"
@@ -63,19 +70,66 @@ def run(options: Namespace) -> int:
     files = list(files_in(options.paths, settings.exclude))
     each = followed(files, "lint: {} of {} files read", quiet=options.quiet)
     pairs = list(reports(each, settings))
-    if options.fix:
-        pairs = [repaired(source, report, settings) for source, report in pairs]
-    rows = [
-        Row(source, found, report.file) for source, report in pairs for found in report.findings
-    ]
+    done: list[Row] = []
+    if options.fix and not options.diff:
+        results = [repaired(source, report, settings) for source, report in pairs]
+        pairs = [(source, report) for source, report, _ in results]
+        done = [row for *_, rows in results for row in rows]
+    rows = rows_of(pairs)
     if options.confirm:
         prove(rows)
-    if rows or options.format in {"json", "sarif"}:
+    show(options, pairs, rows, done)
+    if rows:
+        return 0 if options.exit_zero else 1
+    return 3 if len(pairs) < len(files) else 0
+
+
+def rows_of(pairs: Iterable[tuple[Source, Report]]) -> list[Row]:
+    """Return the findings of all files."""
+    return [Row(source, one, report.file) for source, report in pairs for one in report.findings]
+
+
+def show(
+    options: Namespace,
+    pairs: Sequence[tuple[Source, Report]],
+    rows: Sequence[Row],
+    done: Sequence[Row],
+) -> None:
+    """Print what was done, what was found, and a summary."""
+    is_text = options.format == "text"
+    for row in done:
+        print(f"{place_of(row)}: {row.finding.rule} repaired", file=None if is_text else sys.stderr)
+    if options.diff:
+        text = "".join(diff_of(source, report) for source, report in pairs).rstrip("\n")
+    elif options.statistics:
+        text = statistics(rows)
+    elif rows or options.format in {"json", "sarif"}:
         text = FORMATS[options.format](rows)
-        print(coloured(text) if options.format == "text" and is_coloured(sys.stdout) else text)
+    else:
+        text = ""
+    if text:
+        print(coloured(text) if is_text and is_coloured(sys.stdout) else text)
     if not options.quiet:
-        print(summary(rows, len(pairs)), file=sys.stderr)
-    return int(bool(rows))
+        print(summary(rows, len(pairs), len(done)), file=sys.stderr)
+
+
+def diff_of(source: Source, report: Report) -> str:
+    """Return the edits of a file as a unified diff."""
+    if not report.fixes or not source.is_writable:
+        return ""
+    name = str(source.path)
+    lines = unified_diff(lines_of(source.text), lines_of(report.fixed), name, name)
+    return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+def statistics(rows: Sequence[Row]) -> str:
+    """Return how often each rule found something, and how often it has an edit."""
+    counts = Counter(row.finding.rule for row in rows)
+    edits = Counter(row.finding.rule for row in rows if row.finding.edit is not None)
+    return "\n".join(
+        f"{count:6}  {rule} {TITLES[rule]}, {edits[rule]} with an edit"
+        for rule, count in counts.most_common()
+    )
 
 
 def settings_for(options: Namespace) -> Settings:
@@ -84,7 +138,7 @@ def settings_for(options: Namespace) -> Settings:
         if not path.exists():
             msg = f"expected a file or a folder, got {path}: there is no such file"
             raise SettingsError(msg)
-        if path.is_file() and path.suffix not in SUFFIXES:
+        if not path.is_dir() and path.suffix not in SUFFIXES:
             msg = f"expected a file of Python or a notebook, got {path}"
             raise SettingsError(msg)
     first = options.paths[0]
@@ -108,28 +162,36 @@ def reports(files: Iterable[Path], settings: Settings) -> Iterator[tuple[Source,
             print(f"{file}{f':{line}' if line else ''}: skipped, {said}", file=sys.stderr)
 
 
-def repaired(source: Source, report: Report, settings: Settings) -> tuple[Source, Report]:
-    """Write a file with its edits, and return the report on the result."""
+def repaired(
+    source: Source, report: Report, settings: Settings
+) -> tuple[Source, Report, list[Row]]:
+    """Write a file with its edits; return the report on the result, and what was repaired."""
     if not report.fixes:
-        return source, report
+        return source, report, []
     if not source.is_writable:
         print(f"{source.path}: not edited, its JSON has a layout of its own", file=sys.stderr)
-        return source, report
+        return source, report, []
     try:
         source.write(report.fixed)
     except (OSError, UnicodeEncodeError) as error:
         print(f"{source.path}: not edited, {error}", file=sys.stderr)
-        return source, report
-    source.text = report.fixed
-    return source, lint(source.text, settings.select_in(source.path), numpy=settings.numpy)
+        return source, report, []
+    done = [row for row in rows_of([(source, report)]) if row.finding.edit is not None]
+    new = replace(source, text=report.fixed)
+    return new, lint(new.text, settings.select_in(new.path), numpy=settings.numpy), done
 
 
-def summary(rows: Sequence[Row], files: int) -> str:
+def summary(rows: Sequence[Row], files: int, done: int) -> str:
     """Return the number of findings, in words."""
-    count = len(rows)
     edits = sum(row.finding.edit is not None for row in rows)
-    read_ = f"{files} file{'' if files == 1 else 's'} read"
-    if not count:
-        return f"nothing found, {read_}"
-    found = f"{count} finding{'' if count == 1 else 's'}, {read_}"
-    return f"{found}; --fix repairs {edits} of them" if edits else found
+    left = " left" if done else ""
+    said = (
+        f"{in_words(len(rows), 'finding')}{left}" if rows else f"nothing {left.strip() or 'found'}"
+    )
+    said = f"{f'{done} repaired, ' if done else ''}{said}, {in_words(files, 'file')} read"
+    return f"{said}; --fix repairs {edits} of them, --diff shows how" if edits else said
+
+
+def in_words(count: int, noun: str) -> str:
+    """Return a number of things."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -2,16 +2,20 @@
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
-from safeops._lint.rules import Found
-from safeops._lint.shapes import number
+from safeops._lint.rules import File, Found, unclipped
+from safeops._lint.scopes import parts_of
+from safeops._lint.shapes import is_root, is_square, number
 from safeops._lint.sources import lines_of
+from safeops._lint.terms import Term
 from safeops.autodiff._explain.rewrites import (
     Page,
     Rewriting,
     named,
+    operands,
     rendered,
     safe_operation,
     safe_where_of,
@@ -19,8 +23,9 @@ from safeops.autodiff._explain.rewrites import (
 )
 
 LOGARITHMS = ("safe_log", "safe_log2", "safe_log10", "safe_log1p")
-FILLED_BY_0 = ("safe_pow",)  # they take no other fill value
 MINUS_INF = ', fill_value=float("-inf")'
+# Operations that undo a logarithm: what is finite behind them is no longer the truth.
+UNDOING = frozenset({"exp", "expm1", "log_softmax", "logsumexp", "sigmoid", "softmax"})
 
 
 @dataclass(frozen=True)
@@ -32,91 +37,245 @@ class Fix:
     name: str = ""  # of safeops
 
 
-def fix_of(page: Page, found: Found, taken: set[str]) -> Fix | None:
-    """Return the edit that cures a finding; None if there is no safe edit."""
-    make = MAKERS.get(found.rule, of_culprit)
-    fix = make(page, found)
-    return None if fix is None or fix.name in taken else fix
+class Refused(Exception):  # noqa: N818  (it is an answer)
+    """There is no edit, for the reason that it gives."""
 
 
-def of_culprit(page: Page, found: Found, options: str = "") -> Fix | None:
-    """Return the edit that makes the faulty operation safe."""
-    if found.culprit is None:
-        return None
-    node = found.culprit.node
-    safe = safe_operation(page, node, options) if is_simple(node) else None
-    return None if safe is None else Fix(node, safe[1], safe[0])
+def refuse(reason: str) -> NoReturn:
+    """Answer that there is no edit."""
+    raise Refused(reason)
 
 
-def is_simple(node: ast.expr) -> bool:
-    """Whether a call writes into no array."""
-    f = node.func if isinstance(node, ast.Call) else None
-    return not (isinstance(f, ast.Attribute) and f.attr.endswith("_"))
+@dataclass(frozen=True)
+class Maker:
+    """Makes the edit for a finding in a file."""
+
+    page: Page
+    file: File
+    found: Found
+
+    def fix(self, taken: set[str]) -> Fix:
+        """Return the edit that cures the finding; Refused if none is certainly right."""
+        if "keops" in " ".join(self.file.names.meant.values()):
+            refuse("safe operations do not take the arrays of KeOps")
+        rule = self.found.rule
+        makers = {"SO001": self.of_selection, "SO003": self.of_clip, "SO004": self.of_value}
+        makers |= {"SO008": self.of_length, "SO002": self.of_length, "SO009": self.of_guard}
+        fix = makers.get(rule, self.of_culprit)()
+        if fix.name in taken:
+            refuse(f"this file has a `{fix.name}` of its own")
+        return fix
+
+    def of_culprit(self, options: str = "") -> Fix:
+        """Return the edit that makes the faulty operation safe."""
+        culprit = self.found.culprit
+        if culprit is None or self.found.rule in REASONS:
+            refuse(REASONS.get(self.found.rule, "no operation stands for it"))
+        node = culprit.node
+        name = getattr(getattr(node, "func", None), "attr", "")
+        if name.endswith("_"):
+            refuse(f"`{name}` writes into its array")
+        self.check_whole(culprit)
+        if not options and (product := self.of_product(node)) is not None:
+            return product
+        safe = safe_operation(self.page, node, options)
+        if safe is None:
+            refuse(f"no safe operation has the arguments of this `{culprit.operation}`")
+        return Fix(node, safe[1], safe[0])
+
+    def check_whole(self, culprit: Term) -> None:
+        """Refuse an edit of one operation inside of a whole that is smooth, or undoes it."""
+        whole = self.file.reader.term(self.found.whole)
+        around = path_to(whole, culprit)
+        undone = [x.operation for x in around if x.operation in UNDOING]
+        if undone and culprit.operation.startswith("log"):
+            refuse(
+                f"`{undone[-1]}` undoes this logarithm, and a finite number in its place would be "
+                "wrong: safe_logsumexp(x, b=...) takes weights that are 0"
+            )
+        inner = unclipped(culprit.args[0]) if culprit.args else culprit
+        if culprit.operation == "log" and is_sech2(inner):
+            refuse(
+                "the whole is smooth, and a safe logarithm would be wrong: log(1 - tanh(x)**2) is "
+                "2 * (log(2) - x - softplus(-2 * x))"
+            )
+
+    def of_product(self, node: ast.expr) -> Fix | None:
+        """Return the edit of ``a * log(b)`` to ``xlogy(a, b)``, and to ``rel_entr``."""
+        part, sign = node, ""
+        outer = self.page.parents[node]
+        if isinstance(outer, ast.UnaryOp) and isinstance(outer.op, ast.USub):
+            part, sign, outer = outer, "-", self.page.parents[outer]
+        parts = operands(self.page, node)
+        is_log = named(node) == "log" and parts is not None and len(parts[0]) == 1 and not parts[1]
+        if not (isinstance(outer, ast.BinOp) and isinstance(outer.op, ast.Mult) and is_log):
+            return None
+        weight = outer.right if outer.left is part else outer.left
+        (inner,) = parts[0]  # type: ignore[index]  # it is a logarithm
+        quotient = inner if isinstance(inner, ast.BinOp) and named(inner) == "div" else None
+        text = self.page.text(weight)
+        if quotient is not None and text == self.page.text(quotient.left):
+            name, second = "rel_entr", quotient.right
+        elif any(x.operation == "div" for x in self.file.reader.term(inner).every):
+            refuse("the quotient inside may be 0 / 0; rel_entr(p, q) is p * log(p / q)")
+        else:
+            name, second = "xlogy", inner
+        return Fix(outer, lambda render: f"{sign}{name}({render(weight)}, {render(second)})", name)
+
+    def of_selection(self) -> Fix:
+        """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
+        call, culprit = self.found.selection, self.found.node
+        inside = call is not None and any(part is culprit for part in ast.walk(call))
+        if call is not None and inside and named(call) == "where" and self.is_ternary(call):
+            change = safe_where_of(self.page, call)
+            if change is not None:
+                return Fix(call, change, "safe_where")
+        if not inside and (line := self.used_elsewhere()):
+            refuse(f"line {line} uses the value at its singular points too")
+        return self.of_culprit()
+
+    def used_elsewhere(self) -> int:
+        """Return a line that uses what the culprit makes, other than the selection; 0 if none."""
+        scopes, whole = self.file.scopes, self.found.whole
+        stack, seen = [scopes.statement_of(self.found.node)], set()
+        end = scopes.statement_of(whole)
+        while stack:
+            statement = stack.pop()
+            targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+            if statement is end or statement in seen:
+                continue
+            seen.add(statement)
+            if len(targets) != 1 or not isinstance(targets[0], ast.Name):
+                return int(getattr(statement, "lineno", 0))
+            stack += [scopes.statement_of(x) for x in self.file.guards.uses(targets[0], statement)]
+        return 0
+
+    def is_ternary(self, call: ast.Call) -> bool:
+        """Whether a `where` is ``where(cond, x, y)``, and not a method."""
+        root = call.func
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        plain = isinstance(root, ast.Name) and (root.id in self.page.modules or root is call.func)
+        return plain and len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
+
+    def of_value(self) -> Fix:
+        """Return the edit to a safe operation that gives the value of a selection by value."""
+        found = self.found
+        if named(found.whole) == "nan_to_num":
+            return self.of_nan_to_num()
+        put, culprit = found.filled, found.culprit
+        if put is None or culprit is None or math.isnan(number(put)):
+            refuse("what it fills in is not one number")
+        if line := self.used_elsewhere():
+            refuse(f"line {line} uses the value at its singular points too")
+        around = path_to(self.file.reader.term(found.whole), culprit)
+        if [x for x in around if x.operation not in {"where", "index"}]:
+            refuse("the operation is a part of what is tested: safe_where keeps both away")
+        if culprit.operation == "pow" and number(put) == 0:  # `safe_pow` fills in 0 alone
+            return self.of_culprit()
+        return self.of_culprit(f", fill_value={number(put)!r}")
+
+    def of_nan_to_num(self) -> Fix:
+        """Return the edit of an operation in `nan_to_num`, if that fills in what it would."""
+        whole, culprit = self.found.whole, self.found.culprit
+        term = self.file.reader.term(whole)
+        given = [getattr(x, "value", None) for x in term.options.values()]
+        is_sign = all(x.operation in {"nan_to_num", "neg"} for x in path_to(term, culprit or term))
+        if not given or culprit is None:
+            return self.of_culprit()
+        if set(given) == {0} and is_sign and culprit.operation != "pow":
+            return self.of_culprit(", fill_value=0.0")
+        refuse("nan_to_num fills in other numbers than a safe operation would")
+
+    def of_clip(self) -> Fix:
+        """Return the edit to a safe operation with the value of the clipped one."""
+        culprit = self.found.culprit
+        if culprit is None:
+            return self.of_culprit()
+        inner = culprit.args[0] if culprit.operation == "sqrt" else culprit
+        x = next((part for part in inner.args if number(part) != 0), inner)
+        is_one_sided = inner.operation == "maximum" or (
+            inner.operation == "clip" and math.isnan(number(inner.args[2]))
+        )
+        if is_one_sided and is_inside(inner.node, culprit.node) and is_inside(x.node, inner.node):
+            self.check_whole(culprit)
+            return Fix(culprit.node, lambda render: f"safe_sqrt({render(x.node)})", "safe_sqrt")
+        is_log = culprit.operation in {"log", "log2", "log10", "log1p"}
+        return self.of_culprit(MINUS_INF if is_log else "")
+
+    def of_length(self) -> Fix:
+        """Return the edit of ``sqrt(sum(v**2, axis))`` to ``safe_norm(v, axis=axis)``."""
+        culprit = self.found.culprit
+        inner = culprit.args[0] if culprit is not None and culprit.args else None
+        if culprit is None or inner is None or not is_root(culprit):
+            return self.of_culprit()
+        if culprit.operation == "std":
+            refuse("safe_std(x) has slope 0 where all entries are equal")
+        bases = [base_of(x) for x in (inner.args if inner.operation == "add" else inner.args[:1])]
+        nodes = [x.node for x in bases if x is not None and is_inside(x.node, culprit.node)]
+        names = {"add": "safe_hypot", "sum": "safe_norm", "mean": "safe_rms"}
+        options = {ALONG.get(name, ""): x for name, x in inner.options.items()}
+        is_near = is_inside(inner.node, culprit.node) and inner.operation in names
+        if len(nodes) != len(bases) or not is_near or "" in options:
+            return self.of_culprit()
+        name = names[inner.operation]
+
+        def change(render: Callable[[ast.expr], str]) -> str:
+            given = [f"{key}={render(x)}" for key, x in options.items()]
+            return f"{name}({', '.join([*map(render, nodes), *given])})"
+
+        return Fix(culprit.node, change, name)
+
+    def of_guard(self) -> Fix:
+        """Return the edit from ``x <= tol`` to ``not x > tol``."""
+        node, parent = self.found.node, self.page.parents[self.found.node]
+        is_test = isinstance(parent, ast.If | ast.BoolOp)
+        is_array = isinstance(parent, ast.Call) and named(parent) in {"any", "all"}
+        if not isinstance(node, ast.Compare) or not (is_test or is_array):
+            refuse("the comparison is a part of something else")
+        sign = ">" if isinstance(node.ops[0], ast.LtE) else ">="
+
+        def change(render: Callable[[ast.expr], str]) -> str:
+            asked = f"{render(node.left)} {sign} {render(node.comparators[0])}"
+            return f"not {asked}" if is_test else f"~({asked})"
+
+        return Fix(node, change)
 
 
-def of_selection(page: Page, found: Found) -> Fix | None:
-    """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
-    call, culprit = found.selection, found.node
-    inside = call is not None and any(part is culprit for part in ast.walk(call))
-    if call is not None and inside and named(call) == "where" and is_ternary(page, call):
-        change = safe_where_of(page, call)
-        if change is not None:
-            return Fix(call, change, "safe_where")
-    return of_culprit(page, found)
+# The names of options of a sum in safeops.
+ALONG = {"#0": "axis", "#1": "keepdims", "dim": "axis", "axis": "axis"}
+ALONG |= {"keepdim": "keepdims", "keepdims": "keepdims"}
+# Rules without an edit.
+REASONS: dict[str, str] = {}
 
 
-def is_ternary(page: Page, call: ast.Call) -> bool:
-    """Whether a `where` is ``where(cond, x, y)``, and not a method."""
-    root = call.func
-    while isinstance(root, ast.Attribute):
-        root = root.value
-    plain = isinstance(root, ast.Name) and (root.id in page.modules or root is call.func)
-    return plain and len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
+def path_to(whole: Term, part: Term) -> list[Term]:
+    """Return the operations between a term and a part of it, with the first and not the last."""
+    if whole is part:
+        return []
+    inner = next((x for x in whole.args if any(y is part for y in x.every)), None)
+    return [] if inner is None else [whole, *path_to(inner, part)]
 
 
-def of_value(page: Page, found: Found) -> Fix | None:
-    """Return the edit to a safe operation that gives the value of a selection by value."""
-    whole = found.whole
-    if named(whole) == "nan_to_num":
-        return of_culprit(page, found)
-    put = found.filled
-    if put is None or found.culprit is None or math.isnan(number(put)):
-        return None
-    safe = of_culprit(page, found)
-    if safe is not None and safe.name in FILLED_BY_0:
-        return safe if number(put) == 0 else None
-    return of_culprit(page, found, f", fill_value={number(put)!r}")
+def is_inside(part: ast.expr, node: ast.expr) -> bool:
+    """Whether an expression is written inside of another one."""
+    return any(x is part for x in ast.walk(node))
 
 
-def of_clip(page: Page, found: Found) -> Fix | None:
-    """Return the edit to a safe operation with the value of the clipped one."""
-    safe = of_culprit(page, found)
-    is_log = safe is not None and safe.name in LOGARITHMS
-    return of_culprit(page, found, MINUS_INF) if is_log else safe
+def base_of(term: Term) -> Term | None:
+    """Return x of ``x**2``; None for other terms."""
+    is_plain = term.operation in {"square", "pow"} or (
+        term.operation == "mul" and term.args[0].key == term.args[1].key
+    )
+    return term.args[0] if is_square(term) and is_plain else None
 
 
-def of_guard(page: Page, found: Found) -> Fix | None:
-    """Return the edit from ``x <= tol`` to ``not x > tol``."""
-    node, parent = found.node, page.parents[found.node]
-    if not isinstance(node, ast.Compare):
-        return None
-    sign = ">" if isinstance(node.ops[0], ast.LtE) else ">="
-
-    def change(render: Callable[[ast.expr], str]) -> str:
-        asked = f"{render(node.left)} {sign} {render(node.comparators[0])}"
-        return f"not {asked}" if is_test else f"~({asked})"
-
-    is_test = isinstance(parent, ast.If | ast.BoolOp)
-    is_array = isinstance(parent, ast.Call) and named(parent) in {"any", "all"}
-    return Fix(node, change) if is_test or is_array else None
-
-
-MAKERS: Mapping[str, Callable[[Page, Found], Fix | None]] = {
-    "SO001": of_selection,
-    "SO003": of_clip,
-    "SO004": of_value,
-    "SO009": of_guard,
-}
+def is_sech2(term: Term) -> bool:
+    """Whether a term is ``1 - tanh(x)**2``."""
+    if term.operation != "sub" or number(term.args[0]) != 1:
+        return False
+    base = base_of(term.args[1])
+    return base is not None and base.operation == "tanh"
 
 
 @dataclass
@@ -129,14 +288,20 @@ class Edits:
     def __post_init__(self) -> None:
         """Collect the change of each expression."""
         self.changes = {id(fix.node): fix.change for fix in self.fixes}
-        self.outermost = list(self._outermost(self.page.tree))
+        self.outermost: list[ast.expr] = []
+        self.tops: dict[int, ast.expr] = {}  # the outermost change around each change
+        self._collect(self.page.tree)
 
-    def _outermost(self, node: ast.AST) -> Iterator[ast.expr]:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr) and id(child) in self.changes:
-                yield child
-            else:
-                yield from self._outermost(child)
+    def _collect(self, tree: ast.AST) -> None:
+        stack: list[tuple[ast.AST, ast.expr | None]] = [(tree, None)]
+        while stack:
+            node, top = stack.pop()
+            if isinstance(node, ast.expr) and id(node) in self.changes:
+                if top is None:
+                    top = node
+                    self.outermost.append(node)
+                self.tops[id(node)] = top
+            stack += [(child, top) for child in parts_of(node)]
 
     def applied(self) -> str:
         """Return the source of the file with the edits."""
@@ -155,8 +320,7 @@ class Edits:
 
     def of(self, node: ast.expr) -> tuple[int, str, str]:
         """Return the lines of an expression: first line number, old lines, new lines."""
-        tops = (x for x in self.outermost if any(part is node for part in ast.walk(x)))
-        top = next(tops, node)
+        top = self.tops.get(id(node), node)
         line, end, column, end_column = span_of(top)
         first, last = self.page.lines[line - 1], self.page.lines[end - 1]
         new = rendered(self.page, top, self.changes)
@@ -199,7 +363,7 @@ def first_line(page: Page) -> int:
 
 def page_of(text: str, tree: ast.Module) -> Page:
     """Return a file as the rewriter takes it."""
-    return Page(tuple(lines_of(text)), tree)
+    return Page(lines_of(text), tree)
 
 
 def taken_names(tree: ast.Module) -> set[str]:

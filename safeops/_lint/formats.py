@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,40 +41,65 @@ class Row(NamedTuple):
         return f"line {line} of {cell}" if cell else said[0]
 
     @property
-    def lines(self) -> list[str]:
+    def lines(self) -> Sequence[str]:
         """The lines of the file."""
         return lines_of(self.source.text)
 
 
 def as_text(rows: Sequence[Row]) -> str:
-    """Return for each finding its line, a caret, the reason, and the edit."""
-    return "\n".join(line for row in rows for line in (*block_of(row), ""))
+    """Return for each finding its line, a caret, the reason, and the edit; copies as one."""
+    copies: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        copies[copy_key(row)].append(row)
+    return "\n".join(line for same in copies.values() for line in (*block_of(*same), ""))
 
 
-def block_of(row: Row) -> list[str]:
-    """Return the lines of text about one finding."""
+def copy_key(row: Row) -> tuple[object, ...]:
+    """Return what the copies of a finding in several files, or in one, have in common."""
     found = row.finding
-    cell, line = row.source.place(found.line)
-    place = f"{row.path}:{cell + ':' if cell else ''}{line}:{found.column}"
+    edit = found.edit[1:] if found.edit else ()
+    text = row.lines[found.line - 1].strip()
+    return found.rule, text, re.sub(r"^line \d+", "", found.message), edit, found.proof
+
+
+def place_of(row: Row) -> str:
+    """Return file, line and column of a finding."""
+    cell, line = row.source.place(row.finding.line)
+    return f"{row.path}:{cell + ':' if cell else ''}{line}:{row.finding.column}"
+
+
+def block_of(row: Row, *copies: Row) -> list[str]:
+    """Return the lines of text about one finding and its copies."""
+    found = row.finding
     text = row.lines[found.line - 1].rstrip("\r\n")
     end = found.end_column if found.end_line == found.line else len(text) + 1
     blank = "".join(c if c == "\t" else " " for c in text[: found.column - 1])
     block = [
-        f"{place}: {found.rule} {TITLES[found.rule]}",
+        f"{place_of(row)}: {found.rule} {TITLES[found.rule]}",
         f"    {text}",
         f"    {blank}{'^' * max(1, end - found.column)}",
         f"  {row.message}",
     ]
     if found.edit is not None:
-        block += [f"  - {x.strip()}" for x in found.edit[1].splitlines()]
-        block += [f"  + {x.strip()}" for x in found.edit[2].splitlines()]
+        old, new = (text.splitlines() for text in found.edit[1:])
+        margin = min(len(x) - len(x.lstrip()) for x in (*old, *new) if x.strip())
+        block += [f"  - {x[margin:]}" for x in old] + [f"  + {x[margin:]}" for x in new]
+    elif found.reason:
+        block.append(f"  no edit: {found.reason}")
     if found.names:
         block.append(f"    from safeops import {', '.join(found.names)}")
     if found.cure:
         block.append(f"  {found.cure}")
     if found.proof:
         block.append(f"  {found.proof}")
+    if copies:
+        places = [place_of(copy) for copy in copies]
+        more = f", and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        block.append(f"  also at {', '.join(places[:SHOWN])}{more}")
     return block
+
+
+SHOWN = 20  # places of copies
 
 
 def record(row: Row) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 import ast
 import re
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 from safeops._lint.names import DIFFERENTIATED, Names, framework_of
-from safeops._lint.scopes import BLOCKS, NO_GRADIENT, Function, Scopes, mentions
+from safeops._lint.scopes import BLOCKS, NO_GRADIENT, Function, Scopes, mentions, parts_of
 from safeops._lint.terms import COMPARISONS, Term
 
 # Functions with a derivative rule of their own: their bodies are not differentiated.
@@ -86,7 +88,7 @@ class Guards:
         if not targets:
             return False
         seen.add(statement)
-        uses = [use for target in targets for use in self._uses(target, statement)]
+        uses = [use for target in targets for use in self.uses(target, statement)]
         return not uses or any(self._reaches(use, seen) for use in uses)
 
     def _goes_on(self, node: ast.AST) -> bool:
@@ -113,17 +115,16 @@ class Guards:
         framework = framework_of(self.names.full(outer.func))
         return bool(framework) and framework not in self.differentiated
 
-    def _uses(self, target: ast.Name, statement: ast.AST) -> list[ast.Name]:
+    def uses(self, target: ast.Name, statement: ast.AST) -> list[ast.Name]:
         """Return where a name is read after a statement; in a loop, before it too."""
-        nodes = ast.walk(self.scopes.scope_of(target))
-        names = (x for x in nodes if isinstance(x, ast.Name) and x.id == target.id)
-        read = [x for x in names if isinstance(x.ctx, ast.Load) and x in self.scopes.order]
+        read = self.scopes.reads.get((self.scopes.scope_of(target), target.id), [])
         loops = ast.For | ast.While
         if any(isinstance(x, loops) for x in self.scopes.around(statement)):
             return read
-        at = self.scopes.order[statement]
-        inside = set(ast.walk(statement))
-        return [x for x in read if self.scopes.order[x] > at and x not in inside]
+        order = self.scopes.order
+        parts = (x for x in ast.walk(statement) if isinstance(x, ast.stmt | ast.expr))
+        end = max(order.get(x, 0) for x in parts)  # `x + y` of `x += y` is not in the text
+        return read[bisect_right(read, end, key=order.__getitem__) :]
 
     @cached_property
     def ruled(self) -> set[ast.AST]:
@@ -165,40 +166,57 @@ class Guards:
 
     def is_asked(self, node: ast.AST, words: set[str]) -> bool:
         """Whether an `if`, an early return or an assertion tests one of these names."""
-        return any(not words.isdisjoint(found) for found in self._asked_before(node))
+        child = node
+        for outer in self.scopes.around(node):
+            test = outer.test if isinstance(outer, ast.If | ast.IfExp | ast.While) else None
+            if test not in (None, child) and not words.isdisjoint(_asked(test)):
+                return True
+            if isinstance(child, ast.stmt) and child in self.places:
+                asked, place = self.asked_in[outer], self.places[child]
+                block = self.scopes.block_of(outer, child)
+                if any(asked.get((block, word), place) < place for word in words):
+                    return True
+            if isinstance(outer, Function):
+                return False
+            child = outer
+        return False
 
     def words_of(self, *terms: Term) -> set[str]:
         """Return the names in the source of terms."""
         found: set[str] = set()
-        for term in terms:
-            for part in term.every:
-                found |= set(_words(part.node)) | self.called.get(id(part), set())
-        return found - set(self.names.meant) - NOT_WORDS
+        seen: set[ast.AST] = set()
+        for part in (part for term in terms for part in term.every):
+            found |= self.called.get(id(part), set())
+            stack: list[ast.AST] = [part.node]
+            while stack:
+                node = stack.pop()
+                if node not in seen:
+                    seen.add(node)
+                    found.add(_word(node))
+                    stack += parts_of(node)
+        return found - self.names.meant.keys() - NOT_WORDS - {""}
 
-    def _asked_before(self, node: ast.AST) -> Iterator[set[str]]:
-        child = node
-        for outer in self.scopes.around(node):
-            if isinstance(outer, ast.If | ast.IfExp | ast.While) and child is not outer.test:
-                yield set(_asked(outer.test))
-            if isinstance(outer, Function | ast.Module) or hasattr(outer, "body"):
-                yield from self._of_block(outer, child)
-            if isinstance(outer, Function):
-                return
-            child = outer
+    @cached_property
+    def asked_in(self) -> dict[ast.AST, dict[tuple[str, str], int]]:
+        """The first statement of each block after which a name has been tested, by its place."""
+        found: dict[ast.AST, dict[tuple[str, str], int]] = defaultdict(dict)
+        for child, place in self.places.items():
+            outer = self.scopes.parents[child]
+            asked = _asked(child.test) if isinstance(child, ast.Assert) else ()
+            names = self._of_if(child) if isinstance(child, ast.If) else asked
+            block = self.scopes.block_of(outer, child)
+            for name in names:
+                found[outer].setdefault((block, name), place)
+        return found
 
-    def _of_block(self, outer: ast.AST, child: ast.AST) -> Iterator[set[str]]:
-        """Yield the names that earlier statements of the same block test."""
-        for block in BLOCKS:
-            body = getattr(outer, block, ())
-            if not isinstance(body, list) or child not in body:
-                continue
-            for statement in body[: body.index(child)]:
-                if isinstance(statement, ast.Assert):
-                    yield set(_asked(statement.test))
-                elif isinstance(statement, ast.If):
-                    yield from self._of_if(statement)
+    @cached_property
+    def places(self) -> dict[ast.AST, int]:
+        """The place of each statement in its block."""
+        blocks = (getattr(x, name, None) for x in self.scopes.order for name in BLOCKS)
+        return {x: i for block in blocks if type(block) is list for i, x in enumerate(block)}
 
-    def _of_if(self, statement: ast.If) -> Iterator[set[str]]:
+    def _of_if(self, statement: ast.If) -> set[str]:
+        """Return the names that an `if` tests for the statements behind it."""
         asked = set(_asked(statement.test))
         written = {
             one.id
@@ -206,9 +224,8 @@ class Guards:
             if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
         }
         if any(isinstance(x, EXITS) for x in (*statement.body, *statement.orelse)):
-            yield asked
-        elif written:
-            yield asked & written
+            return asked
+        return asked & written
 
 
 def _names_of(statement: ast.AST) -> list[ast.Name] | None:
@@ -267,15 +284,9 @@ def _word(node: ast.AST) -> str:
     return str(getattr(node, "attr", "") or getattr(node, "id", ""))
 
 
-def _words(node: ast.AST) -> Iterator[str]:
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name | ast.Attribute):
-            yield _word(part)
-
-
-def _asked(test: ast.expr) -> Iterator[str]:
+def _asked(test: ast.expr | None) -> Iterator[str]:
     """Yield the names whose numbers a condition tests."""
-    stack: list[ast.AST] = [test]
+    stack: list[ast.AST] = [test] if test is not None else []
     while stack:
         node = stack.pop()
         if isinstance(node, ast.Attribute) and node.attr in SHAPES:

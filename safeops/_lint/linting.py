@@ -2,13 +2,14 @@
 
 import ast
 import re
+import sys
 import tokenize
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from safeops._lint.fixes import Edits, Fix, fix_of, page_of, taken_names
+from safeops._lint.fixes import Edits, Fix, Maker, Refused, page_of, taken_names
 from safeops._lint.names import DIFFERENTIATED
 from safeops._lint.rules import TITLES, File, Found, check
 from safeops._lint.sources import lines_of
@@ -21,6 +22,7 @@ WORDS = re.compile(
 )
 
 
+DEPTH = 20_000  # of Python's calls: a sum of 2,000 summands is 2,000 deep
 MODULES = re.compile(r"\b(autograd|jax|keras|numpy|scipy|tensorflow|tf_keras|torch|xp|xnp)\b")
 
 
@@ -36,6 +38,7 @@ class Finding:
     message: str
     found: Found
     edit: tuple[int, str, str] | None = None  # first line, old lines, new lines
+    reason: str = ""  # why there is no edit
     cure: str = ""
     proof: str = ""  # the result of --confirm
     names: tuple[str, ...] = ()
@@ -70,6 +73,15 @@ def lint(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SyntaxWarning)  # about the text
         tree = ast.parse(text) if tree is None else tree
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, DEPTH))
+    try:
+        return _linted(text, tree, select, numpy=numpy)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _linted(text: str, tree: ast.Module, select: frozenset[str], *, numpy: bool) -> Report:
     report = Report(text, tree)
     if not (MODULES.search(text) and WORDS.search(text)):
         return report
@@ -84,12 +96,20 @@ def lint(
         return report
     page = page_of(text, tree)
     taken = taken_names(tree)
-    fixes = [fix_of(page, one, taken) for one in every]
-    report.fixes = [fix for fix in fixes if fix is not None]
+    fixes = [fix_of(Maker(page, file, one), taken) for one in every]
+    report.fixes = [fix for fix in fixes if isinstance(fix, Fix)]
     edits = Edits(page, report.fixes)
     for one, fix in zip(every, fixes, strict=True):
         report.findings.append(finding_of(one, fix, edits, lines))
     return report
+
+
+def fix_of(maker: Maker, taken: set[str]) -> Fix | str:
+    """Return the edit that cures a finding, or the reason why there is none."""
+    try:
+        return maker.fix(taken)
+    except Refused as reason:
+        return str(reason)
 
 
 def is_of_arrays(file: File, text: str) -> bool:
@@ -117,7 +137,7 @@ def is_ignored(one: Found, comments: Mapping[int, str]) -> bool:
     return False
 
 
-def finding_of(one: Found, fix: Fix | None, edits: Edits, lines: list[str]) -> Finding:
+def finding_of(one: Found, fix: Fix | str, edits: Edits, lines: Sequence[str]) -> Finding:
     """Return a finding from what a rule found."""
     node = one.node
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
@@ -131,12 +151,14 @@ def finding_of(one: Found, fix: Fix | None, edits: Edits, lines: list[str]) -> F
         one,
         cure=one.cure,
     )
-    if fix is not None:
+    if isinstance(fix, str):
+        found.reason = fix
+    else:
         found.edit = edits.of(fix.node)
         found.names = (fix.name,) if fix.name else ()
     return found
 
 
-def column_of(lines: list[str], line: int, offset: int) -> int:
+def column_of(lines: Sequence[str], line: int, offset: int) -> int:
     """Return the column of a character, from 1, at an offset in bytes."""
     return len(lines[line - 1].encode()[:offset].decode(errors="replace")) + 1

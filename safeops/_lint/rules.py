@@ -60,6 +60,7 @@ class File:
     def __init__(self, tree: ast.Module, differentiated: frozenset[str] = DIFFERENTIATED) -> None:
         """Read the names and assignments of a file."""
         self.tree, self.differentiated = tree, differentiated
+        self._hits: dict[tuple[object, ...], tuple[int, dict[str, float]] | None] = {}
         self.names = Names(self.scopes.order)
 
     @cached_property
@@ -117,6 +118,18 @@ class File:
         words = self.guards.words_of(*terms)
         return not any(self.guards.is_asked(one, words) for one in nodes)
 
+    def hit(self, *terms: Term) -> Hit | None:
+        """Return the fault of a selection; copies of one are computed once."""
+        every = [part for term in terms for part in term.every]
+        kinds = ((x.framework, x.is_plain) for x in every)
+        key = (*(x.key for x in terms), *kinds)
+        if key not in self._hits:
+            found = hit(*terms)
+            place = next((i for i, x in enumerate(every) if found and x is found.culprit), 0)
+            self._hits[key] = None if found is None else (place, found.numbers)
+        known = self._hits[key]
+        return None if known is None else Hit(every[known[0]], known[1])
+
     def text(self, node: ast.AST) -> str:
         """Return the source of an expression, on one line and shortened."""
         text = " ".join(ast.unparse(node).split())
@@ -172,7 +185,7 @@ def dropped(file: File) -> Iterator[Found]:
         framework = file.framework(whole, taken, other)
         if not framework:
             continue
-        found = hit(cond, taken, other)
+        found = file.hit(cond, taken, other)
         if found is None or not file.is_live(whole.node, found.culprit):
             continue
         if file.framework(found.culprit) or not found.culprit.framework:
@@ -231,7 +244,7 @@ def multiplied(file: File) -> Iterator[Found]:
             if not framework or not is_mask(mask) or is_mask(other):
                 continue
             zero = file.reader.zero(term.node)
-            found = log_of(other) if is_named_mask(mask) else hit(mask, other, zero)
+            found = log_of(other) if is_named_mask(mask) else file.hit(mask, other, zero)
             if found is None or not file.is_live(term.node, found.culprit):
                 continue
             text = file.text(found.culprit.node)
@@ -523,12 +536,15 @@ def is_mended(file: File, node: ast.expr) -> bool:
         parent = file.scopes.parents[parent]
     if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
         return False
-    name = parent.targets[0].id
-    calls = (x for x in ast.walk(file.scopes.scope_of(parent)) if isinstance(x, ast.Call))
-    mending = (call for call in calls if last_word(call) in MENDS)
-    return any(isinstance(x, ast.Name) and x.id == name for call in mending for x in ast.walk(call))
+    uses = file.guards.uses(parent.targets[0], parent)[:MOST_USES]
+    return any(
+        isinstance(x, ast.Call) and last_word(x) in MENDS
+        for use in uses
+        for x in file.scopes.up_to_statement(use)
+    )
 
 
+MOST_USES = 20  # uses of a name that are looked at
 MENDS = frozenset({"nan_to_num", "masked_fill", "where", "nan_to_num_", "masked_fill_"})
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ BLOCKS = ("body", "orelse", "finalbody", "handlers")
 MAYBE = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.ExceptHandler)
 SHAPE = re.compile(r"(size|shape)s?(\(\))?(\[.*\])?$")  # unpacked shapes are plain numbers
 PLAIN = frozenset({"int", "bool", "float", "str"})  # Python numbers: they have no gradient
+
+MANY = 50  # assignments of a name that are compared; with more it is unknown
 
 NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
 
@@ -57,6 +60,12 @@ class Scopes:
             node = self.parents[node]
             yield node
 
+    def up_to_statement(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Yield the expressions around an expression, inner ones first."""
+        while not isinstance(node, ast.stmt) and node is not self.tree:
+            node = self.parents[node]
+            yield node
+
     def statement_of(self, node: ast.AST) -> ast.AST:
         """Return the statement that contains an expression."""
         while not isinstance(node, ast.stmt) and node is not self.tree:
@@ -83,6 +92,23 @@ class Scopes:
                 self._place(one)
         return found
 
+    @cached_property
+    def shared(self) -> set[str]:
+        """The names that a function assigns for others, by `global` or `nonlocal`."""
+        kinds = ast.Global | ast.Nonlocal
+        return {name for x in self.order if isinstance(x, kinds) for name in x.names}
+
+    @cached_property
+    def reads(self) -> dict[tuple[ast.AST, str], list[ast.Name]]:
+        """Where each name is read, by each function around it, in the order of the text."""
+        found: dict[tuple[ast.AST, str], list[ast.Name]] = defaultdict(list)
+        for node in self.order:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                for outer in self.around(node):
+                    if isinstance(outer, Scope):
+                        found[outer, node.id].append(node)
+        return found
+
     def _place(self, one: Definition) -> None:
         """Make ``x + y`` of ``x += y``, which is not in the text, a part of its statement."""
         if isinstance(one.value, ast.BinOp) and one.value not in self.parents:
@@ -91,6 +117,8 @@ class Scopes:
 
     def definition_of(self, name: ast.Name) -> Definition | None:
         """Return the definition of a name where it is read; None if unknown."""
+        if name.id in self.shared:
+            return Definition(name.id, self.tree)
         statement = self.statement_of(name)
         scope: ast.AST = name
         is_outer = False
@@ -107,13 +135,13 @@ class Scopes:
         return every[0] if len(every) == 1 else Definition(every[0].name, every[0].statement)
 
     def _reaching(self, every: list[Definition], use: ast.AST) -> Definition:
-        at = self.order[use]
-        before = [one for one in every if self.order[one.statement] < at]
-        if not before:
+        count = bisect_left(every, self.order[use], key=lambda one: self.order[one.statement])
+        if not count:
             return Definition(every[0].name, every[0].statement)
-        last = before[-1]
+        last = every[count - 1]
         if self._is_sure(last.statement, use) and not self._comes_round(every, last, use):
             return last
+        before = every[:count] if count <= MANY else []
         values = [one.value for one in before if one.value is not None]
         perhaps = tuple(values) if len(values) == len(before) else ()
         return Definition(last.name, last.statement, perhaps=perhaps)
@@ -132,7 +160,7 @@ class Scopes:
         child = statement
         for outer in self.around(statement):
             if isinstance(outer, MAYBE) and not (
-                id(outer) in outside and self._branch(outer, child) == self._branch_of(outer, use)
+                id(outer) in outside and self.block_of(outer, child) == self._branch_of(outer, use)
             ):
                 return False
             if isinstance(outer, Scope):
@@ -143,14 +171,18 @@ class Scopes:
     def _branch_of(self, outer: ast.AST, node: ast.AST) -> str:
         while self.parents[node] is not outer:
             node = self.parents[node]
-        return self._branch(outer, node)
+        return self.block_of(outer, node)
 
-    def _branch(self, outer: ast.AST, child: ast.AST) -> str:
+    def block_of(self, outer: ast.AST, child: ast.AST) -> str:
         """Return which block of a statement contains another one."""
-        for block in BLOCKS:
-            if child in getattr(outer, block, ()):
-                return block
-        return ""
+        return self.blocks.get(child, "") if self.parents[child] is outer else ""
+
+    @cached_property
+    def blocks(self) -> dict[ast.AST, str]:
+        """The name of the block that contains each statement."""
+        every = ((x, name) for x in self.order for name in BLOCKS)
+        lists = ((getattr(x, name, None), name) for x, name in every)
+        return {one: name for block, name in lists if type(block) is list for one in block}
 
     @cached_property
     def functions(self) -> list[Function]:

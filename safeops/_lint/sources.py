@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Source:
         for number, code in zip(cells[::2], cells[1::2], strict=True):
             cell = self.notebook["cells"][int(number) - 1]
             source = code.removesuffix("\n").replace(MAGIC, "").replace(UNREAD, "")
-            cell["source"] = lines_of(source) if isinstance(cell["source"], list) else source
+            cell["source"] = list(lines_of(source)) if isinstance(cell["source"], list) else source
         indent, ascii_only = self.layout or (1, False)
         return json.dumps(self.notebook, indent=indent, ensure_ascii=ascii_only) + self._end
 
@@ -83,13 +84,17 @@ def is_apart(path: Path) -> bool:
     return any(APART.search(name) for name in names)
 
 
-def lines_of(text: str) -> list[str]:
+@lru_cache(maxsize=4)  # for the same text with each finding
+def lines_of(text: str) -> tuple[str, ...]:
     """Return the lines of a text as Python counts them, with line ends."""
-    return io.StringIO(text, newline="").readlines()
+    return tuple(io.StringIO(text, newline="").readlines())
 
 
 def read(path: Path) -> Source:
     """Return the source of a file."""
+    if not path.is_file():  # a named pipe never ends
+        msg = "it is neither a file nor a folder"
+        raise UnreadableError(msg)
     try:
         raw = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)

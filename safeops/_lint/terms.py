@@ -14,6 +14,7 @@ from safeops._lint.scopes import Definition, Scopes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+DEEPEST = 200  # expressions in expressions and names; what is deeper is an atom
 LARGEST = 120  # operations that a name may stand for; beyond that it is an atom
 BINARY = {
     ast.Add: "add",
@@ -144,6 +145,7 @@ class Reader:
         self.names, self.scopes, self.differentiated = names, scopes, differentiated
         self.called: dict[int, set[str]] = {}  # the names that stand for a term, by its identity
         self._terms: dict[int, Term] = {}
+        self._depth = 0  # of the expression that is being read
         self._by_type: dict[type, Callable[[Any], Term | None]] = {
             ast.Constant: self._constant,
             ast.Name: self._name,
@@ -164,8 +166,13 @@ class Reader:
         """Return the term of an expression."""
         found = self._terms.get(id(node))
         if found is None:
-            read = self._by_type.get(type(node))
-            found = (read(node) if read else None) or self._atom(node)
+            # Unknown while it is being read: a name may stand for itself, as in `a, b = b, a`.
+            self._terms[id(node)] = found = self._atom(node)
+            read = self._by_type.get(type(node)) if self._depth < DEEPEST else None
+            if read is not None:
+                self._depth += 1
+                found = read(node) or found
+                self._depth -= 1
             self._terms[id(node)] = found
         return found
 

@@ -321,18 +321,19 @@ def _parameters(parts: Sequence[str], taken: set[str]) -> dict[str, str]:
     return found
 
 
-def rendered(page: Page, node: ast.expr, changes: Mapping[int, Rewriting]) -> str:
-    """Return the source of an expression after changes of some of its parts."""
-    if id(node) in changes:
-        rest = {i: change for i, change in changes.items() if i != id(node)}
-        return changes[id(node)](lambda part: rendered(page, part, rest))
-    text, done, new = page.text(node), 0, ""
+def rendered(
+    page: Page, node: ast.expr, changes: Mapping[int, Rewriting], done: ast.expr | None = None
+) -> str:
+    """Return the source of an expression after changes of its parts, without that of `done`."""
+    if id(node) in changes and node is not done:
+        return changes[id(node)](lambda part: rendered(page, part, changes, node))
+    text, end, new = page.text(node), 0, ""
     begin = _length(page, node.lineno, node)
     for part in _outermost(node, changes):
         at = _length(page, node.lineno, part) - begin
-        new += text[done:at] + rendered(page, part, changes)
-        done = at + len(page.text(part))
-    return new + text[done:]
+        new += text[end:at] + rendered(page, part, changes)
+        end = at + len(page.text(part))
+    return new + text[end:]
 
 
 def _outermost(node: ast.AST, changes: Mapping[int, Rewriting]) -> Iterator[ast.expr]:
