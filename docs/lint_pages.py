@@ -5,7 +5,7 @@ from pathlib import Path
 
 from safeops import _recipes
 from safeops._lint import texts
-from safeops._lint.rules import TITLES
+from safeops._lint.found import TITLES
 
 CORPUS = Path(__file__).parent / "lint_corpus.json"
 VERDICTS = ("yes", "idle", "no")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from safeops._cli.terminal import coloured, followed, is_coloured
 from safeops._lint.formats import FORMATS, Row, place_of
+from safeops._lint.found import TITLES
 from safeops._lint.linting import Report, lint
 from safeops._lint.proofs import prove
-from safeops._lint.rules import TITLES
 from safeops._lint.settings import Settings, SettingsError, settings_of
 from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, lines_of, read
 

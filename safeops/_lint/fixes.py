@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from safeops._lint.rules import File, Found, unclipped
+from safeops._lint.domains import is_sech2, unclipped
+from safeops._lint.found import File, Found
 from safeops._lint.scopes import parts_of
-from safeops._lint.shapes import is_root, is_square, number
+from safeops._lint.shapes import is_root, number
 from safeops._lint.sources import lines_of
 from safeops._lint.terms import Term
 from safeops.autodiff._explain.rewrites import (
+    KEYWORDS,
     Page,
     Rewriting,
     named,
@@ -22,7 +24,6 @@ from safeops.autodiff._explain.rewrites import (
     span_of,
 )
 
-LOGARITHMS = ("safe_log", "safe_log2", "safe_log10", "safe_log1p")
 MINUS_INF = ', fill_value=float("-inf")'
 # Operations that undo a logarithm: what is finite behind them is no longer the truth.
 UNDOING = frozenset({"exp", "expm1", "log_softmax", "logsumexp", "sigmoid", "softmax"})
@@ -69,8 +70,8 @@ class Maker:
     def of_culprit(self, options: str = "") -> Fix:
         """Return the edit that makes the faulty operation safe."""
         culprit = self.found.culprit
-        if culprit is None or self.found.rule in REASONS:
-            refuse(REASONS.get(self.found.rule, "no operation stands for it"))
+        if culprit is None:
+            refuse(REASONS.get(self.found.rule, "a product has to become a selection"))
         node = culprit.node
         name = getattr(getattr(node, "func", None), "attr", "")
         if name.endswith("_"):
@@ -125,6 +126,8 @@ class Maker:
     def of_selection(self) -> Fix:
         """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
         call, culprit = self.found.selection, self.found.node
+        if self.found.is_given:
+            refuse("it is not written here that the mask drops all singular entries")
         inside = call is not None and any(part is culprit for part in ast.walk(call))
         if call is not None and inside and named(call) == "where" and self.is_ternary(call):
             change = safe_where_of(self.page, call)
@@ -206,25 +209,44 @@ class Maker:
     def of_length(self) -> Fix:
         """Return the edit of ``sqrt(sum(v**2, axis))`` to ``safe_norm(v, axis=axis)``."""
         culprit = self.found.culprit
-        inner = culprit.args[0] if culprit is not None and culprit.args else None
-        if culprit is None or inner is None or not is_root(culprit):
+        if culprit is None or not is_root(culprit):
+            if culprit is not None and culprit.operation == "std":
+                refuse("safe_std(x) has slope 0 where all entries are equal")
             return self.of_culprit()
-        if culprit.operation == "std":
-            refuse("safe_std(x) has slope 0 where all entries are equal")
-        bases = [base_of(x) for x in (inner.args if inner.operation == "add" else inner.args[:1])]
-        nodes = [x.node for x in bases if x is not None and is_inside(x.node, culprit.node)]
-        names = {"add": "safe_hypot", "sum": "safe_norm", "mean": "safe_rms"}
-        options = {ALONG.get(name, ""): x for name, x in inner.options.items()}
-        is_near = is_inside(inner.node, culprit.node) and inner.operation in names
-        if len(nodes) != len(bases) or not is_near or "" in options:
+        inner = self.operand_of(culprit.node)
+        sums = self.file.names.called(inner) if isinstance(inner, ast.Call) else None
+        if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+            name, squares, given = "safe_hypot", [inner.left, inner.right], {}
+        elif sums is not None and sums.operation in SUMS and sums.args:
+            name, squares, given = SUMS[sums.operation], [sums.args[0]], dict(sums.options)
+            given |= zip(("axis", "keepdims"), sums.args[1:], strict=False)
+        else:
             return self.of_culprit()
-        name = names[inner.operation]
+        bases = [base for x in squares if (base := self.base_of(x)) is not None]
+        if len(bases) < len(squares) or not set(given) <= set(KEYWORDS) - {"ord", "p"}:
+            return self.of_culprit()
 
         def change(render: Callable[[ast.expr], str]) -> str:
-            given = [f"{key}={render(x)}" for key, x in options.items()]
-            return f"{name}({', '.join([*map(render, nodes), *given])})"
+            options = sorted(f"{KEYWORDS[key]}={render(x)}" for key, x in given.items())
+            return f"{name}({', '.join([*map(render, bases), *options])})"
 
         return Fix(culprit.node, change, name)
+
+    def operand_of(self, node: ast.expr) -> ast.expr | None:
+        """Return the first operand of an operation as it is written."""
+        parts = operands(self.page, node)
+        return parts[0][0] if parts and parts[0] else None
+
+    def base_of(self, node: ast.expr) -> ast.expr | None:
+        """Return x of ``x**2``, ``x * x`` and ``square(x)`` as it is written."""
+        parts = operands(self.page, node)
+        if parts is None or parts[1]:
+            return None
+        base, *rest = parts[0]
+        word = named(node)
+        is_power = word == "pow" and len(rest) == 1 and getattr(rest[0], "value", None) == 2  # noqa: PLR2004  (a square)
+        is_product = word == "mul" and self.page.text(base) == self.page.text(rest[0])
+        return base if is_power or is_product or (word == "square" and not rest) else None
 
     def of_guard(self) -> Fix:
         """Return the edit from ``x <= tol`` to ``not x > tol``."""
@@ -242,11 +264,10 @@ class Maker:
         return Fix(node, change)
 
 
-# The names of options of a sum in safeops.
-ALONG = {"#0": "axis", "#1": "keepdims", "dim": "axis", "axis": "axis"}
-ALONG |= {"keepdim": "keepdims", "keepdims": "keepdims"}
+# The length that a root of a sum of squares is.
+SUMS = {"sum": "safe_norm", "mean": "safe_rms"}
 # Rules without an edit.
-REASONS: dict[str, str] = {}
+REASONS = {"SO011": "which number is small enough is for you to say"}
 
 
 def path_to(whole: Term, part: Term) -> list[Term]:
@@ -260,22 +281,6 @@ def path_to(whole: Term, part: Term) -> list[Term]:
 def is_inside(part: ast.expr, node: ast.expr) -> bool:
     """Whether an expression is written inside of another one."""
     return any(x is part for x in ast.walk(node))
-
-
-def base_of(term: Term) -> Term | None:
-    """Return x of ``x**2``; None for other terms."""
-    is_plain = term.operation in {"square", "pow"} or (
-        term.operation == "mul" and term.args[0].key == term.args[1].key
-    )
-    return term.args[0] if is_square(term) and is_plain else None
-
-
-def is_sech2(term: Term) -> bool:
-    """Whether a term is ``1 - tanh(x)**2``."""
-    if term.operation != "sub" or number(term.args[0]) != 1:
-        return False
-    base = base_of(term.args[1])
-    return base is not None and base.operation == "tanh"
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from safeops import __version__
+from safeops._lint.found import TITLES, File
 from safeops._lint.linting import Finding
-from safeops._lint.rules import TITLES, File
 from safeops._lint.sources import Source, lines_of
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"

@@ -1,35 +1,22 @@
 """The context of an expression: an `if` around it, an early return, code without gradients."""
 
 import ast
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 
+from safeops._lint.heuristics import DATA, FIRST, OF_RULE
 from safeops._lint.names import DIFFERENTIATED, Names, framework_of
 from safeops._lint.scopes import BLOCKS, NO_GRADIENT, Function, Scopes, mentions, parts_of
 from safeops._lint.terms import COMPARISONS, Term
 
 # Functions with a derivative rule of their own: their bodies are not differentiated.
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
-# Functions that fill weights before training, or draw samples (`rsample` is what is
-# differentiated).
-FIRST = re.compile(
-    r"^_?(init(ialize)?_(weight|param|bias|buffer|kernel)\w*|reset_parameters|sample$|quantize|"
-    r"draw_|plot_|visuali[sz]e|diagnos|fit(_|$)|maximum_likelihood|update_(running|moving)_)|"
-    r"(_init|_initializer)_?$"
-)
-# Classes that prepare data, measure, step or draw, and custom autograd functions of PyTorch.
-DATA = re.compile(
-    r"(BaseTransform|Dataset|FeatureExtractor|ImageProcessor\w*|Processor|Metrics?|Stats|Function"
-    r"|Constraint|Initializer|Miner|Optimizer|Pipeline|Quantizer|Sampler|Scheduler(Mixin)?)$"
-)
 # Names of gradients, which are not differentiated themselves.
 GRADIENTS = frozenset({"grad", "grads", "gradients", "updates", "opt_state", "optimizer_state"})
 # What a function returns that makes the steps of an optimizer.
 STEPS = ("GradientTransformation", "GradientTransformationExtraArgs", "Optimizer")
-OF_RULE = re.compile(r"_(fwd|bwd|jvp|vjp)$")
 STOPS = frozenset(
     {
         "allclose",
@@ -50,6 +37,13 @@ STOPS = frozenset(
         "no_grad",
         "nonzero",
     }
+)
+# Functions that differentiate what they are given, wherever their result goes.
+DERIVATIVES = frozenset(
+    """
+    check_gradients check_grads explain grad gradcheck gradient hessian jacfwd jacobian jacrev jvp
+    linearize masked_grad value_and_grad vjp
+    """.split()  # noqa: SIM905  (names read best in a row)
 )
 BUILTINS = frozenset({"bool", "float", "int", "len", "print", "str"})
 FIRST_OF_TWO = frozenset({"max", "min", "topk", "sort"})  # the second result is indices
@@ -103,6 +97,8 @@ class Guards:
         """Return the syntax around an expression that stops gradients; None if there is none."""
         child = node
         for outer in self.scopes.around(node):
+            if isinstance(outer, ast.Call) and _word(outer.func) in DERIVATIVES:
+                return None  # what is printed is the derivative
             if _is_stopped(outer, child) or self._is_foreign(outer):
                 return outer
             child = outer

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from safeops._lint.fixes import Edits, Fix, Maker, Refused, page_of, taken_names
+from safeops._lint.found import TITLES, File, Found
 from safeops._lint.names import DIFFERENTIATED
-from safeops._lint.rules import TITLES, File, Found, check
+from safeops._lint.rules import check
 from safeops._lint.sources import lines_of
 
 IGNORE = re.compile(r"#\s*safeops:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)

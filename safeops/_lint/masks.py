@@ -4,14 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from safeops._lint.guards import Guards
+from safeops._lint.heuristics import NEVER_EMPTY
 from safeops._lint.scopes import Scopes
 from safeops._lint.terms import SAME, Term
-
-NEVER_EMPTY = (
-    "arange", "causal", "diag", "eye", "filter", "future", "kth", "len2", "length", "lens",
-    "lookahead", "look_ahead", "pad_mask", "remove", "sequence_mask", "sort", "subsequent",
-    "suppress", "threshold", "topk", "top_k", "top_p", "tril", "triu", "window",
-)  # fmt: skip
 
 
 def is_never_empty(scopes: Scopes, guards: Guards, mask: Term) -> bool:
@@ -51,6 +46,9 @@ def values_of(scopes: Scopes, name: ast.Name | ast.Attribute) -> Iterator[ast.ex
     for node in ast.walk(scopes.scope_of(name)):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text:
             yield node.value
+    for call in scopes.buffers:
+        if isinstance(call.args[0], ast.Constant) and call.args[0].value == name.attr:
+            yield call.args[1]
 
 
 def last_word(node: ast.AST) -> str:

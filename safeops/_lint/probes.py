@@ -8,6 +8,7 @@ from itertools import product
 from typing import NamedTuple
 
 from safeops._lint.bounds import bounds
+from safeops._lint.heuristics import ENDS, SAFE
 from safeops._lint.terms import REDUCTIONS, Term
 from safeops._lint.values import SINGULAR, Program, Value
 
@@ -70,6 +71,8 @@ def is_meant(program: Program, cond: Term, found: Hit) -> bool:
     if any(abs(numbers[name]) > HUGE for name in found.culprit.atoms):
         is_free = not any(isinstance(x.node, ast.Call) for x in found.culprit.atoms.values())
         return found.culprit.operation in OVERFLOWING and is_free
+    if asks_by_value(cond) and any(x.key == found.culprit.key for x in cond.every):
+        return True
     here = program.run(numbers)[cond.key].number
     for name in cond.atoms:
         for step in (x for size in CLOSE for x in (size, -size)):
@@ -121,10 +124,6 @@ def is_sure(term: Term) -> bool:
 def is_safe(name: str) -> bool:
     """Whether a name claims to be safe: ``safe_x``."""
     return bool(SAFE.search(re.split("[@ ]", name, maxsplit=1)[0]))
-
-
-SAFE = re.compile(r"(^|_|\.)safe(_|$)")
-ENDS = re.compile(r"(^|[^a-z])(high|low|upper|lower|max|min)([^a-z]|$)")
 
 
 def is_padded(term: Term) -> bool:

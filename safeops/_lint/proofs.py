@@ -15,7 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from safeops._lint.formats import Row
-from safeops._lint.rules import File, Found
+from safeops._lint.found import File, Found
 from safeops._lint.shapes import is_mask
 from safeops._lint.terms import Term
 

@@ -1,12 +1,13 @@
 """Which value a name has where it is read: that of an earlier assignment, if it can only be one."""
 
 import ast
-import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+
+from safeops._lint.heuristics import SHAPE
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -14,7 +15,6 @@ Scope = Function | Comprehension | ast.Module
 BLOCKS = ("body", "orelse", "finalbody", "handlers")
 # Statements with a block that may not run: its assignments are uncertain afterwards.
 MAYBE = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match, ast.ExceptHandler)
-SHAPE = re.compile(r"(size|shape)s?(\(\))?(\[.*\])?$")  # unpacked shapes are plain numbers
 PLAIN = frozenset({"int", "bool", "float", "str"})  # Python numbers: they have no gradient
 
 MANY = 50  # assignments of a name that are compared; with more it is unknown
@@ -183,6 +183,12 @@ class Scopes:
         every = ((x, name) for x in self.order for name in BLOCKS)
         lists = ((getattr(x, name, None), name) for x, name in every)
         return {one: name for block, name in lists if type(block) is list for one in block}
+
+    @cached_property
+    def buffers(self) -> list[ast.Call]:
+        """The calls of `register_buffer`, which name an attribute and its value."""
+        calls = (x for x in self.order if isinstance(x, ast.Call) and len(x.args) > 1)
+        return [x for x in calls if getattr(x.func, "attr", "") == "register_buffer"]
 
     @cached_property
     def functions(self) -> list[Function]:

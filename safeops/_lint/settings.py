@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safeops._lint.rules import TITLES
+from safeops._lint.found import TITLES
 from safeops._lint.sources import is_apart
 
 KEYS = {"select": list, "ignore": list, "exclude": list, "numpy": bool, "everywhere": bool}
@@ -56,7 +56,7 @@ def rules_of(words: Iterable[str]) -> frozenset[str]:
     for word in words:
         these = {rule for rule in TITLES if word and rule.startswith(word.upper())}
         if not these:
-            msg = f"expected rules out of (SO001, ..., SO010), got {word or 'nothing'}"
+            msg = f"expected rules out of (SO001, ..., SO011), got {word or 'nothing'}"
             raise SettingsError(msg)
         found |= these
     return frozenset(found)

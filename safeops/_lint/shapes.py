@@ -1,14 +1,13 @@
 """Patterns that several rules need: a length, a mask, an end of a domain."""
 
 import math
-import re
 
 from safeops._lint.bounds import bounds
+from safeops._lint.heuristics import EVENTS, MASK
 from safeops._lint.terms import TRUTH, Term
 
 # Frameworks whose norm has no finite slope at a zero vector; PyTorch's has slope 0.
 STEEP = frozenset({"jax", "tensorflow", "keras", "xp"})
-MASK = re.compile(r"(^|_)(mask|masks|valid)$", re.IGNORECASE)
 ENDS = {  # the ends of a domain at which the slope is infinite
     "acos": (-1.0, 1.0),
     "acosh": (1.0, math.inf),
@@ -82,9 +81,15 @@ def is_mask(term: Term) -> bool:
 
 def is_named_mask(term: Term) -> bool:
     """Whether the name of an atom says that it is a mask."""
-    if term.operation != "atom":
-        return False
-    words = term.name.split("@")[0].split()[:1]
-    return bool(words) and bool(
-        MASK.search(words[0].rpartition(".")[2].split("(")[0].split("[")[0])
-    )
+    return term.operation == "atom" and bool(MASK.search(word_of(term)))
+
+
+def is_indicator(term: Term) -> bool:
+    """Whether a term is a mask, or what its name calls events."""
+    return is_mask(term) or (term.operation == "atom" and bool(EVENTS.search(word_of(term))))
+
+
+def word_of(term: Term) -> str:
+    """Return the last word of the name of an atom: ``mask`` of ``batch.mask[0]``."""
+    words = term.name.split("@")[0].split()
+    return words[0].rpartition(".")[2].split("(")[0].split("[")[0] if words else ""

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from safeops._lint.heuristics import APART
+
 SUFFIXES = (".py", ".pyi", ".ipynb")
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
 CELL = "# safeops: cell "  # between two cells of a notebook
@@ -21,12 +23,6 @@ UNREAD = "# safeops: unread "  # before each line of a cell that is not Python
 OF_PYTHON = re.compile(r"%%(capture|prun|time|timeit)\b")  # cells with these magics are Python
 IS_MAGIC = re.compile(r"^\s*([%!?]|\S+\s*=\s*[%!]|.*\?\s*$)")
 INDENTS = (1, 2, 4, None)
-# Modules and packages with such names measure, step or draw: they are not differentiated.
-APART = re.compile(
-    r"(^|_)(adaptation|augmentations?|constraints?|data|datasets?|diagnostics?|eval(uation)?|"
-    r"metrics?|miners?|optim(izers?)?|quantizers?|root_search|samplers?|schedulers?|"
-    r"visuali[sz]ation)$"
-)
 
 
 class UnreadableError(Exception):

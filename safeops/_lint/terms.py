@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from operator import add, mul, sub, truediv
 from typing import TYPE_CHECKING, Any
 
+from safeops._lint.heuristics import PLAIN_NAMES, SMALL
 from safeops._lint.names import DIFFERENTIATED, Called, Names
 from safeops._lint.scopes import Definition, Scopes
 
@@ -61,12 +63,6 @@ PLAIN = frozenset(
 )
 # Attributes of finfo, about as large as in float32.
 LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
-SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
-# Names of counts; and of advantages, which weigh a gradient and have none.
-PLAIN_NAMES = re.compile(
-    r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
-    r"steps?|(?<!_)bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree|adv|advantage|advantages)(_t)?$|^(num|n|max|len)_"
-)
 OPTION = 1.7  # the value of a parameter that is a float by its annotation
 EPSILON = 1e-6  # the value of a name such as eps
 ASPECTS = frozenset({"shape", "ndim", "size", "data", "device", "dtype"})  # of an array
@@ -275,6 +271,8 @@ class Reader:
             is_flat = isinstance(node.op, ast.FloorDiv) or all(x.is_plain for x in parts)
             return self._atom(node, is_plain=is_flat)
         args = (self.term(node.left), self.term(node.right))
+        if (known := folded(node)) is not None:
+            return self._number(node, known)
         return self._operation(node, word, args)
 
     def _unary(self, node: ast.UnaryOp) -> Term | None:
@@ -492,6 +490,34 @@ def _is_view(index: ast.expr) -> bool:
         or (isinstance(x, ast.Attribute) and x.attr == "newaxis")
         for x in parts
     )
+
+
+def folded(node: ast.expr) -> float | None:
+    """Return the number of arithmetic on literals, such as ``1 / 3``; None for all else."""
+    if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
+        return _float(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = folded(node.operand)
+        return None if inner is None else -inner
+    if not isinstance(node, ast.BinOp) or type(node.op) not in FOLDED:
+        return None
+    left = folded(node.left)
+    right = folded(node.right) if left is not None else None
+    if left is None or right is None:
+        return None
+    try:
+        return float(FOLDED[type(node.op)](left, right))
+    except (ArithmeticError, ValueError, TypeError):  # a complex power too
+        return None
+
+
+FOLDED: dict[type[ast.operator], Any] = {
+    ast.Add: add,
+    ast.Sub: sub,
+    ast.Mult: mul,
+    ast.Div: truediv,
+    ast.Pow: pow,
+}
 
 
 def _is_option(option: ast.keyword) -> bool:

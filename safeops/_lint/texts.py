@@ -4,7 +4,7 @@ import difflib
 from importlib.resources import files
 from typing import NamedTuple
 
-from safeops._lint.rules import TITLES
+from safeops._lint.found import TITLES
 from safeops._recipes import Section, parts_of
 
 SECTIONS = ("The pattern", "The public case", "The cure", "When to ignore it")

@@ -5,8 +5,8 @@ import pytest
 import safeops
 from safeops import _recipes
 from safeops._lint import texts
+from safeops._lint.found import TITLES
 from safeops._lint.linting import lint
-from safeops._lint.rules import TITLES
 
 SPELLED = ("torch", "jax", "tensorflow")
 NOT_FOUND = {"SO007"}  # its pattern is written out: each framework has a softmax of its own

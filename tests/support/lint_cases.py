@@ -160,6 +160,30 @@ RISKY_HERE = [
     ("keras", "SO003", "return ops.sqrt(ops.maximum(x, 0.0))"),
     ("keras", "SO006", "return ops.sum(x * mask) / ops.sum(mask)"),
     ("xp", "SO001", "return xp.where(x > 0, xp.log(x), 0.0)"),
+    ("torch", "SO001", "return torch.where(x > 0, x ** (1 / 3), 0.0)"),
+    ("torch", "SO001", "return torch.where(x > 0, torch.pow(x, 1 / 3.0), 0.0)"),
+    ("torch", "SO001", "keep = x != 0\nz = 1 / x\nz[~keep] = 0\nreturn z"),
+    ("torch", "SO003", "z = torch.tanh(x)\nreturn torch.log(1 - z**2)"),
+    ("torch", "SO004", "z = torch.sqrt(x)\nz = torch.where(torch.isnan(z), 0.0, z)\nreturn z"),
+    ("torch", "SO004", "return torch.nan_to_num((y - x) / x)"),
+    ("torch", "SO005", "p = torch.softmax(x, -1)\nreturn -(p * torch.log(p)).sum(-1)"),
+    ("torch", "SO005", "q = y\nreturn (1 - mask) * float('-inf') + x"),
+    (
+        "torch",
+        "SO007",
+        (
+            "z = torch.zeros_like(x).masked_fill(mask, float('-inf'))\n"
+            "return torch.nan_to_num(torch.softmax(x + z, -1))"
+        ),
+    ),
+    ("torch", "SO008", "z = torch.linalg.cross(y - x, x)\nreturn z / z.norm(dim=-1)"),
+    ("jax", "SO008", "z = jnp.cross(y - x, x)\nreturn z / jnp.linalg.norm(z)"),
+    ("tensorflow", "SO003", "return tf.sqrt(tf.nn.relu(x))"),
+    ("torch", "SO011", "return torch.log(x.half() + 1e-12)"),
+    ("torch", "SO011", "z = x.to(torch.float16)\nreturn 1 / torch.clamp(z, min=1e-8)"),
+    ("torch", "SO011", "z = x.bfloat16()\nreturn torch.log(1 - z.clamp(1e-6, 1 - 1e-6))"),
+    ("jax", "SO011", "z = x.astype(jnp.bfloat16)\nreturn jnp.log(1 - jnp.clip(z, 0.1, 0.999))"),
+    ("torch", "SO011", "with torch.autocast('cuda'):\n    return torch.log(x.sigmoid() + 1e-12)"),
 ]
 BESIDE_SOUND = [
     # Beside the classes that are sound: what must be found in spite of them.
@@ -178,6 +202,23 @@ BESIDE_SOUND = [
     ("torch", "SO008", "self.w = torch.sqrt((x * x).sum())"),
     ("jax", "SO008", "def by_length() -> Array:\n    return jnp.sqrt(jnp.sum(x**2))"),
     ("xp", "SO002", "return x / (xp.linalg.vector_norm(x) + 1e-6)"),
+    # Found by names, in other programs than those of x, y and mask.
+    ("torch", "SO001", "def g(x, keep):\n    z = 1 / x\n    z[~keep] = 0\n    return z"),
+    ("torch", "SO005", "def g(p, q):\n    return (p * (p / q).log()).sum()"),
+    ("torch", "SO006", "def g(risk, EVENT):\n    return -(risk * EVENT).sum() / EVENT.sum()"),
+    ("torch", "SO007", "def g(s, keep):\n    return F.softmax(s + torch.log(keep.float()), -1)"),
+    ("torch", "SO010", "return torch.acos((x.trace() - 1) / 2)"),
+    # What is printed is the derivative.
+    ("jax", "SO001", (
+        "def g(x):\n    return jnp.sum(jnp.where(x > 0, jnp.log(x), 0.0))\nprint(jax.grad(g)(x))"
+    )),
+    ("torch", "SO008", (
+        "def g(x):\n    return (x * x).sum().sqrt()\nprint(torch.autograd.grad(g(x), x)[0])"
+    )),
+    # A name that stands for itself.
+    ("torch", "SO001", (
+        "global a, b\na, b = b, a\nreturn torch.where(x > 0, torch.log(x), a)"
+    )),
 ]  # fmt: skip
 SOUND_ANYWHERE = r"""
 inside = xp.where(x > 0, x, 1.0); return xp.where(x > 0, xp.log(inside), 0.0)
@@ -273,6 +314,18 @@ SOUND_HERE = [
     ("torch", "n = scatter(x.new_ones(3), y)\nn = 1 / n\nn[n == float('inf')] = 0\nreturn n"),
     ("torch", "z = y / x.clamp(min=torch.finfo(x.dtype).tiny)\nz[x == 0] = 1\nreturn z"),
     ("torch", "return torch.acos(x.clamp(-1 + 1e-4, 1 - 1e-4))"),
+    # A selection before the softmax cuts the slope, and one behind it the value.
+    ("torch", "z = torch.where(mask, x, -torch.inf)\nreturn torch.softmax(z / 2, -1).nan_to_num()"),
+    # The opposite words: weights, no probability, a constant, half precision that is asked for.
+    ("torch", "def g(w, x):\n    return (w * x).sum() / w.sum()"),
+    ("torch", "def g(n, sigma):\n    return n * torch.log(n) + sigma * torch.log(sigma)"),
+    ("torch", "inv_eta = helper(y)\nreturn (x**2 + inv_eta**2).sqrt()"),
+    ("torch", "if x.dtype == torch.float16:\n    return x\nreturn torch.log(x + 1e-12)"),
+    ("torch", "z = x.half().float()\nreturn torch.log(z + 1e-12)"),
+    ("torch", "z = x.half()\nreturn torch.log(z + 1e-6)"),
+    ("torch", "with torch.autocast('cuda'):\n    return 1 / (x.norm() + 1e-12)"),
+    ("torch", ("self.register_buffer('bias', torch.tril(torch.ones(3, 3)))\n"
+     "z = x.masked_fill(self.bias == 0, -math.inf)\nreturn F.softmax(z, -1)")),
     # What has no gradient: constants, whatever is made of them, and what NumPy gives.
     ("torch", "i = torch.arange(3.0).repeat_interleave(2)\nreturn torch.sqrt(i * i + i * i)"),
     ("torch", "h, w = x.shape[-2:]\ng = helper(h, w)\nreturn torch.sqrt((g * g).sum(-1))"),

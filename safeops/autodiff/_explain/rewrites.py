@@ -245,6 +245,9 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
     cond, *branches = call.args
     if not all(_is_of_entries(branch) for branch in branches):
         return None
+    ask = _negated(cond) if _is_simple(branches[0]) and not _is_simple(branches[1]) else None
+    if ask is not None:
+        branches.reverse()
     functions = branches[:1] if _is_simple(branches[1]) else branches
     parts = list(dict.fromkeys(page.text(x) for f in functions for x in _operands_in(page, f)))
     names = _parameters(parts, page.modules)
@@ -260,9 +263,22 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
         given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
         first = _plain_function(page, true, parts) or function(true)
         other = f"fill_value={render(false)}" if _is_simple(false) else function(false)
-        return f"safe_where({render(cond)}, {given}, {first}, {other})"
+        asked = ask(render) if ask is not None else render(cond)
+        return f"safe_where({asked}, {given}, {first}, {other})"
 
     return rewriting
+
+
+def _negated(cond: ast.expr) -> Rewriting | None:
+    """Return the rewriting of a condition to its opposite, for NaN too; None if it is no mask."""
+    if isinstance(cond, ast.UnaryOp) and isinstance(cond.op, ast.Invert):
+        return lambda render: render(cond.operand)
+    if not isinstance(cond, ast.Compare) or len(cond.ops) != 1:
+        return None
+    sign = {ast.Eq: "!=", ast.NotEq: "=="}.get(type(cond.ops[0]))
+    if sign is None:  # NaN > 0 and NaN <= 0 are both False
+        return lambda render: f"~({render(cond)})"
+    return lambda render: f"{render(cond.left)} {sign} {render(cond.comparators[0])}"
 
 
 def called(name: str) -> Rewriting:

@@ -1,0 +1,163 @@
+"""SO001, SO004, SO005: a selection or a mask drops entries that have no finite slope."""
+
+import ast
+import math
+from collections.abc import Iterator
+
+from safeops._lint.found import File, Found, at, zeros
+from safeops._lint.heuristics import NAN, PROBABILITIES
+from safeops._lint.probes import Hit, asks_by_value, causes_of, first_bad, is_sure
+from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number, word_of
+from safeops._lint.terms import TRUTH, Term
+
+SELECT = "choose by `where` or `masked_fill` in place of a product"
+STEEP = frozenset({"div", "log", "log10", "log2", "reciprocal", "rsqrt", "sqrt"})
+
+
+def selections(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
+    """Yield each selection as (itself, condition, case if true, case if false)."""
+    for term in file.terms("where", "index"):
+        if term.operation == "where":
+            yield (term, *term.args)  # type: ignore[misc]  # three of them
+        else:
+            x, mask = term.args
+            yield term, mask, x, file.reader.zero(term.node)
+    yield from assignments(file)
+
+
+def assignments(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
+    """Yield each ``y[cond] = number``."""
+    for node in file.scopes.order:
+        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
+            continue
+        target = node.targets[0]
+        if not isinstance(target.value, ast.Name):
+            continue
+        term, cond = file.reader.term(target.value), file.reader.term(target.slice)
+        if cond.operation not in TRUTH and not is_named_mask(cond):
+            continue
+        other = file.reader.term(node.value)
+        yield term, cond, other, term
+
+
+def dropped(file: File) -> Iterator[Found]:
+    """SO001, SO004: ``where(x > 0, log(x), 0)``; ``where(isnan(y), 0, y)``."""
+    for whole, cond, taken, other in selections(file):
+        framework = file.framework(whole, taken, other)
+        if not framework:
+            continue
+        found = file.hit(cond, taken, other)
+        if found is None or not file.is_live(whole.node, found.culprit):
+            continue
+        if file.framework(found.culprit) or not found.culprit.framework:
+            put = taken if found.culprit in other.every else other
+            yield from drop(file, framework, (whole, cond, put), found)
+
+
+def overwritten(file: File) -> Iterator[Found]:
+    """SO001: ``y = 1 / x``, and ``y[~keep] = 0``, where the mask is given."""
+    for whole, cond, put, other in assignments(file):
+        mask = cond.args[0] if cond.operation == "logical_not" else cond
+        operand = causes_of(other)[0] if other.operation in STEEP else other
+        if not is_indicator(mask) or mask.operation != "atom" or operand.operation != "atom":
+            continue
+        framework = file.framework(whole, other)
+        if other is operand or operand.is_plain or is_sure(operand) or number(put) != 0:
+            continue
+        if framework and file.is_live(whole.node, other):
+            for one in drop(file, framework, (whole, cond, put), Hit(other, zeros(operand))):
+                one.is_given = True
+                yield one
+
+
+def drop(
+    file: File, framework: str, selection: tuple[Term, Term, Term], found: Hit
+) -> Iterator[Found]:
+    """Yield a finding if a selection drops entries that have no finite slope."""
+    whole, cond, put = selection
+    culprit, numbers = found
+    if NAN.search(ast.unparse(whole.node)):  # it marks missing values
+        return
+    text = file.text(culprit.node)
+    why = (
+        f"line {whole.node.lineno} drops `{text}` at {at(file, culprit, numbers)}, but not its "
+        "slope, which is not finite there: 0 times that is NaN in the gradient"
+    )
+    call = whole.node if isinstance(whole.node, ast.Call) else None
+    rule = "SO004" if asks_by_value(cond) else "SO001"
+    one = Found(rule, culprit.node, why, whole.node, framework, culprit, numbers)
+    one.selection, one.filled = call, put
+    yield one
+
+
+def replaced(file: File) -> Iterator[Found]:
+    """SO004: ``nan_to_num(x / y)``."""
+    for term in file.terms("nan_to_num"):
+        framework = file.framework(term)
+        if not framework:
+            continue
+        found = first_bad(term.args[0])
+        if found is None or not file.is_live(term.node, found.culprit):
+            continue
+        text = file.text(found.culprit.node)
+        why = (
+            f"nan_to_num mends the value of `{text}` at {at(file, *found)}, and not its slope: "
+            "the gradient stays NaN"
+        )
+        yield Found("SO004", found.culprit.node, why, term.node, framework, *found)
+
+
+def multiplied(file: File) -> Iterator[Found]:
+    """SO005: ``mask * log(x)``."""
+    for term in file.terms("mul"):
+        for mask, other in (term.args, term.args[::-1]):
+            framework = file.framework(term)
+            if not framework or not is_mask(mask) or is_mask(other):
+                continue
+            if math.isinf(number(other)) and file.guards.has_gradient(term.node):
+                why = f"0 times infinity: `{file.text(term.node)}` is NaN where the mask is 0"
+                yield Found("SO005", term.node, why, term.node, framework, cure=SELECT)
+                continue
+            zero = file.reader.zero(term.node)
+            found = log_of(other) if is_named_mask(mask) else file.hit(mask, other, zero)
+            if found is None or not file.is_live(term.node, found.culprit):
+                continue
+            text = file.text(found.culprit.node)
+            why = (
+                f"the mask leaves `{text}` in at {at(file, *found)}: 0 times infinity is NaN, in "
+                "the gradient if not in the value"
+            )
+            yield Found("SO005", found.culprit.node, why, term.node, framework, *found)
+
+
+def weighed(file: File) -> Iterator[Found]:
+    """SO005: ``p * log(p)``; ``p * log(p / q)``."""
+    for term in file.terms("mul"):
+        framework = file.framework(term)
+        for weight, log in (term.args, term.args[::-1]):
+            p = log.args[0] if log.operation == "log" else log
+            quotient = p.operation == "div"
+            p = p.args[0] if quotient else p
+            if not framework or p is log or p.key != weight.key or not is_probability(p):
+                continue
+            if not file.is_live(term.node, log) or any(map(is_sure, p.every)):
+                continue
+            why = f"`{file.text(term.node)}` is 0 times infinity where a probability is 0: NaN"
+            yield Found("SO005", log.node, why, term.node, framework, log, zeros(p))
+
+
+def is_probability(term: Term) -> bool:
+    """Whether a term is a softmax, which underflows to 0, or a probability by its name."""
+    return term.operation == "softmax" or (
+        term.operation == "atom" and not term.is_plain and bool(PROBABILITIES.search(word_of(term)))
+    )
+
+
+def log_of(term: Term) -> Hit | None:
+    """Return where a logarithm is infinite, if the term is a logarithm of one array."""
+    inner = term
+    while inner.operation in {"neg", "mul"}:
+        inner = next((x for x in inner.args if x.operation.startswith("log")), inner.args[-1])
+    if inner.operation not in {"log", "log2", "log10"} or inner.args[0].operation != "atom":
+        return None
+    return first_bad(inner)

@@ -1,0 +1,218 @@
+"""What `safeops lint` does and says: diffs, counts, exit codes, edits that it refuses, and time."""
+
+import os
+import re
+from time import process_time
+
+import pytest
+
+from lint_cases import CELLS, EDITED, PROGRAM, notebook, rules_in, write
+from safeops.__main__ import main
+from safeops._lint.linting import lint
+
+pytestmark = pytest.mark.only("numpy")  # nothing is executed: one session is enough
+
+TORCH = "import torch\nimport torch.nn.functional as F\n\n\ndef f(x, y, mask):\n    "
+LOG = "x, jnp.log, fill_value=0.0"
+JAX = "import jax\nimport jax.numpy as jnp\n\n\ndef f(x, y, mask):\n    "
+
+
+def edits_of(program):
+    """Return the new last lines of the edits of a program, and the reasons where there is none."""
+    found = lint(program).findings
+    return [x.edit[2].strip() if x.edit else f"no: {x.reason}" for x in found]
+
+
+# Edits.
+
+
+@pytest.mark.parametrize(
+    ("head", "old", "new"),
+    [
+        (JAX, "jnp.where(x == 0, 0.0, jnp.log(x))", f"safe_where(x != 0, {LOG})"),
+        (JAX, "jnp.where(x <= 0, 0.0, jnp.log(x))", f"safe_where(~(x <= 0), {LOG})"),
+        (JAX, "jnp.where(~(x > 0), 0.0, jnp.log(x))", f"safe_where(x > 0, {LOG})"),
+        (TORCH, "torch.sqrt((x**2).sum(-1, keepdim=True))", "safe_norm(x, axis=-1, keepdims=True)"),
+        (TORCH, "x.pow(2).sum(dim=1).sqrt()", "safe_norm(x, axis=1)"),
+        (JAX, "jnp.sqrt(jnp.mean(x * x, axis=0))", "safe_rms(x, axis=0)"),
+        (JAX, "jnp.sqrt(x**2 + y**2)", "safe_hypot(x, y)"),
+        (JAX, "jnp.sqrt(jnp.maximum(x, 0))", "safe_sqrt(x)"),
+        (TORCH, "x.clamp(min=0).sqrt()", "safe_sqrt(x)"),
+        (TORCH, "x.clamp(0, 1).sqrt()", "safe_sqrt(x.clamp(0, 1))"),
+        (TORCH, "mask * torch.log(x)", "xlogy(mask, x)"),
+        (TORCH, "-torch.log(x) * mask", "-xlogy(mask, x)"),
+    ],
+)  # fmt: skip
+def test_an_edit_is_what_a_person_writes(head, old, new):
+    """The condition is turned round, and a root of squares is a norm with the same options."""
+    assert edits_of(f"{head}return {old}\n") == [f"return {new}"]
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("z = torch.tanh(x)\n    return torch.log(1 - z**2)", "smooth"),
+        (
+            "z = torch.log(x)\n    w = torch.where(x > 0, z, 0.0)\n    return w + z",
+            "line 9 uses the value",
+        ),
+        ("out = 1 / x\n    out[~mask] = 0\n    return out", "drops all singular entries"),
+        ("z = torch.log(x)\n    return torch.where(x > 0, torch.exp(y * z), 0.0)", "undoes"),
+        ("return torch.nan_to_num(torch.log(x), neginf=-5.0)", "fills in other numbers"),
+        ("return torch.nan_to_num(torch.exp(torch.log(x)) * torch.log(x), neginf=3.0)", "fills in"),
+        ("return torch.log(x.half() + 1e-12)", "for you to say"),
+        ("return x + (1 - mask) * float('-inf')", "has to become a selection"),
+        ("z = x.clone()\n    z = z.log_()\n    return torch.where(x > 0, z, 0.0)", "writes into"),
+    ],
+)
+def test_an_edit_that_would_be_wrong_is_refused(program, reason):
+    """A finite number in the place of another one, or of an infinity that is used, is no cure."""
+    (said,) = edits_of(f"{TORCH}{program}\n")
+
+    assert said.startswith("no: ")
+    assert reason in said
+
+
+def test_a_divergence_becomes_rel_entr():
+    """``p * log(p / q)`` has rel_entr as its edit, and no safe logarithm."""
+    program = "import torch\n\n\ndef f(p, q):\n    return p * torch.log(p / q)\n"
+
+    assert edits_of(program) == ["return rel_entr(p, q)"]
+
+
+def test_arrays_of_keops_are_not_edited():
+    """Where KeOps is imported, an array may be one that is not computed yet."""
+    program = (
+        "from pykeops.torch import LazyTensor\n" + TORCH + "return ((x - y)**2).sum(-1).sqrt()\n"
+    )
+
+    assert "KeOps" in edits_of(program)[0]
+
+
+def test_reason_and_diff_are_in_the_text(tmp_path, capsys):
+    """A finding without an edit says why; a diff of several lines keeps its indentation."""
+    many = "return jnp.where(\n        x > 0,\n        jnp.log(x),\n        0.0,\n    )\n"
+    write(tmp_path, a=JAX + many, b=f"{TORCH}return torch.log(x.half() + 1e-12)\n")
+
+    main(["lint", str(tmp_path)])
+
+    text = capsys.readouterr().out
+    assert "  no edit: which number" in text
+    assert "  - return jnp.where(\n  -     x > 0,\n  -     jnp.log(x),\n" in text
+
+
+# The command.
+
+
+def test_fix_says_what_it_did(tmp_path, capsys):
+    """Each repaired finding is a line, and the summary has their number."""
+    file = tmp_path / "a.py"
+    file.write_text(PROGRAM)
+
+    assert main(["lint", "--fix", str(file)]) == 0
+
+    out, err = capsys.readouterr()
+    assert re.search(r"a\.py:5:29: SO001 repaired\n$", out)
+    assert err == "1 repaired, nothing left, 1 file read\n"
+
+
+@pytest.mark.parametrize("name", ["a.py", "a.ipynb"])
+def test_diff_edits_nothing(tmp_path, capsys, name):
+    """`--diff` prints what --fix would do, and leaves the file as it is."""
+    file = tmp_path / name
+    file.write_text(PROGRAM if name == "a.py" else notebook(*CELLS))
+    before = file.read_bytes()
+
+    assert main(["lint", "--fix", "--diff", str(file)]) == 1
+
+    lines = capsys.readouterr().out.splitlines()
+    assert any(x.startswith("+") and EDITED in x for x in lines)
+    assert any(x.startswith("-") and "jnp.where(" in x for x in lines)
+    assert file.read_bytes() == before
+
+
+def test_statistics_count_by_rule(tmp_path, capsys):
+    """`--statistics` has a line for each rule."""
+    write(
+        tmp_path, a=PROGRAM, b=f"{TORCH}return torch.log(x.half() + 1e-12), x.clamp(min=0).sqrt()\n"
+    )
+
+    assert main(["lint", "--statistics", str(tmp_path)]) == 1
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [x.split()[:2] for x in lines] == [["1", "SO001"], ["1", "SO011"], ["1", "SO003"]]
+    assert lines[1].endswith("eps-lost-in-half-precision, 0 with an edit")
+
+
+def test_exit_zero_is_for_findings(tmp_path):
+    """`--exit-zero` ends with 0 for findings; a skipped file is 3, but beside findings 1."""
+    write(tmp_path, a=PROGRAM)
+    broken = tmp_path / "b.py"
+    broken.write_text("def f(:\n")
+
+    assert main(["lint", "--exit-zero", str(tmp_path / "a.py")]) == 0
+    assert main(["lint", "--exit-zero", str(broken)]) == 3
+    assert main(["lint", str(tmp_path)]) == 1
+
+
+def test_copies_are_one_finding(tmp_path, capsys):
+    """What is the same in several files is printed once, with the places of the copies."""
+    write(tmp_path, a=PROGRAM, b=PROGRAM, c=f"\n{PROGRAM}")
+
+    main(["lint", str(tmp_path)])
+
+    out, err = capsys.readouterr()
+    assert out.count("SO001") == 1
+    assert re.search(r"  also at \S*b\.py:5:29, \S*c\.py:6:29\n", out)
+    assert err.startswith("3 findings, 3 files read")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_named_pipe_is_passed_over(tmp_path, capsys):
+    """Nobody waits for a pipe that is given as a path."""
+    pipe = tmp_path / "a.py"
+    os.mkfifo(pipe)
+
+    assert main(["lint", str(pipe)]) == 3
+    assert "a.py: skipped, it is neither a file nor a folder" in capsys.readouterr().err
+
+
+# Robust.
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "a, b = 1.0, 2.0\n\n\ndef g():\n    global a, b\n    a, b = b, a\n    return torch.log(a)\n",
+        "global a, b\na, b = b, a\nz = torch.log(a)\n",
+        "y = " + " + ".join(["torch.log(x)"] * 2000) + "\n",
+        "y = x" + ".log()" * 300 + "\n",
+        "def g(x0):\n" + "".join(f"    x{i + 1} = x{i}.log()\n" for i in range(999)) + "    return x9\n",
+    ],
+)  # fmt: skip
+def test_no_name_and_no_sum_is_too_deep(program):
+    """Beside names that stand for each other, long sums and long chains the rest is found."""
+    assert rules_in(f"import torch\n\n{program}\nw = torch.where(v > 0, torch.log(v), 0.0)\n") == [
+        "SO001"
+    ]
+
+
+ONE = "    y{0} = jnp.where(x > 0, jnp.log(x), 0.0)\n"
+APART = "def g{0}(x):\n    y = jnp.log(x)\n    return jnp.where(x > 0, y, 0.0)\n"
+SAME = "    x = torch.softmax(x.masked_fill(x > {0}, -torch.inf), -1)\n"
+
+
+@pytest.mark.parametrize(("head", "line"), [(JAX, ONE), (JAX, APART), (TORCH, SAME)])
+def test_time_is_linear(head, line):
+    """Four times the findings take less than eight times the time: they are not compared."""
+
+    def seconds(count):
+        text = head.rstrip(" ") + "    pass\n" + "".join(line.format(i) for i in range(count))
+        start = process_time()
+        report = lint(text)
+        assert report.fixed
+        assert len(report.findings) == count
+        return process_time() - start
+
+    seconds(20)
+    assert min(seconds(400) for _ in range(2)) < 8 * min(seconds(100) for _ in range(2))
