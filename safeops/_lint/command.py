@@ -189,7 +189,12 @@ def summary(rows: Sequence[Row], files: int, done: int) -> str:
         f"{in_words(len(rows), 'finding')}{left}" if rows else f"nothing {left.strip() or 'found'}"
     )
     said = f"{f'{done} repaired, ' if done else ''}{said}, {in_words(files, 'file')} read"
-    return f"{said}; --fix repairs {edits} of them, --diff shows how" if edits else said
+    if not edits:
+        return said
+    return f"{said}; --fix repairs {edits} of them, --diff shows how\n{RECIPES}"
+
+
+RECIPES = "no dependency wanted? `safeops recipe NAME` prints each safe operation to copy"
 
 
 def in_words(count: int, noun: str) -> str:

@@ -54,7 +54,7 @@ def test_an_edit_is_what_a_person_writes(head, old, new):
         ("z = torch.tanh(x)\n    return torch.log(1 - z**2)", "smooth"),
         (
             "z = torch.log(x)\n    w = torch.where(x > 0, z, 0.0)\n    return w + z",
-            "line 9 uses the value",
+            "line 8 uses the value",
         ),
         ("out = 1 / x\n    out[~mask] = 0\n    return out", "drops all singular entries"),
         ("z = torch.log(x)\n    return torch.where(x > 0, torch.exp(y * z), 0.0)", "undoes"),
@@ -62,7 +62,7 @@ def test_an_edit_is_what_a_person_writes(head, old, new):
         ("return torch.nan_to_num(torch.exp(torch.log(x)) * torch.log(x), neginf=3.0)", "fills in"),
         ("return torch.log(x.half() + 1e-12)", "for you to say"),
         ("return x + (1 - mask) * float('-inf')", "has to become a selection"),
-        ("z = x.clone()\n    z = z.log_()\n    return torch.where(x > 0, z, 0.0)", "writes into"),
+        ("return torch.where(x > 0, x.log_(), 0.0)", "writes into"),
     ],
 )
 def test_an_edit_that_would_be_wrong_is_refused(program, reason):
@@ -183,11 +183,11 @@ def test_a_named_pipe_is_passed_over(tmp_path, capsys):
 @pytest.mark.parametrize(
     "program",
     [
-        "a, b = 1.0, 2.0\n\n\ndef g():\n    global a, b\n    a, b = b, a\n    return torch.log(a)\n",
+        "a = b = 1.0\n\n\ndef g():\n    global a, b\n    a, b = b, a\n    return torch.log(a)\n",
         "global a, b\na, b = b, a\nz = torch.log(a)\n",
         "y = " + " + ".join(["torch.log(x)"] * 2000) + "\n",
         "y = x" + ".log()" * 300 + "\n",
-        "def g(x0):\n" + "".join(f"    x{i + 1} = x{i}.log()\n" for i in range(999)) + "    return x9\n",
+        "def g(x0):\n" + "".join(f"    x{i + 1} = x{i}.log()\n" for i in range(999)),
     ],
 )  # fmt: skip
 def test_no_name_and_no_sum_is_too_deep(program):
@@ -199,7 +199,7 @@ def test_no_name_and_no_sum_is_too_deep(program):
 
 ONE = "    y{0} = jnp.where(x > 0, jnp.log(x), 0.0)\n"
 APART = "def g{0}(x):\n    y = jnp.log(x)\n    return jnp.where(x > 0, y, 0.0)\n"
-SAME = "    x = torch.softmax(x.masked_fill(x > {0}, -torch.inf), -1)\n"
+SAME = "    z = torch.softmax(x.masked_fill(x > {0}, -torch.inf), -1)\n"
 
 
 @pytest.mark.parametrize(("head", "line"), [(JAX, ONE), (JAX, APART), (TORCH, SAME)])
