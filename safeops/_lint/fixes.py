@@ -9,7 +9,7 @@ from typing import NoReturn
 from safeops._lint.domains import is_sech2, unclipped
 from safeops._lint.found import File, Found
 from safeops._lint.scopes import parts_of
-from safeops._lint.shapes import is_root, number
+from safeops._lint.shapes import STEEP, is_root, number
 from safeops._lint.sources import lines_of
 from safeops._lint.terms import Term
 from safeops.autodiff._explain.rewrites import (
@@ -209,6 +209,8 @@ class Maker:
     def of_length(self) -> Fix:
         """Return the edit of ``sqrt(sum(v**2, axis))`` to ``safe_norm(v, axis=axis)``."""
         culprit = self.found.culprit
+        if culprit is not None and culprit.operation == "div":
+            return self.of_quotient(culprit)
         if culprit is None or not is_root(culprit):
             if culprit is not None and culprit.operation == "std":
                 refuse("safe_std(x) has slope 0 where all entries are equal")
@@ -231,6 +233,27 @@ class Maker:
             return f"{name}({', '.join([*map(render, bases), *options])})"
 
         return Fix(culprit.node, change, name)
+
+    def of_quotient(self, culprit: Term) -> Fix:
+        """Return the edit of ``v / norm(v, axis=axis)`` to ``safe_normalize(v, axis=axis)``."""
+        length = culprit.args[1]
+        if length.operation != "norm" or length.framework not in STEEP:
+            return self.of_culprit()
+        parts = operands(self.page, culprit.node)
+        norm = operands(self.page, parts[0][1]) if parts and len(parts[0]) > 1 else None
+        if parts is not None and norm is not None and len(norm[0]) == 1:
+            v, given = parts[0][0], {KEYWORDS.get(key, key): x for key, x in norm[1].items()}
+            axis, keepdims = given.pop("axis", None), given.pop("keepdims", None)
+            is_kept = axis is None or getattr(keepdims, "value", False) is True
+            if not given and is_kept and self.page.text(v) == self.page.text(norm[0][0]):
+                return Fix(
+                    culprit.node,
+                    lambda render: (
+                        f"safe_normalize({render(v)}, axis={render(axis) if axis else None})"
+                    ),
+                    "safe_normalize",
+                )
+        refuse("the length has no slope there either: safe_normalize(v, axis=...) is both")
 
     def operand_of(self, node: ast.expr) -> ast.expr | None:
         """Return the first operand of an operation as it is written."""

@@ -10,6 +10,7 @@ RULES: tuple[Rule, ...] = (
     selections.dropped,
     selections.overwritten,
     selections.replaced,
+    selections.infinite,
     selections.multiplied,
     selections.weighed,
     lengths.padded,

@@ -107,16 +107,26 @@ def replaced(file: File) -> Iterator[Found]:
         yield Found("SO004", found.culprit.node, why, term.node, framework, *found)
 
 
+def infinite(file: File) -> Iterator[Found]:
+    """SO005: ``(1 - mask) * -inf``."""
+    for term in file.terms("mul"):
+        for mask, other in (term.args, term.args[::-1]):
+            framework = file.framework(term)
+            if not framework or not math.isinf(number(other)) or not is_mask(mask):
+                continue
+            if framework == "jax" and mask.operation in TRUTH:
+                continue  # XLA makes a selection of it
+            if file.guards.has_gradient(term.node):
+                why = f"0 times infinity: `{file.text(term.node)}` is NaN where the mask is 0"
+                yield Found("SO005", term.node, why, term.node, framework, cure=SELECT)
+
+
 def multiplied(file: File) -> Iterator[Found]:
     """SO005: ``mask * log(x)``."""
     for term in file.terms("mul"):
         for mask, other in (term.args, term.args[::-1]):
             framework = file.framework(term)
             if not framework or not is_mask(mask) or is_mask(other):
-                continue
-            if math.isinf(number(other)) and file.guards.has_gradient(term.node):
-                why = f"0 times infinity: `{file.text(term.node)}` is NaN where the mask is 0"
-                yield Found("SO005", term.node, why, term.node, framework, cure=SELECT)
                 continue
             zero = file.reader.zero(term.node)
             found = log_of(other) if is_named_mask(mask) else file.hit(mask, other, zero)

@@ -34,6 +34,11 @@ def edits_of(program):
         (JAX, "jnp.where(~(x > 0), 0.0, jnp.log(x))", f"safe_where(x > 0, {LOG})"),
         (TORCH, "torch.sqrt((x**2).sum(-1, keepdim=True))", "safe_norm(x, axis=-1, keepdims=True)"),
         (TORCH, "x.pow(2).sum(dim=1).sqrt()", "safe_norm(x, axis=1)"),
+        (
+            JAX,
+            "y - jnp.cross(x, y) / jnp.linalg.norm(jnp.cross(x, y), axis=-1, keepdims=True)",
+            "y - safe_normalize(jnp.cross(x, y), axis=-1)",
+        ),
         (JAX, "jnp.sqrt(jnp.mean(x * x, axis=0))", "safe_rms(x, axis=0)"),
         (JAX, "jnp.sqrt(x**2 + y**2)", "safe_hypot(x, y)"),
         (JAX, "jnp.sqrt(jnp.maximum(x, 0))", "safe_sqrt(x)"),

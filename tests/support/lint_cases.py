@@ -316,6 +316,7 @@ SOUND_HERE = [
     ("torch", "return torch.acos(x.clamp(-1 + 1e-4, 1 - 1e-4))"),
     # A selection before the softmax cuts the slope, and one behind it the value.
     ("torch", "z = torch.where(mask, x, -torch.inf)\nreturn torch.softmax(z / 2, -1).nan_to_num()"),
+    ("jax", "return jnp.where(jnp.isfinite(x), x, jnp.inf * jnp.logical_xor(y > 0, x > 0))"),
     # The opposite words: weights, no probability, a constant, half precision that is asked for.
     ("torch", "def g(w, x):\n    return (w * x).sum() / w.sum()"),
     ("torch", "def g(n, sigma):\n    return n * torch.log(n) + sigma * torch.log(sigma)"),
