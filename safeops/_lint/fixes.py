@@ -3,7 +3,7 @@
 import ast
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from safeops._lint.domains import is_sech2, unclipped
@@ -36,6 +36,7 @@ class Fix:
     node: ast.expr
     change: Rewriting
     name: str = ""  # of safeops
+    note: str = ""  # what it chooses
 
 
 class Refused(Exception):  # noqa: N818  (it is an answer)
@@ -63,6 +64,7 @@ class Maker:
         makers = {"SO001": self.of_selection, "SO003": self.of_clip, "SO004": self.of_value}
         makers |= {"SO008": self.of_length, "SO002": self.of_length, "SO009": self.of_guard}
         fix = makers.get(rule, self.of_culprit)()
+        fix = replace(fix, note=EMPTY) if rule == "SO006" else fix
         if fix.name in taken:
             refuse(f"this file has a `{fix.name}` of its own")
         return fix
@@ -174,9 +176,24 @@ class Maker:
         around = path_to(self.file.reader.term(found.whole), culprit)
         if [x for x in around if x.operation not in {"where", "index"}]:
             refuse("the operation is a part of what is tested: safe_where keeps both away")
+        self.check_asked(culprit, number(put))
         if culprit.operation == "pow" and number(put) == 0:  # `safe_pow` fills in 0 alone
-            return self.of_culprit()
-        return self.of_culprit(f", fill_value={number(put)!r}")
+            return replace(self.of_culprit(), note=BELOW)
+        note = "" if culprit.operation == "div" else BELOW
+        return replace(self.of_culprit(f", fill_value={number(put)!r}"), note=note)
+
+    def check_asked(self, culprit: Term, put: float) -> None:
+        """Refuse an edit that fills in more than the condition asks for."""
+        asked = {x.operation for x in self.file.reader.term(self.found.whole).every}
+        asks_nan, asks_inf = "isnan" in asked, "isinf" in asked or "eq" in asked
+        if culprit.operation == "div" and "isfinite" not in asked and asks_nan != asks_inf:
+            above, below = culprit.args
+            if asks_nan and above.key != below.key:
+                refuse("it keeps x / 0, which safe_div fills in as well as 0 / 0")
+            if asks_inf and not (above.value or 0):
+                refuse("it keeps 0 / 0, which safe_div fills in as well as x / 0")
+        if culprit.operation == "sqrt" and put != 0:
+            refuse("safe_sqrt fills in at 0 too, where the root is 0")
 
     def of_nan_to_num(self) -> Fix:
         """Return the edit of an operation in `nan_to_num`, if that fills in what it would."""
@@ -185,7 +202,7 @@ class Maker:
         given = [getattr(x, "value", None) for x in term.options.values()]
         is_sign = all(x.operation in {"nan_to_num", "neg"} for x in path_to(term, culprit or term))
         if not given or culprit is None:
-            return self.of_culprit()
+            return replace(self.of_culprit(), note=LARGEST)
         if set(given) == {0} and is_sign and culprit.operation != "pow":
             return self.of_culprit(", fill_value=0.0")
         refuse("nan_to_num fills in other numbers than a safe operation would")
@@ -289,6 +306,10 @@ class Maker:
 
 # The length that a root of a sum of squares is.
 SUMS = {"sum": "safe_norm", "mean": "safe_rms"}
+# What an edit chooses.
+BELOW = "the edit fills in the same where the operand is negative, and NaN before"
+LARGEST = "the edit chooses the value of the safe operation there, in place of the largest number"
+EMPTY = "the edit chooses 0 for the mean of nothing"
 # Rules without an edit.
 REASONS = {"SO011": "which number is small enough is for you to say"}
 
@@ -297,7 +318,8 @@ def path_to(whole: Term, part: Term) -> list[Term]:
     """Return the operations between a term and a part of it, with the first and not the last."""
     if whole is part:
         return []
-    inner = next((x for x in whole.args if any(y is part for y in x.every)), None)
+    parts = whole.args[1:] if whole.operation == "where" else whole.args
+    inner = next((x for x in parts if any(y is part for y in x.every)), None)
     return [] if inner is None else [whole, *path_to(inner, part)]
 
 

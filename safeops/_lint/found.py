@@ -115,7 +115,10 @@ class File:
         key = (*(x.key for x in terms), *kinds)
         if key not in self._hits:
             found = hit(*terms)
-            place = next((i for i, x in enumerate(every) if found and x is found.culprit), 0)
+            # In a branch, where its slope is; the condition may be written with the same operation.
+            branches = range(len(terms[0].every), len(every))
+            same = (i for i in branches if found and every[i].key == found.culprit.key)
+            place = next(same, 0)
             self._hits[key] = None if found is None else (place, found.numbers)
         known = self._hits[key]
         return None if known is None else Hit(every[known[0]], known[1])

@@ -157,6 +157,7 @@ def finding_of(one: Found, fix: Fix | str, edits: Edits, lines: Sequence[str]) -
     else:
         found.edit = edits.of(fix.node)
         found.names = (fix.name,) if fix.name else ()
+        found.cure = found.cure or fix.note
     return found
 
 

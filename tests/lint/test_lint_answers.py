@@ -65,6 +65,9 @@ def test_an_edit_is_what_a_person_writes(head, old, new):
         ("z = torch.log(x)\n    return torch.where(x > 0, torch.exp(y * z), 0.0)", "undoes"),
         ("return torch.nan_to_num(torch.log(x), neginf=-5.0)", "fills in other numbers"),
         ("return torch.nan_to_num(torch.exp(torch.log(x)) * torch.log(x), neginf=3.0)", "fills in"),
+        ("z = x / y\n    return torch.where(torch.isnan(z), 0.0, z)", "it keeps x / 0"),
+        ("z = x / y\n    return torch.where(torch.isinf(z), 0.0, z)", "it keeps 0 / 0"),
+        ("z = x.sqrt()\n    return torch.where(torch.isnan(z), 9.0, z)", "the root is 0"),
         ("return torch.log(x.half() + 1e-12)", "for you to say"),
         ("return x + (1 - mask) * float('-inf')", "has to become a selection"),
         ("return torch.where(x > 0, x.log_(), 0.0)", "writes into"),
@@ -76,6 +79,31 @@ def test_an_edit_that_would_be_wrong_is_refused(program, reason):
 
     assert said.startswith("no: ")
     assert reason in said
+
+
+@pytest.mark.parametrize(
+    ("program", "choice"),
+    [
+        ("return torch.nan_to_num(x / y)", "in place of the largest number"),
+        ("return (x * mask).sum() / mask.sum()", "the mean of nothing"),
+        ("z = x.log()\n    return torch.where(torch.isinf(z), 0.0, z)", "is negative"),
+    ],
+)
+def test_an_edit_says_what_it_chooses(program, choice):
+    """Where the edit has another value at a singular point, that is said to be a choice."""
+    (found,) = lint(f"{TORCH}{program}\n").findings
+
+    assert found.edit
+    assert choice in found.cure
+
+
+def test_the_branch_is_edited_and_not_the_condition():
+    """Where both are written with the operation, the slope of the branch is what is not finite."""
+    edits = edits_of(f"{TORCH}return torch.where(torch.isfinite(x.log()), x.log(), 0.0)\n")
+
+    assert edits == [
+        "return torch.where(torch.isfinite(x.log()), safe_log(x, fill_value=0.0), 0.0)"
+    ]
 
 
 def test_a_divergence_becomes_rel_entr():
