@@ -78,7 +78,7 @@ def run(options: Namespace) -> int:
     rows = rows_of(pairs)
     if options.confirm:
         prove(rows)
-    show(options, pairs, rows, done)
+    show(options, settings, pairs, rows, done)
     if rows:
         return 0 if options.exit_zero else 1
     return 3 if len(pairs) < len(files) else 0
@@ -91,6 +91,7 @@ def rows_of(pairs: Iterable[tuple[Source, Report]]) -> list[Row]:
 
 def show(
     options: Namespace,
+    settings: Settings,
     pairs: Sequence[tuple[Source, Report]],
     rows: Sequence[Row],
     done: Sequence[Row],
@@ -100,7 +101,8 @@ def show(
     for row in done:
         print(f"{place_of(row)}: {row.finding.rule} repaired", file=None if is_text else sys.stderr)
     if options.diff:
-        text = "".join(diff_of(source, report) for source, report in pairs).rstrip("\n")
+        both = ((source, edited(source, report, settings)[0]) for source, report in pairs)
+        text = "".join(diff_of(old, new) for old, new in both).rstrip("\n")
     elif options.statistics:
         text = statistics(rows)
     elif rows or options.format in {"json", "sarif"}:
@@ -113,12 +115,10 @@ def show(
         print(summary(rows, len(pairs), len(done)), file=sys.stderr)
 
 
-def diff_of(source: Source, report: Report) -> str:
+def diff_of(source: Source, new: Source) -> str:
     """Return the edits of a file as a unified diff."""
-    if not report.fixes or not source.is_writable:
-        return ""
-    name = str(source.path)
-    lines = unified_diff(lines_of(source.text), lines_of(report.fixed), name, name)
+    name = str(source.path) if source.is_writable else ""
+    lines = unified_diff(lines_of(source.text), lines_of(new.text), name, name) if name else ()
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
@@ -162,6 +162,22 @@ def reports(files: Iterable[Path], settings: Settings) -> Iterator[tuple[Source,
             print(f"{file}{f':{line}' if line else ''}: skipped, {said}", file=sys.stderr)
 
 
+def edited(source: Source, report: Report, settings: Settings) -> tuple[Source, Report, list[Row]]:
+    """Return a file with its edits, the report on the result, and what was repaired."""
+    done: list[Row] = []
+    for _ in range(ROUNDS):  # behind one singular operation there may be another one
+        if not report.fixes:
+            break
+        done += [row for row in rows_of([(source, report)]) if row.finding.edit is not None]
+        source = replace(source, text=report.fixed)
+        select = settings.select_in(source.path)
+        report = lint(source.text, select, numpy=settings.numpy)
+    return source, report, done
+
+
+ROUNDS = 9
+
+
 def repaired(
     source: Source, report: Report, settings: Settings
 ) -> tuple[Source, Report, list[Row]]:
@@ -171,14 +187,13 @@ def repaired(
     if not source.is_writable:
         print(f"{source.path}: not edited, its JSON has a layout of its own", file=sys.stderr)
         return source, report, []
+    new, left, done = edited(source, report, settings)
     try:
-        source.write(report.fixed)
+        source.write(new.text)
     except (OSError, UnicodeEncodeError) as error:
         print(f"{source.path}: not edited, {error}", file=sys.stderr)
         return source, report, []
-    done = [row for row in rows_of([(source, report)]) if row.finding.edit is not None]
-    new = replace(source, text=report.fixed)
-    return new, lint(new.text, settings.select_in(new.path), numpy=settings.numpy), done
+    return new, left, done
 
 
 def summary(rows: Sequence[Row], files: int, done: int) -> str:

@@ -149,6 +149,17 @@ def test_fix_says_what_it_did(tmp_path, capsys):
     assert err == "1 repaired, nothing left, 1 file read\n"
 
 
+def test_fix_goes_on_behind_an_edit(tmp_path, capsys):
+    """Two quotients of one branch are both repaired, as the first alone would leave the NaN."""
+    file = tmp_path / "a.py"
+    file.write_text(f"{TORCH}r = (1 - x) / y + x / y**3\n    return torch.where(y > 0, r, 0.0)\n")
+
+    assert main(["lint", "--fix", str(file)]) == 0
+
+    assert "r = safe_div(1 - x, y) + safe_div(x, y**3)" in file.read_text()
+    assert capsys.readouterr().out.count("repaired") == 2
+
+
 @pytest.mark.parametrize("name", ["a.py", "a.ipynb"])
 def test_diff_edits_nothing(tmp_path, capsys, name):
     """`--diff` prints what --fix would do, and leaves the file as it is."""
