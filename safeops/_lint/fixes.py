@@ -12,6 +12,7 @@ from safeops._lint.scopes import parts_of
 from safeops._lint.shapes import STEEP, is_root, number
 from safeops._lint.sources import lines_of
 from safeops._lint.terms import Term
+from safeops.autodiff._explain.locations import Span
 from safeops.autodiff._explain.rewrites import (
     KEYWORDS,
     Page,
@@ -353,11 +354,22 @@ class Edits:
                 self.tops[id(node)] = top
             stack += [(child, top) for child in parts_of(node)]
 
+    def span(self, node: ast.expr) -> Span:
+        """Return the span of an expression, with the parentheses that a call does not need."""
+        line, end, column, end_column = span_of(node)
+        text = self.page.lines[line - 1].encode()
+        around = text[column - 1 : column] + text[end_column : end_column + 1]
+        is_method = isinstance(self.page.parents[node], ast.Attribute)
+        if isinstance(node, ast.BinOp) and is_method and line == end and around == b"()":
+            is_call = not rendered(self.page, node, self.changes).startswith("-")
+            return line, end, column - is_call, end_column + is_call
+        return line, end, column, end_column
+
     def applied(self) -> str:
         """Return the source of the file with the edits."""
         lines = [line.encode() for line in self.page.lines]
         for node in sorted(self.outermost, key=lambda x: (x.lineno, x.col_offset), reverse=True):
-            line, end, column, end_column = span_of(node)
+            line, end, column, end_column = self.span(node)
             new = rendered(self.page, node, self.changes).encode()
             lines[line - 1 : end] = [lines[line - 1][:column] + new + lines[end - 1][end_column:]]
         names = {fix.name for fix in self.fixes} - {""} - imported(self.page.tree)
@@ -371,7 +383,7 @@ class Edits:
     def of(self, node: ast.expr) -> tuple[int, str, str]:
         """Return the lines of an expression: first line number, old lines, new lines."""
         top = self.tops.get(id(node), node)
-        line, end, column, end_column = span_of(top)
+        line, end, column, end_column = self.span(top)
         first, last = self.page.lines[line - 1], self.page.lines[end - 1]
         new = rendered(self.page, top, self.changes)
         old = "".join(self.page.lines[line - 1 : end]).rstrip("\r\n")

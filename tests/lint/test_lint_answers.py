@@ -46,6 +46,8 @@ def edits_of(program):
         (TORCH, "x.clamp(0, 1).sqrt()", "safe_sqrt(x.clamp(0, 1))"),
         (TORCH, "mask * torch.log(x)", "xlogy(mask, x)"),
         (TORCH, "-torch.log(x) * mask", "-xlogy(mask, x)"),
+        (TORCH, "(torch.log(x) * mask).sum()", "xlogy(mask, x).sum()"),
+        (TORCH, "(-torch.log(x) * mask).sum()", "(-xlogy(mask, x)).sum()"),
     ],
 )  # fmt: skip
 def test_an_edit_is_what_a_person_writes(head, old, new):
