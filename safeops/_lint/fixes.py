@@ -293,7 +293,8 @@ class Maker:
         """Return the edit from ``x <= tol`` to ``not x > tol``."""
         node, parent = self.found.node, self.page.parents[self.found.node]
         is_test = isinstance(parent, ast.If | ast.BoolOp)
-        is_array = isinstance(parent, ast.Call) and named(parent) in {"any", "all"}
+        word = parent.attr if isinstance(parent, ast.Attribute) else named(parent)
+        is_array = word in {"any", "all"}
         if not isinstance(node, ast.Compare) or not (is_test or is_array):
             refuse("the comparison is a part of something else")
         sign = ">" if isinstance(node.ops[0], ast.LtE) else ">="

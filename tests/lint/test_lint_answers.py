@@ -30,7 +30,11 @@ def edits_of(program):
     ("head", "old", "new"),
     [
         (JAX, "jnp.where(x == 0, 0.0, jnp.log(x))", f"safe_where(x != 0, {LOG})"),
-        (JAX, "jnp.where(x <= 0, 0.0, jnp.log(x))", f"safe_where(~(x <= 0), {LOG})"),
+        (
+            JAX,
+            "jnp.where(x <= 0, 0.0, jnp.log(x))",  # NaN is neither, and `~` of a bool is no bool
+            "safe_where(x <= 0, x, lambda x: 0.0, jnp.log)",
+        ),
         (JAX, "jnp.where(~(x > 0), 0.0, jnp.log(x))", f"safe_where(x > 0, {LOG})"),
         (TORCH, "torch.sqrt((x**2).sum(-1, keepdim=True))", "safe_norm(x, axis=-1, keepdims=True)"),
         (TORCH, "x.pow(2).sum(dim=1).sqrt()", "safe_norm(x, axis=1)"),
@@ -113,6 +117,21 @@ def test_a_divergence_becomes_rel_entr():
     program = "import torch\n\n\ndef f(p, q):\n    return p * torch.log(p / q)\n"
 
     assert edits_of(program) == ["return rel_entr(p, q)"]
+
+
+@pytest.mark.parametrize(
+    ("test", "new"),
+    [
+        ("x.norm() < 1e-9", "not x.norm() >= 1e-9"),
+        ("torch.any(x.abs() <= 1e-9)", "torch.any(~(x.abs() > 1e-9))"),
+        ("(x.abs() < 1e-9).any()", "(~(x.abs() >= 1e-9)).any()"),
+    ],
+)
+def test_a_guard_is_turned_round(test, new):
+    """The comparison that NaN passes becomes one that NaN fails."""
+    program = f"{TORCH}if {test}:\n        raise ValueError\n"
+
+    assert edits_of(program) == [f"if {new}:"]
 
 
 def test_arrays_of_keops_are_not_edited():

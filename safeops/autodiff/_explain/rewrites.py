@@ -262,7 +262,10 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
         true, false = branches
         given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
         first = _plain_function(page, true, parts) or function(true)
-        other = f"fill_value={render(false)}" if _is_simple(false) else function(false)
+        if _is_simple(false):
+            other = f"fill_value={render(false)}"
+        else:
+            other = _plain_function(page, false, parts) or function(false)
         asked = ask(render) if ask is not None else render(cond)
         return f"safe_where({asked}, {given}, {first}, {other})"
 
@@ -270,14 +273,18 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
 
 
 def _negated(cond: ast.expr) -> Rewriting | None:
-    """Return the rewriting of a condition to its opposite, for NaN too; None if it is no mask."""
+    """
+    Return the rewriting of a condition to its opposite; None if it has none that is always right.
+
+    NaN > 0 and NaN <= 0 are both False, and ``~`` of a Python bool is a number that is not 0.
+    """
     if isinstance(cond, ast.UnaryOp) and isinstance(cond.op, ast.Invert):
         return lambda render: render(cond.operand)
     if not isinstance(cond, ast.Compare) or len(cond.ops) != 1:
         return None
     sign = {ast.Eq: "!=", ast.NotEq: "=="}.get(type(cond.ops[0]))
-    if sign is None:  # NaN > 0 and NaN <= 0 are both False
-        return lambda render: f"~({render(cond)})"
+    if sign is None:
+        return None
     return lambda render: f"{render(cond.left)} {sign} {render(cond.comparators[0])}"
 
 
