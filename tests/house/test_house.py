@@ -78,13 +78,8 @@ LAYERS = (
     ("_ops.ranges", "_ops.series"),
     ("_ops.composites",),
     ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
-    (
-        "_ops.gamma",
-        "_ops.norms",
-        "_ops.normal",
-        "_ops.smooth",
-        "_ops.softmax",
-    ),  # made of elementwise operations
+    # made of elementwise operations
+    ("_ops.gamma", "_ops.norms", "_ops.normal", "_ops.smooth", "_ops.softmax"),
     ("_ops.attention", "_ops.distances", "_ops.incomplete", "_ops.interpolation", "_ops.losses"),
     ("_ops.engine", "_ops.radial", "_ops.vectors"),  # a deviation is a norm
     ("_ops.reductions", "_ops.quantiles", "_ops.rescaling"),
