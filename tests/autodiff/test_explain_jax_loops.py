@@ -292,3 +292,39 @@ def test_arguments_of_the_neutral_one():
 
     assert [finding.operation for finding in report.findings] == ["log"]
     assert float(autodiff.grad(f, 1)(2.0, tree)["x"][1]) == 2.0
+
+
+TABLE = np.array([[1.0, 0.5, np.nan], [2.0, 1.0, np.nan]])
+
+
+def two_carries(c, y, a):
+    """Step with two carries, of which the loss reads the second."""
+    return (a * c[0] + y, c[1] + c[0]), None
+
+
+def carried_by_scan(a):
+    """Scan."""
+    return lax.scan(lambda c, y: two_carries(c, y, a), (jnp.zeros(3), jnp.zeros(3)), TABLE)[0][1]
+
+
+def carried_by_fori(a):
+    """Repeat a number of times."""
+    table = jnp.asarray(TABLE)
+    start = jnp.zeros(3), jnp.zeros(3)
+    return lax.fori_loop(0, 2, lambda i, c: two_carries(c, table[i], a)[0], start)[1]
+
+
+def carried_and_stacked(a):
+    """Stack what the loss reads, and leave the last carry."""
+    return lax.scan(lambda c, y: (a * c + y, c), jnp.zeros(3), TABLE)[1].sum(0)
+
+
+@pytest.mark.parametrize("f", [carried_by_scan, carried_by_fori, carried_and_stacked])
+def test_a_carry_that_nothing_reads(f):
+    """The zero cotangent of a carry that nothing reads is absent, as in the masked gradient."""
+    report = autodiff.explain(lambda a: f(a)[:2].sum(), jnp.asarray(0.9))
+
+    assert np.isfinite(masked.grad(lambda a: f(a)[:2].sum())(jnp.asarray(0.9)))
+    assert {(x.kind, x.operation, x.selection) for x in report.findings} == {
+        ("BLOCKED", "mul", "slice")
+    }

@@ -29,7 +29,6 @@ class Site:
 
 
 INPUT = Site("input")
-SOME = "an operation"  # whose name is unknown
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,11 @@ class Count:
         self.what = self.what or what
         self.met = met
         self.rows |= {*rows_with(met)}
+
+    def keep(self, mask: np.ndarray) -> None:
+        """Leave out the entries of the one run that are not in a mask."""
+        self.met = self.met & mask
+        self.entries, self.rows = int(self.met.sum()), {*rows_with(self.met)}
 
 
 def rows_with(met: np.ndarray) -> list[int]:
@@ -269,6 +273,29 @@ class Evidence:
             self.count(cause, at).add(bad, name_of(value[bad]))
             marks[cause] = bad
 
+    def spare(
+        self, marks: dict[Any, np.ndarray], at: tuple[Any, Any], absent: np.ndarray, dropped: Marks
+    ) -> None:
+        """
+        Turn causes of used entries into BLOCKED ones where a selection drops them here.
+
+        It lies before the operation in the program: ordinary autodiff multiplies these by 0.
+        """
+        for cause in [x for x in marks if x.kind == "GENUINE"]:
+            lost = marks[cause] & absent
+            if not lost.any():
+                continue
+            blocked = replace(cause, kind="BLOCKED")
+            count = self.count(blocked, at)
+            count.selections.update({by: int((x & lost).sum()) for by, x in dropped.items()})
+            known = [one for run in self.counts[cause].values() for one in run.values()]
+            same = [one for one in known if one.met is not None and one.met.shape == lost.shape]
+            count.add(lost, next((one.what for one in known), ""))
+            if len(known) == len(same) == 1 and known[0].times == 1:
+                known[0].keep(~lost)
+            marks[blocked] = marks.get(blocked, False) | lost
+            marks[cause] = marks[cause] & ~lost
+
     def findings(
         self, reached: Iterable[Cause], result: Any, named: Callable[[Site], str]
     ) -> Iterator[Finding]:
@@ -370,16 +397,21 @@ def tell(slope: Slope, numbers: np.ndarray) -> Slope:
 
 
 def missing(
-    findings: Sequence[Finding], *, value: bool, ordinary: int, masked: int
+    findings: Sequence[Finding], *, value: str, ordinary: int, masked: int
 ) -> Iterator[Finding]:
-    """Yield a finding for each fact without one, so that no report is clean by mistake."""
+    """
+    Yield a finding for each fact without one, so that no report is clean by mistake.
+
+    `value` is what the value is, if it is not finite; `ordinary` and `masked` are the numbers of
+    entries of the framework's own gradient, and of the masked one, that are not finite.
+    """
     kinds = {finding.kind for finding in findings}
     if value and "FORWARD" not in kinds:
-        yield Finding("FORWARD", SOME)
+        yield Finding("FORWARD", "", what=value)
     if masked and not kinds & {"FORWARD", "GENUINE", "UNKNOWN"}:
-        yield Finding("GENUINE", SOME)
+        yield Finding("UNKNOWN", "the program", reason="lost")
     if ordinary > masked and "BLOCKED" not in kinds:
-        yield Finding("BLOCKED", SOME)
+        yield Finding("BLOCKED", "")
 
 
 def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:

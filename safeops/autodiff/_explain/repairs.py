@@ -199,6 +199,7 @@ WAYS_OUT = {
     "apart": "take collectives and callbacks out of the loss, and explain what is left",
     "loop": "make the loop shorter, or pass a larger limit",
     "mkldnn": "run it in torch.backends.mkldnn.flags(enabled=False)",
+    "lost": "explain a part of it, or report the program: it should have been found",
     "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",
     "shards": "run the step in one process, with the batch and the parameters of this one",
     "script": "run it in torch.jit.optimized_execution(False)",

@@ -53,8 +53,8 @@ class Finding:
     repair : Repair
         What to do: an edit of the program, the import that the edit needs, and a sentence.
     reason : str
-        Why the finding is UNKNOWN: "again", "apart", "kernel", "loop", "mkldnn", "once", "script",
-        "shards", "sparse" or "tape"; "" for an operation without a rule.
+        Why the finding is UNKNOWN: "again", "apart", "kernel", "loop", "lost", "mkldnn", "once",
+        "script", "shards", "sparse" or "tape"; "" for an operation without a rule.
     entered_at : Location or None
         The line that made the NaN operand, if it is another line.
     entered_by : str
@@ -117,13 +117,21 @@ def _unknown(finding: Finding) -> str:
     return why if finding.reason in WHOLE else why + rest
 
 
-WHOLE = ("again", "apart", "once", "shards", "tape")  # of a backward pass, not of an operation
+WHOLE = (
+    "again",
+    "apart",
+    "lost",
+    "once",
+    "shards",
+    "tape",
+)  # of a backward pass, not of an operation
 REASONS = {
     "": "{} has no rule",
     "again": "{} made a gradient that is not finite, and a finite one when it ran again",
     "apart": "{} made a gradient that is not finite, and does not run by itself",
     "kernel": "the derivative of {} is made by code that PyTorch does not see",
     "loop": "the steps of a {} were not looked at, for want of time",
+    "lost": "{} made a gradient that is not finite, and none of its operations was seen to do so",
     "once": "{} made a gradient that is not finite, and does not run again",
     "mkldnn": "{} is a kernel of mkldnn, and has no rule",
     "shards": "{} made a gradient that is not finite, and of which each process has a part",
@@ -364,3 +372,12 @@ def make_report(
     # On one line, findings with an edit come first.
     every.sort(key=lambda f: (KINDS.index(f.kind), _line(f.where), f.repair.edit is None))
     return Report(tuple(every), framework, checked, tuple(notes))
+
+
+def never_clean(report: Report) -> Report:
+    """Return a report on a gradient that was not finite, UNKNOWN if it was so only once."""
+    if not report.ok:
+        return report
+    finding = Finding("UNKNOWN", "the step", reason="again")
+    (found,) = make_report(report.framework, [finding], "").findings
+    return replace(report, findings=(found,))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Report
+from safeops.autodiff._explain.report import Report, never_clean
 from safeops.autodiff._options import (
     NAN_IS_USED,
     NOT_CURED,
@@ -115,7 +115,9 @@ def guarded(
             return found
         batch = batch_of((without(args, argnums), kwargs))
         report = explained_call(partial(value, **kwargs), args, argnums, LIMIT, None, batch)
-        report = replace(report, parameters=bad_names(found[1], argnums, len(args)), step=step)
+        report = replace(
+            never_clean(report), parameters=bad_names(found[1], argnums, len(args)), step=step
+        )
         tell(report)
         error = NonFiniteGradientError(report)
         if on_nan == "mask":

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax._explain.passes import explained_call
 from safeops.autodiff.jax._passes import is_float0
@@ -39,7 +39,7 @@ class Watch:
             explain, *_ = self.found
             self.found.clear()
             with OPEN.rest():
-                report = explain()
+                report = never_clean(explain())
             self.on_report(report)
 
 
@@ -181,7 +181,7 @@ def explained(
 def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Report:
     """Explain a gradient, or report why its program does not run by itself."""
     try:
-        report = explain()
+        report = never_clean(explain())
     except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
         finding = Finding("UNKNOWN", "the backward pass", reason="apart")
         why = f"{type(error).__name__}: {error}".splitlines()[0]

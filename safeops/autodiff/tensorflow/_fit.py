@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
 from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
@@ -206,6 +206,7 @@ class Fit:
         try:
             with taped_by(AskedTape):
                 report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))
+                report = never_clean(report)
         except Exception as error:  # noqa: BLE001  (whatever a program raises that is traced apart)
             finding = Finding("UNKNOWN", "the step", reason="apart")
             note = f"{type(error).__name__}: {error}"

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Report
+from safeops.autodiff._explain.report import Report, never_clean
 from safeops.autodiff._options import NAN_IS_USED, NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
@@ -94,7 +94,7 @@ class Guard:
         def value(_: Any) -> Any:
             return self.loss_in(self.f(*args, **kwargs))
 
-        report = explained_call(value, (self.sources,), 0, batch_of((args, kwargs)))
+        report = never_clean(explained_call(value, (self.sources,), 0, batch_of((args, kwargs))))
         names = bad_names(self.variables, gradients)
         return replace(report, parameters=names, step=self.steps - 1)
 

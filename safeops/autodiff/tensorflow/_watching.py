@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._explain.locations import Location, frame_of_user, location_of
-from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.passes import explained_graph
 from safeops.autodiff.tensorflow._redirect import FUNCTION, PLAIN, taped_everywhere
@@ -158,7 +158,7 @@ class Pass:
         given = zip(self.frontier, numbers, strict=True)
         known = {x.ref(): tf.constant(y, x.dtype) for x, y in given}
         try:
-            return explained_graph(self.targets, self.seeds, sources, known)
+            return never_clean(explained_graph(self.targets, self.seeds, sources, known))
         except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
             finding = Finding("UNKNOWN", "the backward pass", self.where, reason="apart")
             why = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import Program, branches_of, plain
+from safeops._backends.jax.private import Program, branches_of, plain, scan_of, while_of
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
@@ -79,8 +79,19 @@ class Backward(Steps):
             return pairs.computed(eqn, ins, self.how)
         site, run = place = self.sites.of(eqn, self.outer)
         inner = Backward(self.how, self.sites, self.evidence, self.looking, place)
+        ins = self.settled(eqn, ins) if eqn.primitive.name in LOOPS else ins
         outs = inner.controlled(eqn.primitive.name, eqn.params, ins, site)
         return self.marked(eqn, ins, site, run) if outs is None else outs
+
+    def settled(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+        """Return the operands of a loop: what becomes a pair in its carry is one from the start."""
+        how = replace(self.how, exact=False)
+        kinds = control.kinds_after(lambda: self.rule(eqn)(eqn, ins, how))
+        is_scan = eqn.primitive.name == "scan"
+        parts = list((scan_of if is_scan else while_of)(eqn.params).parts(ins))
+        carry = parts[1 if is_scan else 2]
+        parts[1 if is_scan else 2] = control.as_kinds(carry, kinds[: len(carry)])
+        return [x for part in parts for x in part]
 
     def value(self, x: Any) -> Any:
         """Return the value of a pair, or the coefficient."""
@@ -156,6 +167,7 @@ class Backward(Steps):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
             dropped_by = blamed(site, absent, dropped[i])
+            self.evidence.spare(own, (run, id(eqn)), absent, dropped_by)
             found.append(Marked(out.value, ~absent, dropped_by, own, slope))
         return found
 
@@ -177,7 +189,7 @@ class Backward(Steps):
                 for x in ins
             ]
             if eqn.primitive.name == "select_n" and _stays(key, site):
-                outs = pairs.add(eqn, shown, how)
+                outs = pairs.add(eqn, [pairs.Zero(shown[0]), *shown[1:]], how)  # no condition
             else:
                 outs = self.once(eqn, shown, how)
             for marks, out in zip(found, outs, strict=True):

@@ -11,9 +11,16 @@ import numpy as np
 
 from safeops._backends.jax.private import opened
 from safeops._typing import Array
-from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
 from safeops.autodiff._explain.marks import Marked
-from safeops.autodiff._explain.report import Finding, Report, counted, make_report, operations
+from safeops.autodiff._explain.report import (
+    Finding,
+    Report,
+    counted,
+    make_report,
+    never_clean,
+    operations,
+)
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
@@ -68,9 +75,11 @@ def explained_call(
     took = max(time.monotonic() - start, LEAST)
     looking = Looking(limit * took, progress)
     findings, masked, on_the_way = _found(of_chosen, chosen, looking, callbacks, batch)
-    found = [*findings, *missing(findings, value=bad, ordinary=ordinary, masked=masked)]
+    what = name_of(np.asarray(value))
+    found = [*findings, *missing(findings, value=what, ordinary=ordinary, masked=masked)]
     every = [*(found if ordinary or bad else ()), *(on_the_way if interim else ())]
-    return make_report("jax", every, checked, looking.notes())
+    report = make_report("jax", every, checked, looking.notes())
+    return never_clean(report) if ordinary or bad else report
 
 
 def _bad(arrays: Sequence[Array]) -> int:

@@ -186,6 +186,7 @@ class Run:
                     own[Cause("UNKNOWN", site)] = ~absent
                 self.evidence.overflow(own, site, at.key, values_of(out.value), ~absent)
                 dropped_by = blamed(at.drops, absent, dropped[i])
+                self.evidence.spare(own, at.key, absent, dropped_by)
                 found.append(Marked(out.value, out.active, dropped_by, own, slope))
         return found
 
@@ -270,8 +271,8 @@ def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
         value = pairs.run(at.op, shown)[0]
         masks = [pairs.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
         return [Pair(value, tf.where(choosers.in_shape(cond, at.op, value), *masks))]
-    if isinstance(key, Cause) and rule is choosers.product:
-        rule = pairs.scale  # ordinary autodiff multiplies at a largest entry
+    if isinstance(key, Cause) and rule in (choosers.product, pairs.rectify):
+        rule = pairs.scale  # ordinary autodiff multiplies at a largest entry, and in a rectifier
     return rule(at.op, shown, at.frame)
 
 

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from safeops._backends.tensorflow import private
 from safeops._typing import Array
-from safeops.autodiff._explain.evidence import Evidence, Forward, missing, reaching
+from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
 from safeops.autodiff._explain.marks import Marked
-from safeops.autodiff._explain.report import Finding, Report, counted, make_report
+from safeops.autodiff._explain.report import Finding, Report, counted, make_report, never_clean
 from safeops.autodiff._options import places_of
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.backward import Run
@@ -85,8 +85,9 @@ def _report(
 ) -> Report:
     """Return the report on a program and its gradient."""
     checked = f"the gradient at {counted(sum(math.prod(x.shape) for x in leaves))}"
-    found = _found(traced, batch, [tuple(x.shape) for x in leaves], interim=interim)
-    return make_report("tensorflow", found, checked)
+    found, bad = _found(traced, batch, [tuple(x.shape) for x in leaves], interim=interim)
+    report = make_report("tensorflow", found, checked)
+    return never_clean(report) if bad else report
 
 
 class _Traced(NamedTuple):
@@ -133,14 +134,15 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
 
 def _found(
     traced: _Traced, batch: int, shapes: Sequence[tuple[int, ...]], *, interim: bool
-) -> list[Finding]:
-    """Return the findings about a value or gradient that is not finite."""
+) -> tuple[list[Finding], bool]:
+    """Return the findings, and whether value or TensorFlow's own gradient is not finite."""
     graph, inputs, known, value, seed, gradients, new = traced
     evidence = Evidence(Forward(numbers_of, inputs), batch, shapes)
     since = frozenset(op.name for op in new)
     how = Options(RULES, READERS, "ignore")
     run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
     (result,) = run.evaluate([value])
+    ordinary = _ordinary(traced, run)
     known[seed.ref()] = Marked(tf.ones_like(result))
     # A gradient that a custom gradient makes from constants alone counts as used everywhere.
     outs = [x if isinstance(x, Marked) else Marked(x) for x in run.evaluate(gradients)]
@@ -149,6 +151,15 @@ def _found(
     findings = list(evidence.findings(reaching(results), result, named))
     actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
     masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))
-    bad = not np.isfinite(values_of(result))
-    findings += missing(findings, value=bad, ordinary=0, masked=masked)
-    return [*findings, *(evidence.interim(result, named) if interim else ())]
+    bad = name_of(values_of(result))
+    findings += missing(findings, value=bad, ordinary=ordinary, masked=masked)
+    findings += evidence.interim(result, named) if interim else ()
+    return findings, bool(bad or ordinary)
+
+
+def _ordinary(traced: _Traced, run: Run) -> int:
+    """Return how many entries of TensorFlow's own gradient are not finite."""
+    known = run.frame.known | {traced.seed.ref(): tf.ones_like(run.frame.known[traced.value.ref()])}
+    frame = Frame(run.frame.how, known=known, since=frozenset())  # all of it as it is
+    plain = Run(frame, run.program, Evidence(Forward(numbers_of, ())))
+    return sum(int(np.sum(~np.isfinite(values_of(x)))) for x in plain.evaluate(traced.gradients))

@@ -14,8 +14,17 @@ from typing import Any
 import torch
 
 from safeops._typing import Array
+from safeops.autodiff._explain.evidence import missing
 from safeops.autodiff._explain.names import IN_TORCH, METHODS, OF_ENTRIES
-from safeops.autodiff._explain.report import Finding, Kind, Report, counted, make_report, operations
+from safeops.autodiff._explain.report import (
+    Finding,
+    Kind,
+    Report,
+    counted,
+    make_report,
+    never_clean,
+    operations,
+)
 from safeops.autodiff.torch._explain.causes import Causes
 from safeops.autodiff.torch._explain.lines import Record, not_finite, record_of, what_of
 from safeops.autodiff.torch._explain.names import operation_of
@@ -74,9 +83,14 @@ def report_of(
     )
     of_value = [*passes.forward(leaves)] if any(map(is_bad, outputs)) else []
     findings = [*of_value, *passes.backward(value_is_bad=bool(of_value))]
-    findings += passes.missing(findings, outputs)
+    findings += missing(
+        findings,
+        value=next((what_of(y) for y in outputs if is_bad(y)), ""),
+        ordinary=passes.ordinary.bad,
+        masked=passes.masked.bad,
+    )
     unplaced = any(f.where is None and f.operation != "input" for f in findings)
-    return make_report("torch", findings, checked, [NOT_SEEN] if unplaced else [])
+    return never_clean(make_report("torch", findings, checked, [NOT_SEEN] if unplaced else []))
 
 
 def is_bad(x: Any) -> bool:
@@ -242,16 +256,6 @@ class PassPair:
         if found.rows or entry is None or entry.bad is None:
             return found
         return replace(found, rows=rows_of(entry.bad, self.batch))
-
-    def missing(self, findings: Sequence[Finding], outputs: Sequence[Array]) -> Iterator[Finding]:
-        """Yield a finding for each fact without one, so that no report is clean by mistake."""
-        kinds = {f.kind for f in findings}
-        if any(map(is_bad, outputs)) and "FORWARD" not in kinds:
-            yield Finding("FORWARD", "", what=what_of(next(filter(is_bad, outputs))))
-        if self.masked.bad and not kinds & {"GENUINE", "FORWARD", "UNKNOWN"}:
-            yield Finding("GENUINE", "")
-        if self.ordinary.bad > self.masked.bad and "BLOCKED" not in kinds:
-            yield Finding("BLOCKED", "")
 
 
 def was_given(node: Any, record: Record) -> bool:
