@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from safeops._check import COARSE, Check, GradientFinding, GradientReport, Place
+from safeops._check import CHOSEN, COARSE, Check, GradientFinding, GradientReport, Place
 from safeops._doors import show
 from safeops._typing import Array, Function
 
@@ -150,6 +150,8 @@ def check_gradients(
     check.first_order(forward=forward, differences=differences)
     if expected is not None:
         check.against(expected if isinstance(expected, tuple) else (expected,))
+    elif differences and check.report.kinds[1]["singular"]:
+        check.report.remarks.append(CHOSEN)
     if order > 1:
         check.second_order(forward=forward, differences=differences)
     if order > 2:  # noqa: PLR2004  (the order)

@@ -3,7 +3,7 @@
 import pytest
 
 import reported_torch as programs
-from reported_torch import NAN, functional, leaf, torch
+from reported_torch import NAN, functional, leaf, root_of_its_own, torch
 
 pytestmark = pytest.mark.only("torch")
 
@@ -183,3 +183,90 @@ def test_the_repair_is_where_the_nan_came_in(masked, tmp_path, source, made):
     assert (found.operation, found.entered_by) == ("matmul", made)
     assert repair.edit.where.line == found.entered_at.line
     torch.testing.assert_close(gradient(mended), gradient(loss, [0, 2]))
+
+
+def an_empty_row(x):
+    """Mask a row as a whole, and use it."""
+    scores = x.masked_fill(torch.tensor([[False], [True]]), -torch.inf)  # infinity
+    return torch.softmax(scores, -1).square().sum()  # made
+
+
+def a_difference_of_infinities(x):
+    """Take an infinity that is given from itself."""
+    far = torch.tensor([1.0, torch.inf])  # infinity
+    gap = far - far  # made
+    return (x * gap).sum()
+
+
+@pytest.mark.parametrize(
+    ("f", "operation"), [(an_empty_row, "softmax"), (a_difference_of_infinities, "sub")]
+)
+def test_what_makes_nan_of_an_infinity_is_the_culprit(masked, f, operation):
+    """An infinity that is given is no culprit: the operation that makes NaN of it is."""
+    (finding,) = masked.explain(f, torch.ones(2, 2)).findings
+
+    assert (finding.kind, finding.operation, finding.what) == ("FORWARD", operation, "nan")
+    assert finding.where.source.endswith("# made")
+    assert finding.entered_at.source.endswith("# infinity")
+
+
+def test_two_equal_operations_on_a_line(masked):
+    """Each expression has a finding of its own, and the edit has both."""
+
+    def loss(x, y):
+        return (torch.sqrt(x) + torch.sqrt(y)).sum()
+
+    report = masked.explain(loss, torch.zeros(2), torch.zeros(2), argnums=(0, 1))
+
+    assert [(x.entries, x.times) for x in report.findings] == [(2, 1)] * 2
+    assert "(safe_sqrt(x) + safe_sqrt(y)).sum()" in report.findings[0].repair.edit.new
+
+
+@pytest.mark.parametrize(("used", "kind"), [(slice(0, 2), "GENUINE"), (slice(1, 2), "BLOCKED")])
+def test_a_backward_pass_of_ones_own(masked, used, kind):
+    """A custom function has the line of its call, and that of its backward pass."""
+
+    def loss(x):
+        return root_of_its_own(x)[used].sum()
+
+    (finding,) = masked.explain(loss, torch.tensor([0.0, 1.0])).findings
+
+    assert (finding.kind, finding.reason) == (kind, "backward")
+    assert finding.where.source == "return Root.apply(x)"
+    assert finding.entered_at.source == "def backward(ctx, gradient):"
+    assert "mend its backward pass" in finding.repair.text
+
+
+def test_a_custom_result_is_the_loss(masked):
+    """The line is known where nothing takes the result of the function."""
+    (finding,) = masked.explain(root_of_its_own, torch.tensor(0.0)).findings
+
+    assert finding.where.source == "return Root.apply(x)"
+
+
+def test_a_nan_made_in_a_custom_forward(masked):
+    """It has the line inside of the function, and no consequence is a finding."""
+
+    class Unit(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.shape = x.shape
+            return x / x.norm()  # made
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient.reshape(ctx.shape)
+
+    (finding,) = masked.explain(
+        lambda x: (torch.sin(Unit.apply(x)) * 2).sum(), torch.zeros(2)
+    ).findings
+
+    assert (finding.kind, finding.operation) == ("FORWARD", "div")
+    assert finding.where.source.endswith("# made")
+
+
+def test_a_slope_of_zeros_before_a_root(masked):
+    """The zeros of sign are numbers: 0 times infinity is GENUINE, and not unknown."""
+    (finding,) = masked.explain(lambda x: torch.sign(torch.sqrt(x)).sum(), torch.zeros(2)).findings
+
+    assert (finding.kind, finding.operation) == ("GENUINE", "sqrt")

@@ -325,6 +325,6 @@ def test_a_carry_that_nothing_reads(f):
     report = autodiff.explain(lambda a: f(a)[:2].sum(), jnp.asarray(0.9))
 
     assert np.isfinite(masked.grad(lambda a: f(a)[:2].sum())(jnp.asarray(0.9)))
-    assert {(x.kind, x.operation, x.selection) for x in report.findings} == {
-        ("BLOCKED", "mul", "slice")
-    }
+    (finding,) = report.findings
+    assert (finding.kind, finding.operation) == ("BLOCKED", "mul")
+    assert finding.selection in ("slice", "scan")

@@ -373,3 +373,15 @@ def test_formulas_are_named_after_operations():
         names = [op.name for op in graph.get_operations()]
 
     assert any(name.startswith("gradients/mine_grad/") for name in names)
+
+
+def test_one_of_two_equal_operations_is_not_edited():
+    """TensorFlow tells the line alone: with two of a name on it there is no edit."""
+
+    def loss(x, y):
+        return tf.reduce_sum((tf.math.log(y) + tf.math.log(x))[1:])
+
+    report = masked.explain(loss, tf.constant([0.0, 4.0]), tf.constant([1.0, 4.0]))
+
+    assert report.findings[0].repair.edit is None
+    assert "several operations of this name" in report.findings[0].repair.text

@@ -133,6 +133,7 @@ def test_the_text_of_a_report(masked, tmp_path, monkeypatch):
         "  or: safeops.autodiff.torch.backward(loss) in place of loss.backward()",
         "",
         "checked the gradient at 2 entries, through 4 operations",
+        "note: with the edits the gradient is that of masked autodiff",
     ]
 
 

@@ -87,3 +87,32 @@ def test_the_comparison_can_fail():
 def test_there_are_programs():
     """The table is not empty."""
     assert len(watched.PROGRAMS) >= 50
+
+
+def scaled_step(value):
+    """Run a step whose loss a GradScaler multiplies by so much that its gradient overflows."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+    x = torch.tensor([value, 1e4], requires_grad=True)
+    scaler.scale((x**2 + x.sqrt()).sum() * 1e4).backward()
+    return x.grad
+
+
+def test_the_overflow_of_a_scaler_is_no_finding(masked):
+    """Where the gradient is finite without the factor of a GradScaler there is no report."""
+    reports = []
+
+    with masked.watch_backward(reports.append) as passes:
+        gradient = scaled_step(1.0)
+
+    assert not gradient.isfinite().all()
+    assert (reports, passes) == ([], [False])
+
+
+def test_a_nan_under_a_scaler_is_a_finding(masked):
+    """A gradient that is not finite without the factor is explained."""
+    reports = []
+
+    with masked.watch_backward(reports.append):
+        scaled_step(0.0)
+
+    assert [(x.kind, x.operation) for x in reports[0].findings] == [("GENUINE", "sqrt")]

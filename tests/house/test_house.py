@@ -100,7 +100,7 @@ LAYERS = (
     ("autodiff._explain.dataflow", "autodiff._explain.records"),
     ("autodiff._explain.repairs",),
     ("autodiff._explain.report",),
-    ("autodiff._explain.evidence",),
+    ("autodiff._explain.evidence", "autodiff._explain.trial"),
     ("autodiff._explain.marks",),
     # Masked autodiff: pairs or tags, then rules, then what explains, then the door of a framework.
     ("autodiff.jax._known", "autodiff.tensorflow._masks", "autodiff.torch._tags"),

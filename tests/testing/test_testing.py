@@ -343,6 +343,7 @@ def test_the_defaults_of_users_will_do(autodiff_framework):
 
     assert report.detector == "silent"
     assert report.kinds[1] == Counter(smooth=2, singular=1)
+    assert "give expected= to judge it" in str(report)
 
 
 def test_a_function_of_two_arguments_passes(autodiff_framework, x):

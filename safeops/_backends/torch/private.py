@@ -394,6 +394,16 @@ def traced_stack() -> list[str]:
     return list(traceback.format_stack())
 
 
+@reading
+def frame_of_compiler() -> int | None:
+    """Return the number of the function of a program that is compiled; None if there is none."""
+    # torch._guards.CompileContext (2.15): by it a graph that breaks is told from one made again.
+    from torch._guards import CompileContext  # noqa: PLC0415  (slow)
+
+    made = CompileContext.current_compile_id()
+    return None if made is None else made.frame_id
+
+
 @cache
 @reading
 def files_of_joint() -> tuple[str, str]:

@@ -29,6 +29,7 @@ class Site:
 
 
 INPUT = Site("input")
+LOOPS = ("scan", "while")
 
 
 @dataclass(frozen=True)
@@ -326,8 +327,9 @@ class Evidence:
             for run in self.counts[cause].values()
         ]
         one = runs[0] if runs else Count()
-        selections = sum((run.selections for run in runs), Counter[Site]()).most_common(1)
-        by = selections[0][0] if selections else None
+        selections = sum((run.selections for run in runs), Counter[Site]()).most_common()
+        # A loop drops a carry that nothing reads, beside what its steps select.
+        by = min((x for x, _ in selections), key=lambda x: x.operation in LOOPS, default=None)
         return Finding(
             cause.kind,
             named(cause.site),

@@ -52,6 +52,14 @@ def location(file: str, line: int, span: Span | None = None) -> Location:
     return Location(file, line, linecache.getline(file, line).strip(), span)
 
 
+def definition(code: CodeType) -> Location:
+    """Return the line at which a function is defined, below its decorators."""
+    lines = range(code.co_firstlineno, code.co_firstlineno + 20)
+    first = (location(code.co_filename, line) for line in lines)
+    here = location(code.co_filename, code.co_firstlineno)
+    return next((x for x in first if x.source.startswith(("def ", "async def "))), here)
+
+
 @cache
 def is_library(file: str) -> bool:
     """Whether a file belongs to a framework, to this package or to Python itself."""

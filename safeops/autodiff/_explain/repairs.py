@@ -11,8 +11,10 @@ from safeops.autodiff._explain.rewrites import (
     Rewriting,
     enclosing_wheres,
     expression_at,
+    expressions_at,
     is_along_axis,
     page_of,
+    product_with_log,
     rewritten,
     safe_operation,
     safe_where_of,
@@ -126,6 +128,11 @@ def operation_target(
 ) -> Target | None:
     """Return the operation as the target, if the program selects the same entries afterwards."""
     caveat, options = "", ""
+    whole = product_with_log(page, node)
+    # Of a negative number the logarithm is NaN in the product too.
+    of_zero = finding.operation == "mul" or finding.what != "nan"
+    if whole is not None and of_zero and finding.kind != "BLOCKED":
+        return Target(file, page, *whole)
     if finding.nan_operand:  # a safe operation propagates NaN
         if framework == "torch" or not is_along_axis(node):
             return None
@@ -159,6 +166,8 @@ def repair_of(
 ) -> Repair:
     """Return the repair of one finding."""
     text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
+    if is_one_of_several(finding):
+        text += "; no edit, as several operations of this name stand on the line"
     if finding.kind == "BLOCKED" and finding.nan_operand:
         where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
         text = f"leave the NaN out {where}, or {text}"
@@ -184,16 +193,25 @@ def softmax_at(finding: "Finding") -> str:
     )
 
 
+def is_one_of_several(finding: "Finding") -> bool:
+    """Whether it is unknown which of equal operations on a line is meant."""
+    page = None if finding.where is None else page_of(finding.where.file)
+    if page is None or finding.where is None or finding.kind in ("UNKNOWN", "INTERIM"):
+        return False
+    return len(expressions_at(page, finding.where, finding.operation)) > 1
+
+
 TEXTS = {
     "BLOCKED": "{masked}",
-    "GENUINE": "keep these entries out: there is no finite derivative; "
-    "at a singular point a safe operation chooses one",
+    "GENUINE": "keep these entries out: this operation has no finite derivative here; "
+    "at a singular point a safe one chooses it",
     "FORWARD": "keep these entries out, by safe_where or before the program",
     "INTERIM": "",
     "UNKNOWN": "drop the entries before this operation, or write it with others",
 }
-# The sentence for UNKNOWN, by reason, where the reason has one of its own.
+# The sentence of a reason that has one of its own.
 WAYS_OUT = {
+    "backward": "mend its backward pass, or call safe operations in its place",
     "again": "make the step a function of its arguments and of these random states",
     "kernel": "write its backward pass with operations of PyTorch",
     "apart": "take collectives and callbacks out of the loss, and explain what is left",
@@ -202,6 +220,8 @@ WAYS_OUT = {
     "lost": "explain a part of it, or report the program: it should have been found",
     "once": "use checkpoints with use_reentrant=False, and functions that keep what they save",
     "shards": "run the step in one process, with the batch and the parameters of this one",
+    "rank": "read the report of that rank",
+    "scale": "pass scaler=scaler to guard, which leaves such steps to the scaler",
     "script": "run it in torch.jit.optimized_execution(False)",
     "tape": "put the step into a tf.function, in which a tape leaves a graph",
     "sparse": "run it on dense tensors, by to_dense()",

@@ -53,10 +53,12 @@ class Finding:
     repair : Repair
         What to do: an edit of the program, the import that the edit needs, and a sentence.
     reason : str
-        Why the finding is UNKNOWN: "again", "apart", "kernel", "loop", "lost", "mkldnn", "once",
-        "script", "shards", "sparse" or "tape"; "" for an operation without a rule.
+        "backward" if a function has a backward pass of its own, which is at fault; else why the
+        finding is UNKNOWN: "again", "apart", "kernel", "loop", "lost", "mkldnn", "once",
+        "rank", "scale", "script", "shards", "sparse" or "tape"; "" for an operation without a rule.
     entered_at : Location or None
-        The line that made the NaN operand, if it is another line.
+        The line that made the NaN operand, or the infinity that became NaN, if it is another line;
+        that of the backward pass of a function that has its own.
     entered_by : str
         The operation that made the NaN operand there, of operands without NaN; "" if unknown.
     passed : int
@@ -117,14 +119,8 @@ def _unknown(finding: Finding) -> str:
     return why if finding.reason in WHOLE else why + rest
 
 
-WHOLE = (
-    "again",
-    "apart",
-    "lost",
-    "once",
-    "shards",
-    "tape",
-)  # of a backward pass, not of an operation
+# Of a backward pass, and not of an operation.
+WHOLE = frozenset(("again", "apart", "lost", "once", "rank", "scale", "shards", "tape"))
 REASONS = {
     "": "{} has no rule",
     "again": "{} made a gradient that is not finite, and a finite one when it ran again",
@@ -134,6 +130,8 @@ REASONS = {
     "lost": "{} made a gradient that is not finite, and none of its operations was seen to do so",
     "once": "{} made a gradient that is not finite, and does not run again",
     "mkldnn": "{} is a kernel of mkldnn, and has no rule",
+    "rank": "{} made the gradient that is not finite",
+    "scale": "{} made a gradient that is finite, and overflows by the factor of a GradScaler",
     "shards": "{} made a gradient that is not finite, and of which each process has a part",
     "script": "TorchScript has compiled a graph, in which a selection is a product",
     "tape": "{} made a gradient that is not finite, and keeps no program to look at",
@@ -298,7 +296,9 @@ def _rows(finding: Finding) -> Iterator[Part]:
     elif finding.operation != "input":
         yield from _quoted(f"{verb} at", where)
     if finding.entered_at is not None and _line(finding.entered_at) != _line(where):
-        yield from _quoted("the NaN came in at", finding.entered_at)
+        came = "the infinity came in at" if finding.kind == "FORWARD" else "the NaN came in at"
+        own = finding.reason == "backward"
+        yield from _quoted("by its own backward pass, at" if own else came, finding.entered_at)
     if finding.passed:
         yield f"  the NaN went on, through {operations(finding.passed)}", ""
     if finding.kind == "BLOCKED" and not at_once:
@@ -336,10 +336,11 @@ def _body(finding: Finding) -> str:
 
 
 def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return one finding for each kind, operation and line."""
+    """Return one finding for each kind, operation and expression, or line where that is all."""
     found: dict[Any, Finding] = {}
     for finding in findings:
-        key = (finding.kind, finding.operation, _line(finding.where))
+        span = None if finding.where is None else finding.where.span
+        key = (finding.kind, finding.operation, _line(finding.where), span)
         if (earlier := found.get(key)) is None:
             found[key] = finding
         else:
@@ -365,7 +366,7 @@ def _line(where: Location | None) -> tuple[str, int]:
 def make_report(
     framework: str, findings: Iterable[Finding], checked: str, notes: Sequence[str] = ()
 ) -> Report:
-    """Return a report of findings that have no repairs yet, merged by line."""
+    """Return a report of findings that have no repairs yet, merged by expression."""
     found = merged(findings)
     repairs = repairs_of(found, framework)
     every = [replace(f, repair=r) for f, r in zip(found, repairs, strict=True)]

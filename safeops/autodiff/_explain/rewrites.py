@@ -4,7 +4,7 @@ import ast
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from keyword import iskeyword
 from typing import TypeAlias
 
@@ -114,11 +114,17 @@ def named(node: ast.AST) -> str:
 
 
 def expression_at(page: Page, where: Location, operation: str) -> ast.expr | None:
-    """Return the expression at a location: by its span, or by the names of an operation."""
+    """Return the expression at a location; None if there is none, or one of several."""
+    found = expressions_at(page, where, operation)
+    return found[0] if len(found) == 1 else None
+
+
+def expressions_at(page: Page, where: Location, operation: str) -> list[ast.expr]:
+    """Return what may be meant at a location: by its span, or by the names of an operation."""
     line = where.line
     candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
     if where.span is not None:
-        return next((node for node in candidates if span_of(node) == where.span), None)
+        return [node for node in candidates if span_of(node) == where.span][:1]
     names = names_for(operation)
     found = [node for node in candidates if named(node) in names]
 
@@ -126,7 +132,7 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
         # An expression that also stands in the condition of a `where` is meant in the branch.
         return names.index(named(node)), not any(enclosing_wheres(page, node))
 
-    return min(found, key=rank, default=None)
+    return [node for node in found if rank(node) == min(map(rank, found))]
 
 
 def names_for(operation: str) -> list[str]:
@@ -180,6 +186,34 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
         return f"{safe}({', '.join([render(args[0]), *given])})"
 
     return safe, along_axis
+
+
+def product_with_log(page: Page, node: ast.expr) -> tuple[ast.expr, str, Rewriting] | None:
+    """Return ``a * log(b)``, of which an expression is a part, as one operation with its name."""
+    for outer in (node, *page.around(node)):
+        if not isinstance(outer, ast.BinOp) or named(outer) != "mul":
+            continue
+        for a, log in ((outer.left, outer.right), (outer.right, outer.left)):
+            parts = operands(page, log) if named(log) == "log" else None
+            if parts is None or len(parts[0]) != 1 or isinstance(a, ast.Constant):
+                continue
+            if node not in (outer, log, parts[0][0]):
+                continue
+            name, b = "xlogy", parts[0][0]
+            if isinstance(b, ast.BinOp) and named(b) == "div" and _same(page, a, b.left):
+                name, b = "rel_entr", b.right
+            return outer, name, partial(_call_of, name, a, b)
+    return None
+
+
+def _same(page: Page, a: ast.expr, b: ast.expr) -> bool:
+    """Whether two expressions are written alike."""
+    return page.text(a) == page.text(b)
+
+
+def _call_of(name: str, a: ast.expr, b: ast.expr, render: Callable[[ast.expr], str]) -> str:
+    """Return the source of a call with two arguments."""
+    return f"{name}({render(a)}, {render(b)})"
 
 
 def _options(

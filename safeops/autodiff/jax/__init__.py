@@ -585,7 +585,7 @@ def explain(
     >>> [(finding.kind, finding.operation, finding.selection) for finding in report.findings]
     [('BLOCKED', 'log', 'where')]
     """
-    return explained_call(f, args, argnums, limit, progress, interim=interim)
+    return explained_call(f, args, argnums, limit, progress, interim=interim, trial=True)
 
 
 show("safeops.autodiff.jax", __all__, globals())

@@ -344,7 +344,7 @@ def explain(
     if not tf.executing_eagerly():
         msg = "expected eager tensors, got those of a graph, which have no values; call explain "
         raise RuntimeError(msg + "outside of tf.function")
-    return explained_call(f, args, argnums, interim=interim)
+    return explained_call(f, args, argnums, interim=interim, trial=True)
 
 
 show("safeops.autodiff.tensorflow", __all__, globals())

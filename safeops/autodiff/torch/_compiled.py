@@ -9,7 +9,7 @@ work, a traced pass does all of the work.
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -165,6 +165,8 @@ class Backend:
     on_unknown: Reaction = "warn"
     edges: bool = False
     exact: bool = False
+    # The functions of the program that have a graph with a gradient: one, until the graph breaks.
+    frames: set[Any] = field(default_factory=set, compare=False)
 
     @property
     def __name__(self) -> str:
@@ -174,12 +176,26 @@ class Backend:
     def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
         """Compile a graph of Dynamo."""
         inner = private.lookup_backend(self.inner)
+        if not self.edges and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+            self.note_frame(private.frame_of_compiler())
         if self.inner == "inductor":
             options = {"config_patches": private.options_of_inductor(**options)}
         # That cache knows a graph from before the trace, and not who traced it.
         joint = Joint(self.on_unknown, exact=self.exact, edges=self.edges)
         with private.without_autograd_cache(), joint:
             return noted(inner(graph, inputs, **options), edges=self.edges)
+
+    def note_frame(self, frame: Any) -> None:
+        """Say once that the graph breaks, where a second function of the program has one."""
+        self.frames.add(frame)
+        if len(self.frames) == 2 and self is not backend:  # noqa: PLR2004  (that serves many programs)
+            tell(BROKEN, self.on_unknown)
+
+
+BROKEN = (
+    "the graph breaks, and absent entries become zeros between its parts, where a NaN may stay "
+    "that nothing selected; use edges=True"
+)
 
 
 def compile(  # noqa: A001  (the name that PyTorch has)

@@ -348,7 +348,9 @@ class Guard:
                 watch.look_at_gradients()
         except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
             failed = f"{type(error).__name__}: {error}"
-        report = joined(reports) if reports else self.unexplained(failed, memory)
+        report = (
+            joined(reports) if reports else self.unexplained(failed, memory, scaled=watch.scaled)
+        )
         notes = (*report.notes, *self.remarks(memory))
         return replace(report, notes=notes, parameters=tuple(names) or found)
 
@@ -376,17 +378,21 @@ class Guard:
         pairs = ((place.full, grad_of(place)) for place in self.parameters)
         return tuple(n for n, g in pairs if g is not None and not_finite(local_of(g)) is not None)
 
-    def unexplained(self, failed: str, memory: Memory) -> Report:
+    def unexplained(self, failed: str, memory: Memory, *, scaled: bool) -> Report:
         """Return the report on a step in which nothing was found."""
         checked = "the gradients of one step"
         if failed:
             finding = Finding("UNKNOWN", "the step", reason="once")
             return make_report("torch", [finding], checked, [failed])
+        if scaled:
+            finding = Finding("UNKNOWN", "the step", reason="scale")
+            return make_report("torch", [finding], checked)
         if any(is_sharded(place.get()) for place in self.parameters):
             finding = Finding("UNKNOWN", "the step", reason="shards")
             return make_report("torch", [finding], checked)
         if rank() is not None:
-            return make_report("torch", [], checked, [ANOTHER_RANK])
+            finding = Finding("UNKNOWN", "another rank", reason="rank")
+            return make_report("torch", [finding], checked, [ANOTHER_RANK])
         finding = Finding("UNKNOWN", "the step", reason="again")
         is_known = memory.written or has_bad(memory)
         return make_report("torch", [finding], checked, [] if is_known else [AGAIN])

@@ -1,6 +1,6 @@
 """Modes that intercept calls of `torch.autograd`, to explain them or to mask them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from os import PathLike
@@ -13,7 +13,12 @@ from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff.torch._diary import Diary
-from safeops.autodiff.torch._explain.lines import RecordLines, in_a_transform, not_finite
+from safeops.autodiff.torch._explain.lines import (
+    RecordLines,
+    in_a_transform,
+    not_finite,
+    record_of,
+)
 from safeops.autodiff.torch._explain.passes import explained_if_possible
 from safeops.autodiff.torch._graph import leaves_of, listed, nodes_of
 from safeops.autodiff.torch._ranks import in_a_stage, tell_of_stage
@@ -38,6 +43,7 @@ class Watch(RecordLines):
         self.on_report = on_report
         self.diary = diary
         self.passes: list[bool] = []
+        self.scaled = False  # whether a `GradScaler` made a loss whose gradient was not finite
         self.batch = 0  # rows of the batch, where they are known
 
     def __torch_function__(
@@ -62,12 +68,22 @@ class Watch(RecordLines):
         nonfinite = any(g is not None and not_finite(g) is not None for g in found)
         if nonfinite:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
-            report = explained_if_possible(outputs, seeds, leaves, self.batch)
-            nonfinite = not report.ok  # else the NaN is from an earlier pass
+            before = unscaled(outputs)
+            self.scaled |= any(x is not y for x, y in zip(before, outputs, strict=True))
+            self.note_results(before)
+            report = explained_if_possible(before, seeds, leaves, self.batch)
+            nonfinite = not report.ok  # else it is from an earlier pass, or of the scale alone
             if nonfinite:
                 self.on_report(report)
         self.passes.append(nonfinite)
         return result
+
+
+def unscaled(outputs: Sequence[Array]) -> list[Array]:
+    """Return outputs as they were before a `GradScaler` multiplied them."""
+    records = [None if y.grad_fn is None else record_of(y.grad_fn) for y in outputs]
+    given = [None if r is None else r.before for r in records]
+    return [y if x is None else x for x, y in zip(given, outputs, strict=True)]
 
 
 class Redirect(TorchFunctionMode):

@@ -79,19 +79,25 @@ class Backward(Steps):
             return pairs.computed(eqn, ins, self.how)
         site, run = place = self.sites.of(eqn, self.outer)
         inner = Backward(self.how, self.sites, self.evidence, self.looking, place)
-        ins = self.settled(eqn, ins) if eqn.primitive.name in LOOPS else ins
+        ins = self.settled(eqn, ins, site) if eqn.primitive.name in LOOPS else ins
         outs = inner.controlled(eqn.primitive.name, eqn.params, ins, site)
         return self.marked(eqn, ins, site, run) if outs is None else outs
 
-    def settled(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+    def settled(self, eqn: JaxprEqn, ins: list[Any], site: Site) -> list[Any]:
         """Return the operands of a loop: what becomes a pair in its carry is one from the start."""
         how = replace(self.how, exact=False)
         kinds = control.kinds_after(lambda: self.rule(eqn)(eqn, ins, how))
         is_scan = eqn.primitive.name == "scan"
         parts = list((scan_of if is_scan else while_of)(eqn.params).parts(ins))
         carry = parts[1 if is_scan else 2]
-        parts[1 if is_scan else 2] = control.as_kinds(carry, kinds[: len(carry)])
+        joined = control.as_kinds(carry, kinds[: len(carry)])
+        parts[1 if is_scan else 2] = [self.unread(x, site) for x in joined]
         return [x for part in parts for x in part]
+
+    def unread(self, x: Any, site: Site) -> Any:
+        """Return a new pair with the operation that drops its absent entries."""
+        is_new = isinstance(x, Pair) and not isinstance(x, Marked)
+        return Marked(x.value, x.active, {site: ~mask_of(x)}) if is_new else x
 
     def value(self, x: Any) -> Any:
         """Return the value of a pair, or the coefficient."""
@@ -138,12 +144,7 @@ class Backward(Steps):
         bodies = [control.body_of(branch, ins[1:], self.how) for branch in branches_of(params)]
         joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
         site, _ = self.outer
-        return [
-            Marked(x.value, x.active, {site: ~mask_of(x)})
-            if isinstance(x, Pair) and not isinstance(x, Marked)
-            else x
-            for x in joined
-        ]
+        return [self.unread(x, site) for x in joined]
 
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks by the same rule."""

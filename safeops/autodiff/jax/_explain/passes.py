@@ -22,16 +22,19 @@ from safeops.autodiff._explain.report import (
     operations,
 )
 from safeops.autodiff._options import places_of
+from safeops.autodiff._explain.trial import Program as Trial
+from safeops.autodiff._explain.trial import tried
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._explain.backward import Backward
 from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of, tagging
 from safeops.autodiff.jax._explain.watch import watching
-from safeops.autodiff.jax._explain.whole import Looking
+from safeops.autodiff.jax._explain.whole import Looking, cost_of
 from safeops.autodiff.jax._pairs import Options
 from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._tables import RULES
 
+MOST = 2000  # operations that run one by one, with edits
 # The least time of a gradient in seconds, for the limit: a compiled gradient takes almost none.
 LEAST = 1.0
 
@@ -45,11 +48,12 @@ def explained_call(
     batch: int = 0,
     *,
     interim: bool = False,
+    trial: bool = False,
 ) -> Report:
     """
     Take the gradient of a function, and explain it if it is not finite.
 
-    `batch` is the number of rows of the batch; 0 if it is unknown.
+    `batch` is the number of rows of the batch; 0 if it is unknown. With `trial` edits run.
     """
     places = places_of(argnums, len(args))
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
@@ -58,28 +62,41 @@ def explained_call(
     chosen = [jax.tree.map(jnp.asarray, args[i]) for i in places]
     check_inputs(chosen, allow_int=False)
 
-    def of_chosen(*chosen: Any) -> Any:
-        every = list(args)
-        for i, x in zip(places, chosen, strict=True):
-            every[i] = x
-        return f(*every)
-
+    of_chosen = _of_chosen(f, args, places)
     callbacks, start = Callbacks(), time.monotonic()
     value, pullback = jax.vjp(callbacks.noting(of_chosen), *chosen)
     check_output(value)
-    checked = _checked(pullback, value, chosen)
+    program = opened(jax.make_jaxpr(pullback)(jnp.ones_like(value)))
+    entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
+    checked = f"the gradient at {counted(entries)}, through {operations(count_of(program))}"
     ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
     bad = not jnp.isfinite(value)
     if not (ordinary or bad or interim):
         return make_report("jax", (), checked)
     took = max(time.monotonic() - start, LEAST)
     looking = Looking(limit * took, progress)
-    findings, masked, on_the_way = _found(of_chosen, chosen, looking, callbacks, batch)
-    what = name_of(np.asarray(value))
+    findings, gradients, on_the_way = _found(of_chosen, chosen, looking, callbacks, batch)
+    what, masked = name_of(np.asarray(value)), _bad(gradients)
     found = [*findings, *missing(findings, value=what, ordinary=ordinary, masked=masked)]
     every = [*(found if ordinary or bad else ()), *(on_the_way if interim else ())]
     report = make_report("jax", every, checked, looking.notes())
-    return never_clean(report) if ordinary or bad else report
+    if not (ordinary or bad):
+        return report
+    if trial and cost_of(program) <= MOST:
+        report = tried(report, _program(callbacks, of_chosen, chosen, gradients))
+    return never_clean(report)
+
+
+def _of_chosen(f: Callable[..., Any], args: Sequence[Any], places: Sequence[int]) -> Any:
+    """Return a function as one of some of its arguments."""
+
+    def of_chosen(*chosen: Any) -> Any:
+        every = list(args)
+        for i, x in zip(places, chosen, strict=True):
+            every[i] = x
+        return f(*every)
+
+    return of_chosen
 
 
 def _bad(arrays: Sequence[Array]) -> int:
@@ -87,11 +104,27 @@ def _bad(arrays: Sequence[Array]) -> int:
     return sum(int((~jnp.isfinite(x)).sum()) for x in arrays)
 
 
-def _checked(pullback: Any, value: Array, chosen: Any) -> str:
-    """Return what an explanation has checked, in words."""
-    entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
-    count = count_of(opened(jax.make_jaxpr(pullback)(jnp.ones_like(value))))
-    return f"the gradient at {counted(entries)}, through {operations(count)}"
+def _program(
+    callbacks: Callbacks, f: Callable[..., Any], chosen: Sequence[Any], masked: Sequence[Any]
+) -> Trial:
+    """Return how to run a function again, at other numbers or with edits; JAX compiles none."""
+    leaves, form = jax.tree.flatten(list(chosen))
+
+    def arrays(given: Sequence[Any]) -> list[np.ndarray]:
+        wide = (np.complex128 if jnp.iscomplexobj(x) else np.float64 for x in given)
+        return [np.asarray(x).astype(dtype) for x, dtype in zip(given, wide, strict=True)]
+
+    def value_and_grad() -> Any:
+        with jax.disable_jit():
+            value, pullback = jax.vjp(callbacks.answering(f), *chosen)
+            gradients = pullback(jnp.ones_like(value))
+        return arrays([value])[0], arrays(jax.tree.leaves(gradients))
+
+    def value_at(given: Sequence[np.ndarray]) -> Any:
+        new = [jnp.asarray(y, x.dtype) for x, y in zip(leaves, given, strict=True)]
+        return arrays([callbacks.answering(f)(*jax.tree.unflatten(form, new))])[0]
+
+    return Trial(value_and_grad, value_at, arrays(leaves), arrays(masked))
 
 
 def _found(
@@ -100,8 +133,8 @@ def _found(
     looking: Looking,
     callbacks: Callbacks,
     batch: int,
-) -> tuple[list[Finding], int, Iterator[Finding]]:
-    """Return the findings, how many entries of the masked gradient are not finite, and INTERIM."""
+) -> tuple[list[Finding], list[Any], Iterator[Finding]]:
+    """Return the findings, the masked gradients, and INTERIM."""
     forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
     shapes = [x.shape for x in jax.tree.leaves(chosen)]
     result = callbacks.answering(watching(f, forward, looking))(*chosen)
@@ -124,5 +157,5 @@ def _found(
         replace(x, reason="loop") if x.kind == "UNKNOWN" and (x.operation, x.where) in cut else x
         for x in evidence.findings(causes, result, named)
     ]
-    bad = _bad([pairs.value_of(x) for x in outs])
-    return findings, bad, evidence.interim(result, named)
+    gradients = [pairs.value_of(x) for x in outs]
+    return findings, gradients, evidence.interim(result, named)

@@ -59,7 +59,7 @@ class Looking:
 
     def is_whole(self, name: str, params: Mapping[str, Any], values: Any, site: Site) -> bool:
         """Whether to run a loop whole: all in it is finite, or there is no time."""
-        if name == "scan" and _steps(name, params) * sum(map(_cost, bodies_in(params))) <= FEW:
+        if name == "scan" and _steps(name, params) * sum(map(cost_of, bodies_in(params))) <= FEW:
             return False
         if site in self.opened or any(_is_nonfinite(x) for x in values):
             return False
@@ -79,10 +79,10 @@ class Looking:
         ]
 
 
-def _cost(jaxpr: Jaxpr) -> int:
+def cost_of(jaxpr: Jaxpr) -> int:
     """Return how many operations a program runs, counting each step of its loops."""
     return sum(
-        1 + _steps(eqn.primitive.name, eqn.params) * sum(map(_cost, bodies_in(eqn.params)))
+        1 + _steps(eqn.primitive.name, eqn.params) * sum(map(cost_of, bodies_in(eqn.params)))
         for eqn in jaxpr.eqns
     )
 

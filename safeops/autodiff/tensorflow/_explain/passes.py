@@ -13,6 +13,8 @@ from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Finding, Report, counted, make_report, never_clean
 from safeops.autodiff._options import places_of
+from safeops.autodiff._explain.trial import Program as Trial
+from safeops.autodiff._explain.trial import tried
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.backward import Run
 from safeops.autodiff.tensorflow._explain.sites import Program, named, numbers_of, values_of
@@ -28,16 +30,61 @@ def explained_call(
     batch: int = 0,
     *,
     interim: bool = False,
+    trial: bool = False,
 ) -> Report:
     """
     Trace a function with its gradient, and explain it if it is not finite.
 
-    `batch` is the number of rows of the batch; 0 if it is unknown.
+    `batch` is the number of rows of the batch; 0 if it is unknown. With `trial` edits run.
     """
     places = places_of(argnums, len(args))
     args = with_tensors(args, places)
     traced = _traced(f, args, places)
-    return _report(traced, tf.nest.flatten([args[i] for i in places]), batch, interim=interim)
+    leaves = tf.nest.flatten([args[i] for i in places])
+    report, masked = _report(traced, leaves, batch, interim=interim)
+    return tried(report, _program(f, args, places, masked)) if trial else report
+
+
+def _eagerly(f: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Call a function, each `tf.function` in it as plain Python."""
+    eager = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)  # noqa: FBT003  (its one argument)
+    try:
+        return f(*args)
+    finally:
+        tf.config.run_functions_eagerly(eager)
+
+
+def _program(
+    f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int], masked: Sequence[Any]
+) -> Trial:
+    """Return how to run a function again, eagerly, at other numbers or with edits."""
+    leaves = tf.nest.flatten([args[i] for i in places])
+
+    def arrays(given: Sequence[Any]) -> list[np.ndarray]:
+        found = (values_of(tf.convert_to_tensor(x)) for x in given)
+        return [x.astype(np.promote_types(x.dtype, np.float64)) for x in found]
+
+    def value_of(given: Sequence[Any]) -> Any:
+        every = list(args)
+        packed = tf.nest.pack_sequence_as([args[i] for i in places], given)
+        for i, x in zip(places, packed, strict=True):
+            every[i] = x
+        return _eagerly(f, every)
+
+    def value_and_grad() -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch([x for x in leaves if not isinstance(x, tf.Variable)])
+            value = value_of(leaves)
+        zero = tf.UnconnectedGradients.ZERO
+        found = tape.gradient(value, leaves, unconnected_gradients=zero)
+        return arrays([value])[0], arrays(found)
+
+    def value_at(given: Sequence[np.ndarray]) -> Any:
+        pairs = zip(leaves, given, strict=True)
+        return arrays([value_of([tf.constant(y, x.dtype) for x, y in pairs])])[0]
+
+    return Trial(value_and_grad, value_at, arrays(leaves), masked)
 
 
 def explained_graph(
@@ -57,7 +104,7 @@ def explained_graph(
     rows = [getattr(x, "values", x) for x in found]
     new = graph.get_operations()[before:]
     read = [x for x in known.values() if tf.is_tensor(x) and x.dtype != tf.resource]
-    return _report(_Traced(graph, read, known, value, seed, rows, new), sources, 0)
+    return _report(_Traced(graph, read, known, value, seed, rows, new), sources, 0)[0]
 
 
 def _sum_of(targets: Sequence[Array], seeds: Any) -> Array:
@@ -82,12 +129,12 @@ def _held(inner: Array) -> Any:
 
 def _report(
     traced: "_Traced", leaves: Sequence[Any], batch: int, *, interim: bool = False
-) -> Report:
-    """Return the report on a program and its gradient."""
+) -> tuple[Report, list[Any]]:
+    """Return the report on a program and its gradient, and the masked gradients."""
     checked = f"the gradient at {counted(sum(math.prod(x.shape) for x in leaves))}"
-    found, bad = _found(traced, batch, [tuple(x.shape) for x in leaves], interim=interim)
+    found, bad, masked = _found(traced, batch, [tuple(x.shape) for x in leaves], interim=interim)
     report = make_report("tensorflow", found, checked)
-    return never_clean(report) if bad else report
+    return never_clean(report) if bad else report, masked
 
 
 class _Traced(NamedTuple):
@@ -134,8 +181,8 @@ def _traced(f: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int])
 
 def _found(
     traced: _Traced, batch: int, shapes: Sequence[tuple[int, ...]], *, interim: bool
-) -> tuple[list[Finding], bool]:
-    """Return the findings, and whether value or TensorFlow's own gradient is not finite."""
+) -> tuple[list[Finding], bool, list[Any]]:
+    """Return the findings, whether value or the tape's gradient is bad, and masked gradients."""
     graph, inputs, known, value, seed, gradients, new = traced
     evidence = Evidence(Forward(numbers_of, inputs), batch, shapes)
     since = frozenset(op.name for op in new)
@@ -154,7 +201,7 @@ def _found(
     bad = name_of(values_of(result))
     findings += missing(findings, value=bad, ordinary=ordinary, masked=masked)
     findings += evidence.interim(result, named) if interim else ()
-    return findings, bool(bad or ordinary)
+    return findings, bool(bad or ordinary), values
 
 
 def _ordinary(traced: _Traced, run: Run) -> int:

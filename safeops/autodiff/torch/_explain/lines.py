@@ -35,6 +35,8 @@ class Record:
     nan_operand: bool = False
     what: str = ""
     cause: "Record | None" = None  # the record of a constant operand that was not finite
+    came: "Record | None" = None  # that of a constant infinity of which this made NaN
+    before: Array | None = None  # what a `GradScaler` has multiplied to make the result
     module: str = ""  # the module of a guarded model in which it ran
 
     @property
@@ -65,6 +67,8 @@ class RecordLines(TorchFunctionMode):
         # record.
         self.inside: list[tuple[int, int, Record]] = []
         self.longest = 10_000
+        # Calls of functions with a backward of their own, by the number of the node.
+        self.calls: dict[int, Record] = {}
         # If asked for: the operations that made something not finite, and where.
         self.made: list[tuple[Record, Array]] | None = None
         self.modules: list[str] = []  # the modules of a guarded model that run, innermost last
@@ -89,9 +93,41 @@ class RecordLines(TorchFunctionMode):
             frame = frame_of_user(sys._getframe(1))  # noqa: SLF001  (`inspect` reads source files)
             at = None if frame is None else (frame.f_code, frame.f_lasti, frame.f_lineno)
             with unseen():
+                self.note_call(first)
+                self.note_results((args, kwargs))
                 module = self.modules[-1] if self.modules else ""
-                self.note(Record(at, name, module=module), made, (args, kwargs), first)
+                before = args[0] if name == "mul" and is_called_by_a_scaler() else None
+                record = Record(at, name, module=module, before=before)
+                self.note(record, made, (args, kwargs), first)
         return result
+
+    def note_call(self, first: int) -> None:
+        """Record the call of an `autograd.Function` whose forward runs, and has its number."""
+        frame = None if torch.is_grad_enabled() else sys._getframe(2)  # noqa: SLF001  (as above)
+        while frame is not None and frame.f_code is not APPLY:
+            frame = frame.f_back
+        if frame is None or first - 1 in self.calls:
+            return
+        user = frame_of_user(frame.f_back)
+        at = None if user is None else (user.f_code, user.f_lasti, user.f_lineno)
+        self.calls[first - 1] = Record(at, frame.f_locals["cls"].__name__)
+
+    def note_results(self, given: Any) -> None:
+        """Write its record on the node of each such call whose result is used."""
+        for x in tree_leaves(given):
+            node = node_of(x) if isinstance(x, torch.Tensor) else None
+            if not isinstance(node, private.Custom) or KEY in node.metadata:
+                continue
+            record = self.calls.pop(private.number_of_node(node), None)
+            if record is None:
+                continue
+            node.metadata[KEY] = record
+            if (bad := seen_in(x)) is not None:
+                made = self.constants.get(x)  # in its forward
+                record.bad, record.what = bad, what_of(x.detach()[bad], "nan")
+                record.first = bad if made is None else made.first
+                record.first_nan = x.detach().isnan() if made is None else made.first_nan
+                record.cause = made and (made.cause or made)
 
     def note(self, record: Record, made: list[Array], given: Any, first: int) -> None:
         """Write a record on the new nodes."""
@@ -131,17 +167,28 @@ class RecordLines(TorchFunctionMode):
         tensors = [y for y in tree_leaves(given) if isinstance(y, torch.Tensor) and y is not x]
         nonfinite = [y for y in tensors if seen_in(y) is not None]
         record.nan_operand = any(bool(y.isnan().any()) for y in nonfinite)
-        record.cause = next((self.constants[y] for y in nonfinite if y in self.constants), None)
+        cause = next((self.constants[y] for y in nonfinite if y in self.constants), None)
+        nan = x.detach().isnan()
+        # An infinity that nothing turns into NaN is no culprit; what makes NaN of it is.
+        turned = not record.nan_operand and bool(nan.any())
+        record.cause, record.came = (None, cause) if turned else (cause, None)
         if not x.requires_grad:
             self.constants[x] = record.cause or record
         # A constant is not a result: it counts as made here.
         derived = [y.detach() for y in nonfinite if y.requires_grad]
         by_entry = record.operation in OF_ENTRIES and all(fits(y, x) for y in derived)
-        nan = x.detach().isnan()
         record.first = unlike(record.bad, [~y.isfinite() for y in derived], by_entry=by_entry)
         record.first_nan = unlike(nan, [y.isnan() for y in derived], by_entry=by_entry)
         if self.made is not None and record.first is not None and record.cause is None:
             self.made.append((record, record.first))
+
+
+def is_called_by_a_scaler() -> bool:
+    """Whether a `GradScaler` calls the running operation."""
+    frame: Any = sys._getframe(2)  # noqa: SLF001  (as above)
+    while frame is not None and frame.f_code.co_name == "__torch_function__":
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == SCALER
 
 
 def fits(x: Array, result: Array) -> bool:
@@ -239,5 +286,7 @@ def in_a_transform() -> bool:
     return private.peek_transform() is not None
 
 
+SCALER = torch.amp.GradScaler.scale.__code__.co_filename
+APPLY = torch.autograd.Function.apply.__code__
 # The nodes that accumulate into leaves have the largest number.
 LEAF = 2**64 - 1

@@ -12,6 +12,7 @@ from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report, merged
 from safeops.autodiff._options import places_of
+from safeops.autodiff._explain.trial import Program, tried
 from safeops.autodiff.torch._explain.lines import Record, RecordLines
 from safeops.autodiff.torch._explain.report import of_record, report_of
 from safeops.autodiff.torch._explain.watch import Graph
@@ -42,13 +43,55 @@ def explained_call(
     for i in numbers:
         every[i] = tree_map(lambda x: input_of(x, create_graph=False), args[i])
     leaves = tree_leaves([every[i] for i in numbers])
-    lines = RecordLines()
+    lines, state = RecordLines(), torch.get_rng_state()
     lines.made = [] if interim else None
     with eagerly(), lines, torch.enable_grad():
         value = f(*every)
     require_one_number(value)
-    report = explained(value, leaves)
+    lines.note_results([value])
+    report, masked = both_of(value, leaves)
+    if any(finding.repair.edit for finding in report.findings):
+        report = tried(report, program_of(f, every, numbers, state, masked))
     return with_interim(report, lines.made) if lines.made else report
+
+
+def program_of(
+    f: Callable[..., Array], args: list[Any], numbers: Sequence[int], state: Array, masked: Any
+) -> Program:
+    """Return how to run a function again, at other numbers or with edits."""
+    leaves = tree_leaves([args[i] for i in numbers])
+
+    def value_of(given: Sequence[Array]) -> Array:
+        every, new = list(args), iter(given)
+        for i in numbers:
+            every[i] = tree_map(lambda _: next(new), args[i])
+        with eagerly(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)
+            return f(*every)
+
+    def value_and_grad() -> Any:
+        fresh = [x.detach().requires_grad_() for x in leaves]
+        with torch.enable_grad():
+            value = value_of(fresh)
+        found = torch.autograd.grad(value, fresh, allow_unused=True)
+        return arrays([value], [value])[0], arrays(leaves, found)
+
+    def value_at(given: Sequence[Any]) -> Any:
+        pairs = zip(leaves, given, strict=True)
+        with torch.no_grad():
+            value = value_of([torch.as_tensor(y).to(x) for x, y in pairs])
+        return arrays([value], [value])[0]
+
+    return Program(value_and_grad, value_at, arrays(leaves, leaves), arrays(leaves, masked))
+
+
+def arrays(leaves: Sequence[Array], given: Sequence[Any]) -> list[Any]:
+    """Return tensors as arrays of NumPy in double precision, and zeros where there is none."""
+    tensors = (
+        torch.zeros_like(x) if y is None else y.detach() for x, y in zip(leaves, given, strict=True)
+    )
+    dense = (y if y.layout is torch.strided else y.to_dense() for y in tensors)
+    return [y.to("cpu", torch.promote_types(y.dtype, torch.float64)).numpy() for y in dense]
 
 
 def with_interim(report: Report, made: Sequence[tuple[Record, Array]]) -> Report:
@@ -68,6 +111,13 @@ def eagerly() -> Any:
 
 def explained(tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0) -> Report:
     """Explain the backward pass of existing tensors."""
+    return both_of(tensors, leaves, grad_tensors, batch=batch)[0]
+
+
+def both_of(
+    tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0
+) -> tuple[Report, list[Any]]:
+    """Return the report on a backward pass, and the masked gradients."""
     outputs = listed(tensors)
     nodes = nodes_of(outputs)
     check_graph(nodes, compiled=False)

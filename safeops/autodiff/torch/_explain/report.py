@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import missing
+from safeops.autodiff._explain.locations import definition
 from safeops.autodiff._explain.names import IN_TORCH, METHODS, OF_ENTRIES
 from safeops.autodiff._explain.report import (
     Finding,
@@ -37,7 +39,7 @@ from safeops.autodiff.torch._explain.watch import (
     Watching,
 )
 from safeops.autodiff.torch._masks import spread
-from safeops.autodiff.torch._nodes import is_custom
+from safeops.autodiff.torch._nodes import is_custom, is_ours
 from safeops.autodiff.torch._opaque import is_script
 from safeops.autodiff.torch._tags import Tags, leaf_of
 
@@ -54,9 +56,11 @@ def report_of(
     seeds: Any,
     former: Tags,
     batch: int = 0,
-) -> Report:
+) -> tuple[Report, list[Any]]:
     """
     Run the backward pass, and twice more if something is not finite; report the findings.
+
+    Return also the masked gradients; none if all is finite.
 
     `batch` is the number of rows of the batch; 0 if it is unknown.
     """
@@ -70,7 +74,7 @@ def report_of(
     entries = sum(x.numel() for x in leaves)
     checked = f"the gradient at {counted(entries)}, through {operations(len(graph.nodes))}"
     if not any(map(is_bad, (*outputs, *gradients))):
-        return make_report("torch", (), checked)
+        return make_report("torch", (), checked), []
     ordinary = graph.watch(run)
     mode = Watching(former)
     for seed in seeds:
@@ -81,16 +85,10 @@ def report_of(
     passes = PassPair(
         graph, mode, Pass(graph, leaves, *ordinary), Pass(graph, leaves, *masked), batch
     )
-    of_value = [*passes.forward(leaves)] if any(map(is_bad, outputs)) else []
-    findings = [*of_value, *passes.backward(value_is_bad=bool(of_value))]
-    findings += missing(
-        findings,
-        value=next((what_of(y) for y in outputs if is_bad(y)), ""),
-        ordinary=passes.ordinary.bad,
-        masked=passes.masked.bad,
-    )
+    findings = list(passes.findings(outputs, leaves))
     unplaced = any(f.where is None and f.operation != "input" for f in findings)
-    return never_clean(make_report("torch", findings, checked, [NOT_SEEN] if unplaced else []))
+    report = make_report("torch", findings, checked, [NOT_SEEN] if unplaced else [])
+    return never_clean(report), passes.masked.gradients
 
 
 def is_bad(x: Any) -> bool:
@@ -126,13 +124,25 @@ class PassPair:
     masked: Pass
     batch: int = 0
 
+    def findings(self, outputs: Sequence[Array], leaves: Sequence[Array]) -> Iterator[Finding]:
+        """Yield the findings about value and gradient, one for each fact at least."""
+        what = next((what_of(y) for y in outputs if is_bad(y)), "")
+        of_value = [*self.forward(leaves)] if what else []
+        found = [*of_value, *self.backward(value_is_bad=bool(of_value))]
+        yield from found
+        yield from missing(found, value=what, ordinary=self.ordinary.bad, masked=self.masked.bad)
+
     def forward(self, leaves: Sequence[Array]) -> Iterator[Finding]:
         """Yield the operations and inputs that made the value itself not finite."""
         infinite = self.makers(lambda record: record.first)
-        # A NaN that constant infinities made, as in inf - inf.
-        after = self.graph.above([node for node, *_ in infinite])
-        nan = [m for m in self.makers(lambda record: record.first_nan) if m[0] not in after]
-        found = {id(r): of_record(r, used, self.batch) for _, r, used in (*infinite, *nan)}
+        # An infinity that nothing turns into NaN is no culprit of one, as in inf - inf.
+        nan = self.makers(lambda record: record.first_nan)
+        found = {id(r): of_record(r, used, self.batch) for _, r, used in nan or infinite}
+        for node, record, _ in nan:
+            came = (r for n, r, _ in infinite if r is not record and node in self.graph.above([n]))
+            found[id(record)] = entered(
+                found[id(record)], next(came, (record.cause or record).came)
+            )
         inputs = [self.input(leaf) for leaf in leaves]
         yield from (f for f in inputs if f is not None and (f.what == "nan" or not found))
         yield from found.values()
@@ -203,9 +213,18 @@ class PassPair:
         if is_script(node):
             return "script"
         out = (x for x in self.masked.seen[node].out if x is not None)
-        # Something nonfinite comes from a kernel that ran no operation of PyTorch.
+        # Something nonfinite comes from a kernel that ran no operation of PyTorch, and not of the
+        # zeros that a formula writes, such as that of sign.
         of_kernel = any(x.bad is not None and not x.known for x in out)
+        of_kernel = of_kernel and any(map(self.is_kernel, self.graph.above([node])))
         return self.mode.unseen.get(node, "kernel" if of_kernel else None)
+
+    def is_kernel(self, node: Any) -> bool:
+        """Whether a node was given a mask, and returned a cotangent that has none."""
+        if node not in self.masked.seen or operation_of(node) in STEPS:
+            return False
+        into, out = self.masked.seen[node]
+        return all(x.known for x in into if x) and not all(x.known for x in out if x)
 
     def is_spared(self, node: Any) -> bool:
         """Whether a node makes more nonfinite entries in the ordinary than in the masked pass."""
@@ -264,6 +283,10 @@ def was_given(node: Any, record: Record) -> bool:
         return False
     before = (record_of(n) for n, _ in node.next_functions if n is not None)
     return any(r is not None and r is not record and r.bad is not None for r in before)
+
+
+# Their slopes are zeros, which are numbers.
+STEPS = frozenset("ceil floor heaviside nextafter round sgn sign trunc".split())  # noqa: SIM905  (words)
 
 
 def count_of(x: CotangentRecord | None) -> int:
@@ -325,8 +348,17 @@ def finding(
         nan_operand=record is not None and record.nan_operand,
         modules=modules_of(record),
         rows=rows,
-        **more,
+        **(more | of_backward(node) if kind in ("BLOCKED", "GENUINE") else more),
     )
+
+
+def of_backward(node: Any) -> dict[str, Any]:
+    """Return of a function with a backward of its own that this is at fault, and where it is."""
+    if not is_custom(node) or is_ours(node):
+        return {}
+    code = getattr(private.forward_class(node).backward, "__code__", None)
+    at = None if code is None else definition(code)
+    return {"reason": "backward", "entered_at": at, "entered_by": ""}
 
 
 def is_of_leaf(node: Any, bad: Array) -> bool:
@@ -335,6 +367,14 @@ def is_of_leaf(node: Any, bad: Array) -> bool:
     near += [n for child in near for n, _ in child.next_functions if n is not None]
     leaves = [leaf for leaf in map(leaf_of, near) if leaf is not None]
     return any(bad.shape in (x.shape, x.shape[::-1]) for x in leaves)
+
+
+def entered(found: Finding, record: Record | None) -> Finding:
+    """Return a finding about NaN with the operation that made the infinity it is from."""
+    if record is None:
+        return found
+    name = IN_TORCH.get(record.operation, record.operation)
+    return replace(found, entered_at=record.where, entered_by=name)
 
 
 def rows_of(bad: Array, batch: int) -> tuple[int, ...]:

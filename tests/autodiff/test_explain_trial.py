@@ -1,0 +1,82 @@
+"""Edits run before they are offered: what a report says of the gradient and the value."""
+
+import pytest
+
+from frameworks import asarray
+from safeops._backends import load
+from safeops.autodiff import explain
+
+pytestmark = pytest.mark.everywhere
+
+
+def noisy_or(xp, x):
+    """Return 1 less a product, as an exponential of logarithms; it is smooth at 1."""
+    none = xp.exp(xp.sum(xp.log(1 - x)))
+    return 1 - none
+
+
+def root_in_where(xp, x):
+    """Drop the entry at which the slope is infinite."""
+    return xp.sum(xp.where(x > 0.5, xp.sqrt(x - 0.5), 0.0))
+
+
+def log_of_negative(xp, x):
+    """Make a NaN, and use it."""
+    return xp.sum(xp.log(x - 1))
+
+
+def quotient_of_roots(xp, x):
+    """Divide by a root: the quotient is mended first, and then the root."""
+    root = xp.sqrt(x - 0.5)
+    ratio = root / root
+    return xp.sum(ratio)
+
+
+def report_on(f, framework):
+    """Return the report at a singular point."""
+    xp = load(framework).xp
+    return explain(lambda x: f(xp, x), asarray(framework, [1.0, 0.5]))
+
+
+def test_a_wrong_edit_is_not_offered(autodiff_framework):
+    """Where the whole is smooth, and an edit would make another slope, that slope is told."""
+    report = report_on(noisy_or, autodiff_framework)
+
+    assert [x.repair.edit for x in report.findings] == [None]
+    assert "the whole has a slope of about 0.5 where the edits would make 0" in str(report)
+
+
+def test_an_edit_that_is_right(autodiff_framework):
+    """An edit whose gradient is the masked one is called that."""
+    report = report_on(root_in_where, autodiff_framework)
+
+    assert report.findings[0].repair.edit is not None
+    assert report.notes == ("with the edits the gradient is that of masked autodiff",)
+
+
+def test_an_edit_that_changes_the_value(autodiff_framework):
+    """Where the value was NaN, the report says what it becomes, and asks."""
+    report = report_on(log_of_negative, autodiff_framework)
+
+    assert "it was nan: is that what you mean?" in report.notes[-1] or "-inf" in report.notes[-1]
+
+
+@pytest.mark.only("torch")  # JAX and TensorFlow find both at once
+def test_a_second_round(autodiff_framework):
+    """Edits that leave some entries not finite are called that."""
+    report = report_on(quotient_of_roots, autodiff_framework)
+
+    assert (
+        report.notes[-1]
+        == "with the edits some entries are still not finite: edit, and explain again"
+    )
+
+
+def test_the_code_is_put_back(autodiff_framework):
+    """After a trial the program has its own code and its own names."""
+    code, names = root_in_where.__code__, set(globals())
+
+    report_on(root_in_where, autodiff_framework)
+
+    assert root_in_where.__code__ is code
+    assert set(globals()) == names
