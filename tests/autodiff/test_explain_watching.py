@@ -116,3 +116,16 @@ def test_a_nan_under_a_scaler_is_a_finding(masked):
         scaled_step(0.0)
 
     assert [(x.kind, x.operation) for x in reports[0].findings] == [("GENUINE", "sqrt")]
+
+
+def test_a_report_has_step_and_parameters(masked):
+    """A backward pass of a script has its number, and its parameters their names in the model."""
+    model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
+    reports = []
+
+    with masked.watch_backward(reports.append):
+        for value in (1.0, torch.nan):
+            model(torch.tensor([[value]])).sum().backward()
+
+    assert [(x.step, x.parameters) for x in reports] == [(1, ("0.weight", "1.weight"))]
+    assert "0.weight, 1.weight (step 1)" in str(reports[0])

@@ -28,7 +28,7 @@ FAILED = "with the edits the program raises {}, so none is given"
 IN_VAIN = "with the edits as many entries are not finite, so none is given"
 WRONG = (
     "the whole has a slope of about {:.3g} where the edits would make {:.3g}, so none is given; "
-    "write the whole with one operation, such as safe_logsumexp(x, b=weights), safe_prod or xlogy"
+    "simplify it, or use one operation for it, such as safe_prod or safe_logsumexp(x, b=weights)"
 )
 
 
@@ -70,7 +70,9 @@ def verdict(program: Program, before: tuple[Any, Leaves], after: tuple[Any, Leav
     text = (
         "" if same else f"the value becomes {value:.4g}, it was {was:.4g}: is that what you mean?"
     )
-    if all(np.isfinite(x).all() for x in program.masked):
+    if not np.isfinite(was):
+        of = "is finite"
+    elif all(np.isfinite(x).all() for x in program.masked):
         pairs = zip(gradients, program.masked, strict=True)
         equal = all(np.allclose(x, y, rtol=1e-3, atol=1e-5) for x, y in pairs)
         of = "is that of masked autodiff" if equal else "is finite, and not that of masked autodiff"

@@ -1,7 +1,9 @@
 """Modes that intercept calls of `torch.autograd`, to explain them or to mask them."""
 
+import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -65,7 +67,7 @@ class Watch(RecordLines):
         found = [x.grad for x in leaves] if result is None else result
         if self.diary is not None:
             self.diary(leaves, found)
-        nonfinite = any(g is not None and not_finite(g) is not None for g in found)
+        nonfinite = any(map(is_bad, found))
         if nonfinite:
             seeds = given.get("grad_tensors", given.get("grad_outputs"))
             before = unscaled(outputs)
@@ -74,9 +76,30 @@ class Watch(RecordLines):
             report = explained_if_possible(before, seeds, leaves, self.batch)
             nonfinite = not report.ok  # else it is from an earlier pass, or of the scale alone
             if nonfinite:
-                self.on_report(report)
+                self.on_report(self.placed(report, leaves, found))
         self.passes.append(nonfinite)
         return result
+
+    def placed(self, report: Report, leaves: Sequence[Array], found: Sequence[Any]) -> Report:
+        """Return a report with its step, and the names of the parameters that are not finite."""
+        bad = [x for x, g in zip(leaves, found, strict=True) if is_bad(g)]
+        return replace(report, step=len(self.passes), parameters=names_of(bad))
+
+
+def is_bad(gradient: Any) -> bool:
+    """Whether a gradient, if there is one, is not finite."""
+    return gradient is not None and not_finite(gradient) is not None
+
+
+def names_of(leaves: Sequence[Array]) -> tuple[str, ...]:
+    """Return the names of parameters, each as the outermost module that has it calls it."""
+    wanted = {id(x): "" for x in leaves}
+    modules = (x for x in gc.get_objects() if issubclass(type(x), torch.nn.Module))
+    for name, x in (pair for module in modules for pair in module.named_parameters()):
+        if id(x) in wanted and wanted[id(x)].count(".") <= name.count("."):
+            del wanted[id(x)]
+            wanted[id(x)] = name  # behind the others, as in the module
+    return tuple(filter(None, wanted.values()))
 
 
 def unscaled(outputs: Sequence[Array]) -> list[Array]:
