@@ -80,3 +80,12 @@ def test_the_code_is_put_back(autodiff_framework):
 
     assert root_in_where.__code__ is code
     assert set(globals()) == names
+
+
+def test_an_overflow_of_float16_is_called_that(autodiff_framework):
+    """No safe operation helps against it, and the report says what does."""
+    f = lambda x: (x * x)[0]  # noqa: E731
+
+    report = explain(f, asarray(autodiff_framework, [1000.0], "float16"))
+
+    assert any("float16 overflows above 65504" in note for note in report.notes)

@@ -26,6 +26,10 @@ MOST = 3  # entries at which differences are taken
 ROUND = "with the edits some entries are still not finite: edit, and explain again"
 FAILED = "with the edits the program raises {}, so none is given"
 IN_VAIN = "with the edits as many entries are not finite, so none is given"
+HALF = (
+    "float16 overflows above 65504, where no safe operation helps: compute in float32, or use "
+    "safe_standardize"
+)
 WRONG = (
     "the whole has a slope of about {:.3g} where the edits would make {:.3g}, so none is given; "
     "simplify it, or use one operation for it, such as safe_prod or safe_logsumexp(x, b=weights)"
@@ -40,10 +44,13 @@ class Program:
     value_at: Callable[[Leaves], Any]
     leaves: Leaves
     masked: Leaves  # the masked gradient
+    is_half: bool = False  # whether it runs in float16
 
 
 def tried(report: Report, program: Program) -> Report:
     """Return a report whose edits have run, with what they make of value and gradient."""
+    if program.is_half and any(f.kind == "FORWARD" and "inf" in f.what for f in report.findings):
+        report = noted(report, HALF)
     repairs = {f.repair for f in report.findings if f.repair.edit is not None}
     if not repairs:
         return report

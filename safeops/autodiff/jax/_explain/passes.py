@@ -124,7 +124,8 @@ def _program(
         new = [jnp.asarray(y, x.dtype) for x, y in zip(leaves, given, strict=True)]
         return arrays([callbacks.answering(f)(*jax.tree.unflatten(form, new))])[0]
 
-    return Trial(value_and_grad, value_at, arrays(leaves), arrays(masked))
+    half = any(x.dtype == jnp.float16 for x in leaves)
+    return Trial(value_and_grad, value_at, arrays(leaves), arrays(masked), half)
 
 
 def _found(

@@ -84,7 +84,8 @@ def _program(
         pairs = zip(leaves, given, strict=True)
         return arrays([value_of([tf.constant(y, x.dtype) for x, y in pairs])])[0]
 
-    return Trial(value_and_grad, value_at, arrays(leaves), masked)
+    half = any(x.dtype == tf.float16 for x in leaves)
+    return Trial(value_and_grad, value_at, arrays(leaves), masked, half)
 
 
 def explained_graph(

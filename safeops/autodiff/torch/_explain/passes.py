@@ -50,7 +50,7 @@ def explained_call(
     require_one_number(value)
     lines.note_results([value])
     report, masked = both_of(value, leaves)
-    if any(finding.repair.edit for finding in report.findings):
+    if not report.ok:
         report = tried(report, program_of(f, every, numbers, state, masked))
     return with_interim(report, lines.made) if lines.made else report
 
@@ -82,7 +82,8 @@ def program_of(
             value = value_of([torch.as_tensor(y).to(x) for x, y in pairs])
         return arrays([value], [value])[0]
 
-    return Program(value_and_grad, value_at, arrays(leaves, leaves), arrays(leaves, masked))
+    half = any(x.dtype == torch.float16 for x in leaves)
+    return Program(value_and_grad, value_at, arrays(leaves, leaves), arrays(leaves, masked), half)
 
 
 def arrays(leaves: Sequence[Array], given: Sequence[Any]) -> list[Any]:
