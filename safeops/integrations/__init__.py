@@ -9,7 +9,7 @@ stops, or the step is skipped, or it takes the masked gradient.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from logging import Logger
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from safeops import _doors
 from safeops.autodiff._options import NonFiniteGradientError, OnNan
-from safeops.integrations._outlets import publish
+from safeops.integrations._outlets import Outlet
 
 if TYPE_CHECKING:
     from safeops.integrations import jax as jax
@@ -151,7 +151,7 @@ def engine_for(
 ) -> Any:
     """Return what guards the steps of a model of PyTorch."""
     engine = import_module("safeops.autodiff.torch._guard")
-    return engine.Guard(model, on_nan, scaler, group, partial(publish, logger=logger, file=file))
+    return engine.Guard(model, on_nan, scaler, group, Outlet(on_nan, logger, file))
 
 
 if not TYPE_CHECKING:  # else every name would be one of this module

@@ -1,23 +1,41 @@
 """Where reports go: a logger, and a file."""
 
+from dataclasses import dataclass, field
 from logging import ERROR, INFO, Logger, getLogger
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from safeops.autodiff._explain.report import Report
 
+# What becomes of the step; an error says so itself.
+DONE = {"skip": ", which is skipped", "mask": ", which is masked if that cures it"}
 
-def publish(
-    report: Report, *, logger: Logger | None = None, file: str | PathLike[str] | None = None
-) -> None:
-    """Send a report to a logger, and append it to a file."""
-    title = "a gradient is not finite"
-    if report.step is not None:
-        title += f" at step {report.step}"
-    if report.rank is not None:
-        title += f" on rank {report.rank}"
-    level = INFO if report.ok else ERROR  # another rank has what is wrong
-    (logger or getLogger("safeops")).log(level, "%s\n%s", title, report)
-    if file is not None:
-        with Path(file).open("a", encoding="utf-8") as lines:
-            lines.write(report.to_json(indent=None) + "\n")
+
+@dataclass
+class Outlet:
+    """Send reports to a logger, and append them to a file; the same findings are told once."""
+
+    on_nan: str
+    logger: Logger | None = None
+    file: str | PathLike[str] | None = None
+    # By the findings: the first step with them, and how many steps have them.
+    known: dict[Any, tuple[int | None, int]] = field(default_factory=dict)
+
+    def __call__(self, report: Report) -> None:
+        """Send a report."""
+        title = "a gradient is not finite"
+        if report.step is not None:
+            title += f" at step {report.step}{DONE.get(self.on_nan, '')}"
+        if report.rank is not None:
+            title += f" on rank {report.rank}"
+        key = tuple((f.kind, f.operation, f.where) for f in report.findings), report.parameters
+        first, times = self.known.get(key, (report.step, 0))
+        self.known[key] = first, times + 1
+        text = f"as at step {first}, {times + 1} times so far" if times else str(report)
+        # Another rank has what is wrong.
+        level = INFO if all(f.reason == "rank" for f in report.findings) else ERROR
+        (self.logger or getLogger("safeops")).log(level, "%s\n%s", title, text)
+        if self.file is not None:
+            with Path(self.file).open("a", encoding="utf-8") as lines:
+                lines.write(report.to_json(indent=None) + "\n")

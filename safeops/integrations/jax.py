@@ -1,14 +1,13 @@
 """Gradients of JAX for a training loop, explained when they are not finite."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from logging import Logger
 from os import PathLike
 from typing import Any, Literal
 
 from safeops.integrations import check
-from safeops.integrations._outlets import publish
+from safeops.integrations._outlets import Outlet
 
 __all__ = ["value_and_grad"]
 
@@ -71,7 +70,7 @@ def value_and_grad(
     Array([1. , 0.5], dtype=float32)
     """
     check(on_nan, ("raise", "mask"))
-    tell = partial(publish, logger=logger, file=file)
+    tell = Outlet(on_nan, logger, file)
     engine = import_module("safeops.autodiff.jax._guard")
     guarded: Callable[..., Any] = engine.guarded(
         f, argnums, has_aux=has_aux, on_nan=on_nan, tell=tell

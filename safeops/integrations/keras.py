@@ -1,6 +1,5 @@
 """Guarded training with `fit` of Keras, on the backends TensorFlow, JAX and PyTorch."""
 
-from functools import partial
 from importlib import import_module
 from logging import Logger
 from os import PathLike
@@ -8,7 +7,7 @@ from typing import Any
 
 from safeops.autodiff._options import OnNan
 from safeops.integrations import check
-from safeops.integrations._outlets import publish
+from safeops.integrations._outlets import Outlet
 
 __all__ = ["GuardCallback"]
 
@@ -77,7 +76,7 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
         if (name := keras.config.backend()) not in BACKENDS:
             raise RuntimeError(OTHER_BACKEND.format(", ".join(BACKENDS), name))
         self.on_nan = on_nan
-        self.tell = partial(publish, logger=logger, file=file)
+        self.tell = Outlet(on_nan, logger, file)
         self.engine: Any = None
         self.step: Any = None
         self.plain: Any = None

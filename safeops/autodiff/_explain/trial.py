@@ -176,12 +176,15 @@ def in_place(repairs: set[Repair]) -> Iterator[bool]:
 
 
 def edited_codes(file: str, edits: Sequence[Edit]) -> dict[Any, CodeType]:
-    """Return the code of each function that edits change, by its place in the file as it is."""
+    """Return the code of each function that edits change, by its place; none if it has no other."""
     source = edited = "".join(getlines(file))
     here = {edit for edit in edits if edit.where.file == file}
     for edit in sorted(here, key=lambda edit: -edit.where.line):
         edited = edit.applied(edited)
-    trees = (compile(text, file, "exec", dont_inherit=True) for text in (source, edited))
+    try:
+        trees = [compile(text, file, "exec", dont_inherit=True) for text in (source, edited)]
+    except SyntaxError:  # a notebook may wait at the top of a cell
+        return {}
     old, new = map(codes_in, trees)
     same = [x.co_qualname for x in old] == [x.co_qualname for x in new]
     pairs = zip(old, new, strict=True) if same else matched(old, new)
