@@ -190,7 +190,6 @@ def _found(
     how = Options(RULES, READERS, "ignore")
     run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
     (result,) = run.evaluate([value])
-    ordinary = _ordinary(traced, run)
     known[seed.ref()] = Marked(tf.ones_like(result))
     # A gradient that a custom gradient makes from constants alone counts as used everywhere.
     outs = [x if isinstance(x, Marked) else Marked(x) for x in run.evaluate(gradients)]
@@ -200,6 +199,7 @@ def _found(
     actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
     masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))
     bad = name_of(values_of(result))
+    ordinary = 0 if any(f.kind == "BLOCKED" for f in findings) else _ordinary(traced, run)
     findings += missing(findings, value=bad, ordinary=ordinary, masked=masked)
     findings += evidence.interim(result, named) if interim else ()
     return findings, bool(bad or ordinary), values
@@ -207,7 +207,13 @@ def _found(
 
 def _ordinary(traced: _Traced, run: Run) -> int:
     """Return how many entries of TensorFlow's own gradient are not finite."""
-    known = run.frame.known | {traced.seed.ref(): tf.ones_like(run.frame.known[traced.value.ref()])}
+    new = {x.ref() for op in traced.since for x in op.outputs}
+    known = {key: x for key, x in run.frame.known.items() if key not in new}
+    known[traced.seed.ref()] = tf.ones_like(known[traced.value.ref()])
     frame = Frame(run.frame.how, known=known, since=frozenset())  # all of it as it is
     plain = Run(frame, run.program, Evidence(Forward(numbers_of, ())))
-    return sum(int(np.sum(~np.isfinite(values_of(x)))) for x in plain.evaluate(traced.gradients))
+    try:
+        found = map(pairs.value_of, plain.evaluate(traced.gradients))
+    except tf.errors.OpError:  # the gradient of a function of Python runs once
+        return 0
+    return sum(int(np.sum(~np.isfinite(values_of(x)))) for x in found)
