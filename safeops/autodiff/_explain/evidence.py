@@ -287,7 +287,9 @@ class Evidence:
             if not lost.any():
                 continue
             blocked = replace(cause, kind="BLOCKED")
-            count = self.count(blocked, at)
+            # Several selections, as both operands of a maximum, may drop entries of one run.
+            (run, *more) = self.counts[cause] or [at[0]]
+            count = self.count(blocked, (at[0] if more else run, at))
             count.selections.update({by: int((x & lost).sum()) for by, x in dropped.items()})
             known = [one for run in self.counts[cause].values() for one in run.values()]
             same = [one for one in known if one.met is not None and one.met.shape == lost.shape]
