@@ -58,6 +58,10 @@ class Torch:
         out = out[: step.kept_outputs] if step.kept_outputs >= 0 else out
         return (out * torch.as_tensor(weights_of(out.shape), dtype=out.dtype)).sum()
 
+    def value(self, step):
+        """Return the loss."""
+        return self.loss(self.leaves_of(step), step).item()
+
     def ordinary(self, step):
         """Return the ordinary gradients."""
         import torch
@@ -92,6 +96,11 @@ class Compiled:
         self.program = program
         self.compiled = {}
 
+    def value(self, step):
+        """Return the loss."""
+        loss = self.compile(partial(self.loss, kept=step.kept_outputs))
+        return float(loss(self.program.parameters, step.x, step.t, step.s))
+
     def ordinary(self, step):
         """Return the ordinary gradients."""
         return self.run(step, masked=False), []
@@ -113,6 +122,13 @@ class Compiled:
 
 class Jax(Compiled):
     """JAX, compiled."""
+
+    @staticmethod
+    def compile(f):
+        """Compile a function."""
+        import jax
+
+        return jax.jit(f)
 
     def loss(self, parameters, x, t, s, *, kept):
         """Return the loss of the outputs that are kept."""
@@ -138,6 +154,13 @@ class Jax(Compiled):
 
 class TensorFlow(Compiled):
     """TensorFlow, in a `tf.function`."""
+
+    @staticmethod
+    def compile(f):
+        """Compile a function."""
+        import tensorflow as tf
+
+        return tf.function(f)
 
     def loss(self, parameters, x, t, s, *, kept):
         """Return the loss of the outputs that are kept."""

@@ -8,7 +8,7 @@ healthy   nothing is left out: the masked gradient is the ordinary one
 left out  the rows left out are healthy: the same
 cured     the rows left out are NaN: the gradient is that of the batch without them
 used      a used row has passed a singularity: what is undefined stays so, and that alone
-hidden    a used row is NaN: an ordinary gradient that is not finite is not finite throughout
+hidden    a used row is NaN: if the loss is, a gradient that is finite throughout hides it
 """
 
 import random
@@ -84,7 +84,7 @@ class Row:
     finite_and_wrong: bool
     used: bool  # whether the singularity of a used row is as undefined as ordinary
     unused: bool  # whether that of a row left out is 0
-    hidden: bool  # whether rows of NaN that are used have a finite gradient, which ordinary has not
+    hidden: bool  # whether a loss of NaN has a gradient that is finite, and not the ordinary one
     warnings: list[str]
     tolerance: float
     stays: str = ""  # why, if it stays NaN
@@ -184,7 +184,8 @@ def measure(case, engine, *, timed):
         finite_and_wrong=is_wrong(cured, expected, program.tolerance),
         used=stays_undefined(ours["used"][0], at["used"], program.kept),
         unused=is_zero(ours["used"][0], program.kept),
-        hidden=is_hidden(ours["bad used"][0], at["bad used"]),
+        hidden=np.isnan(run.value(steps["bad used"]))
+        and is_hidden(ours["bad used"][0], at["bad used"]),
         warnings=sorted({*ours["left out"][1], *ours["bad"][1], *ours["used"][1]}),
         tolerance=program.tolerance,
         stays=case.stays.reason if case.stays else "",

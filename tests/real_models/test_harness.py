@@ -78,6 +78,14 @@ def test_a_hidden_nan_is_found():
     assert row_of(product, Hiding).hidden
 
 
+def test_a_row_that_a_model_leaves_out_itself_is_not_hidden():
+    """Where the loss is a number, none of it is NaN, and there is nothing to hide."""
+    row = row_of(lambda parameters, x: product(parameters, x)[:2])
+
+    assert row.naive_is_nan
+    assert not row.hidden
+
+
 def test_a_gradient_that_stays_nan_is_found():
     """The ordinary gradient is not cured, and not wrong."""
     row = row_of(product, Ordinary)

@@ -31,5 +31,5 @@ def test_what_is_undefined_stays_undefined(case, row):
 
 
 def test_a_nan_row_that_is_used_is_not_hidden(row):
-    """Where the loss reads rows of NaN, the gradient is not finite throughout, as the ordinary."""
+    """Where the loss is NaN by a row, the gradient is not finite throughout, as the ordinary."""
     assert not row.hidden, str(row)
