@@ -139,6 +139,8 @@ class Ops:
     reverse = staticmethod(lambda x: x.flip(0))
     transpose = staticmethod(lambda x: x.T)
     maximum = staticmethod(lambda x, y: x - y if x.is_complex() else torch.maximum(x, y))
+    least = staticmethod(lambda x: x.flip(0) if x.is_complex() else torch.minimum(x, x.flip(0)))
+    clip = staticmethod(lambda x: x / 2 if x.is_complex() else x.clip(0.25, 2.0))
     largest = staticmethod(lambda x: x.sum(0) if x.is_complex() else x.amax(0))
     sort = staticmethod(lambda x: x.tril() if x.is_complex() else x.sort(dim=0, stable=True).values)
 
@@ -167,11 +169,21 @@ def programs(start, stop):
     """Yield random programs of which about half of the steps are those of this file, and points."""
     for seed in range(start, stop):
         numbers = np.random.default_rng(seed)
-        steps, keep = tape.random_program(numbers, int(numbers.integers(3, 8)))
+        steps, keep = tape.random_program(numbers, int(numbers.integers(3, 8)), ("clip", "least"))
         for i in np.flatnonzero(numbers.uniform(size=len(steps)) < 0.5):
             steps[i] = (str(numbers.choice(MORE)), *steps[i][1:])
         real, imaginary = numbers.uniform(0.25, 2.5, (2, tape.N, tape.N))
         yield (steps, keep), real, imaginary
+
+
+def outcome(program, x, padding):
+    """Return the result of a program, and the arrays on the way."""
+    steps, (row, column) = program
+    arrays, ops = [x], Ops(padding)
+    for step in steps:
+        arrays.append(tape.apply(ops, arrays, *step))
+    out = arrays[-1][row][None if column == 0 else slice(column, column + 1)].sum()
+    return out.real if out.is_complex() else out, arrays
 
 
 def both_gradients(masked, program, point):
@@ -180,15 +192,7 @@ def both_gradients(masked, program, point):
 
     The padding is NaN for ours, and a number for PyTorch.
     """
-    found = []
-    for padding in (NAN, 1.0):
-        x = torch.tensor(point, requires_grad=True)
-        steps, (row, column) = program
-        arrays, ops = [x], Ops(padding)
-        for step in steps:
-            arrays.append(tape.apply(ops, arrays, *step))
-        out = arrays[-1][row][None if column == 0 else slice(column, column + 1)].sum()
-        found.append((out.real if out.is_complex() else out, arrays))
+    found = [outcome(program, torch.tensor(point, requires_grad=True), p) for p in (NAN, 1.0)]
     (out, _), (plain, arrays) = found
     if not plain.requires_grad or not all(y.isfinite().all() for y in arrays):
         return None
@@ -217,6 +221,32 @@ def test_where_nothing_is_singular_the_gradient_is_that_of_pytorch(masked, kind,
             assert torch.allclose(*pair, rtol=1e-9, atol=1e-12), program
 
     assert compared >= PROGRAMS / 3
+
+
+def assert_nothing_is_hidden(grad, kind):
+    """If a loss is NaN by one entry, the gradient of a factor of all entries is not finite."""
+    used = 0
+    for seed, (program, real, imaginary) in enumerate(programs(0, PROGRAMS)):
+        known = torch.tensor(real if kind == "real" else real + 1j * imaginary)
+        x, w = known.clone(), torch.ones_like(known, requires_grad=True)
+        x.view(-1)[seed % x.numel()] = NAN
+        out, _ = outcome(program, w * x, NAN)
+        if out.isnan() and out.requires_grad and outcome(program, known, NAN)[0].isfinite():
+            used += 1
+            assert not grad(out, w, on_unknown="ignore")[0].isfinite().all(), program
+    assert used >= PROGRAMS / 5  # else nothing was there to hide
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_a_nan_that_is_used_is_not_hidden(masked, kind):
+    """With custom functions of every kind, too, a NaN of the loss is in the gradient."""
+    assert_nothing_is_hidden(masked.grad, kind)
+
+
+def test_a_hidden_nan_is_found():
+    """A gradient without NaN is one that hides it."""
+    with pytest.raises(AssertionError):
+        assert_nothing_is_hidden(lambda _, w, **how: [torch.zeros_like(w)], "real")  # noqa: ARG005
 
 
 def test_the_programs_leave_something_out(masked):
