@@ -11,6 +11,7 @@ used      a used row has passed a singularity: what is undefined stays so, and t
 hidden    a used row is NaN: if the loss is, a gradient that is finite throughout hides it
 """
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -184,7 +185,7 @@ def measure(case, engine, *, timed):
         finite_and_wrong=is_wrong(cured, expected, program.tolerance),
         used=stays_undefined(ours["used"][0], at["used"], program.kept),
         unused=is_zero(ours["used"][0], program.kept),
-        hidden=np.isnan(run.value(steps["bad used"]))
+        hidden=math.isnan(run.value(steps["bad used"]))
         and is_hidden(ours["bad used"][0], at["bad used"]),
         warnings=sorted({*ours["left out"][1], *ours["bad"][1], *ours["used"][1]}),
         tolerance=program.tolerance,
