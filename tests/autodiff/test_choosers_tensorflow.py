@@ -93,6 +93,8 @@ OPERATIONS = {
     "keras ReLU": keras.layers.ReLU(max_value=1.0, negative_slope=0.5, threshold=0.3),
     "keras ReLU, max_value": keras.layers.ReLU(max_value=1.0),
     "keras MaxPooling1D": lambda x: tf.reshape(keras.layers.MaxPooling1D()(x[None, :, None]), [2]),
+    "keras median": lambda x: keras.ops.median(pairs_of(x), 1),
+    "keras quantile": lambda x: keras.ops.quantile(pairs_of(x), [0.3, 1.0], 1)[0],
     "keras celu": lambda x: keras.activations.celu(x - 0.4),
     "reduce_max": lambda x: tf.reduce_max(pairs_of(x), 1),
     "reduce_min": lambda x: tf.reduce_min(pairs_of(x), 1),
@@ -110,6 +112,10 @@ OPERATIONS = {
     "top_k": lambda x: tf.math.top_k(pairs_of(x), 1)[0],
     "reduce_euclidean_norm": lambda x: tf.math.reduce_euclidean_norm(pairs_of(x), 1),
     "norm of order inf": lambda x: tf.norm(pairs_of(x), np.inf, 1),
+    "where with a literal NaN": lambda x: tf.where(tf.math.is_nan(x), NAN, tf.sin(x)),
+    "where with NaN for a pair": lambda x: tf.where(
+        tf.reduce_any(tf.math.is_nan(pairs_of(x)), 1), NAN, pairs_of(x)[:, 0]
+    ),
     "cumulative_logsumexp": lambda x: tf.math.cumulative_logsumexp(pairs_of(x), 1),
     "maximum in a loop": looped,
     "maximum in a branch": branched,
@@ -235,6 +241,30 @@ def test_second_derivatives_keep_nan(name):
 
     assert np.isfinite(twice(2)).all()
     assert np.isnan(twice(3)).any()
+
+
+def roots(x, number):
+    """Return the sum of square roots, with a number in place of those of negative numbers."""
+    return tf.reduce_sum(tf.where(x < 0, np.float32(number), x**0.5))
+
+
+def test_a_literal_nan_leaves_nothing_out():
+    """A root that is NaN by a literal has the ordinary slope, where a literal 0 drops it."""
+    for number, wanted in ((np.nan, NAN), (0.0, 0.0)):
+        found = masked.grad(lambda x, number=number: roots(x, number))(tf.constant([-1.0, 4.0]))
+
+        np.testing.assert_array_equal(found, [wanted, 0.25])
+
+
+def test_a_condition_for_nan_and_for_more_drops_what_the_more_does():
+    """If one condition puts NaN here and 0 there, there is no telling, and both leave out."""
+
+    def f(w):
+        y = w * tf.constant([1.0, NAN])
+        bad = tf.math.is_nan(y)
+        return tf.reduce_sum(tf.where(bad, 0.0, y)) + tf.where(bad, NAN, 2 * y)[0]
+
+    assert masked.grad(f)(tf.constant(1.0)) == 3.0
 
 
 def test_the_mask_says_that_nan_is_used():

@@ -17,9 +17,10 @@ in the formula of a custom gradient, and where the gradient is taken in another 
 forward pass. But a literal 0 that a custom gradient puts around a cotangent (`tf.pad`, `tf.concat`,
 an update of `tf.zeros`) is absent, as in TensorFlow's own formulas, and a NaN behind it becomes 0:
 write ``g * mask`` for a number. XLA ignores NaN in a maximum, in its gradient as in its value
-(TensorFlow issue 116992). A NaN that a program writes itself, as in `tf.where(bad, np.nan, y)` and
-`keras.ops.median`, is a constant: what it takes the place of is absent. Side effects of a backward
-pass, such as printing, may happen twice.
+(TensorFlow issue 116992). A literal NaN that is used, as in `tf.where(bad, np.nan, y)`, leaves
+nothing out: what it takes the place of has the slope 0, and, if `bad` asks for NaN as in
+`keras.ops.median`, the slope NaN. Side effects of a backward pass, such as printing, may happen
+twice.
 """
 
 import functools

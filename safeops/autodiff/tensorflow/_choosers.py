@@ -4,11 +4,13 @@ Choosers: which products and selections in the formula of a derivative stand for
 The gradient of `tf.where` selects by the condition of the program. Any other `where` in a formula
 is a convention about a number, and not a selection. So a condition is traced back to where it was
 made, through calls, loops and branches; it counts if a `tf.where`, a maximum or a minimum of the
-program uses it. A condition that is not recognised counts as a number, which hides nothing.
+program uses it. A condition that is not recognised counts as a number, which hides nothing. So does
+one that puts a literal NaN in place of an entry; if it asks for NaN, as a median does, what it
+leaves out has the slope NaN.
 """
 
 import functools
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -27,6 +29,7 @@ from safeops.autodiff.tensorflow._pairs import (
     cleaned,
     is_linear,
     is_of_formula,
+    is_zero,
     run,
     scale,
     spread,
@@ -42,6 +45,9 @@ UNSORTED = frozenset(f"UnsortedSegment{kind}" for kind in ("Sum", "Max", "Min", 
 OF_SEGMENTS = frozenset(
     f"{kind}Segment{which}" for kind in ("", "Unsorted") for which in ("Max", "Min")
 ) | {"SegmentMaxV2", "SegmentMinV2"}
+ASKING = frozenset(
+    {"Any", "LogicalOr", "Reshape", "ExpandDims", "Squeeze", "Transpose", "BroadcastTo"}
+)
 LOOPS = frozenset({"While", "StatelessWhile"})
 BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 
@@ -121,21 +127,15 @@ def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]
     for found, where in trail(tensor, frame):
         # A body of the formula contains no operation of the program.
         new = None if where.inner and not where.program else where.since
-        yield from _used(found, new, recomputed=of_tape)
+        yield from _used(found, new, where.again if of_tape else frozenset())
 
 
 def _used(
-    tensor: Array, new: Container[str] | None, *, recomputed: bool = False
+    tensor: Array, new: Container[str] | None, again: Container[str] = frozenset()
 ) -> Iterator[tuple[Any, int]]:
-    """
-    Yield the uses of a tensor by operations that are not new.
-
-    Operations that `tf.recompute_grad` runs again are new, and still belong to the program. They
-    are outside the scopes of TensorFlow's own formulas, whose selections do not count as uses.
-    """
+    """Yield the uses of a tensor by operations that are not new, or are run again."""
     for op in tensor.consumers():
-        is_new = new is None or op.name in new
-        if is_new and not (recomputed and private.FORMULA not in op.name):
+        if (new is None or op.name in new) and op.name not in again:
             continue
         for i, x in enumerate(op.inputs):
             if x is not tensor:
@@ -178,6 +178,8 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     active = _selected(op, cond, masks, value)
     if by in COMPARED and frame.inner:
         value = cleaned(value, active)  # a selection that a pass around this one recognises
+    if by == "nan":  # which does not tell the entry that it is because of
+        value, active = cleaned(tf.where(spread(active, value), value, np.nan), linear), linear
     if by is None:  # a convention: cotangents keep their masks, other values are numbers
         active = union(linear, active)
     return [Pair(value, active)]
@@ -213,11 +215,31 @@ def _condition(op: Any, frame: Frame) -> str | None:
         return by
     if any(_is_chooser(origin.op) for origin, _ in islice(trail(cond, frame), 1, None)):
         return None  # of a formula in a loop or branch, where there is no telling what is NaN
-    if any(user.type in WHERE and i == 0 for user, i in uses(cond, frame, op)):
-        return "where"
+    if users := [user for user, i in uses(cond, frame, op) if user.type in WHERE and i == 0]:
+        return _of_where(op, frame, users)
     if any(_is_repeated(origin.op) for origin, _ in trail(cond, frame)):
         return "where"
     return "dropped" if _is_dropping(test, frame, op) else None
+
+
+def _of_where(op: Any, frame: Frame, users: Sequence[Any]) -> str | None:
+    """Return the kind of a `tf.where`: none, if a literal NaN stands for what it leaves out."""
+    place = 1 if is_zero(op.inputs[1]) else 2
+    numbers = (tf.get_static_value(user.inputs[place]) for user in users)
+    if not all(x is not None and np.isnan(x).all() for x in numbers):
+        return "where"
+    return "nan" if _asks_for_nan(op.inputs[0], frame) else None
+
+
+def _asks_for_nan(cond: Array, frame: Frame) -> bool:
+    """Whether a condition is that any entry is NaN."""
+    for tensor, where in trail(cond, frame):
+        if tensor.op.type in ASKING:
+            asked = (x for x in tensor.op.inputs if x.dtype == tf.bool)
+            return any(_asks_for_nan(x, where) for x in asked)
+        if tensor.op.type == "IsNan":
+            return True
+    return False
 
 
 def _comparison(test: Any, frame: Frame, asked_by: Any) -> str | None:

@@ -65,6 +65,8 @@ class Frame:
     inner: bool = False
     program: bool = False  # whether it is a body of the program, not of the gradient
     since: Container[str] = frozenset()  # names of operations after the seed, outermost graph
+    # Of these, the ones that `tf.recompute_grad` runs again, which still belong to the program.
+    again: Container[str] = frozenset()
 
     def read(self, tensor: Array) -> Any:
         """Return the value of a tensor."""
@@ -152,7 +154,7 @@ def vacant(op: Any, new: Container[str]) -> list[int]:
     """
     if op.type in BODIES:
         return _vacant_in_call(op, new)
-    return [i for i, x in enumerate(op.inputs) if _is_beside(x, new) and _is_zero(x)]
+    return [i for i, x in enumerate(op.inputs) if _is_beside(x, new) and is_zero(x)]
 
 
 def _is_beside(x: Array, new: Container[str]) -> bool:
@@ -184,13 +186,18 @@ def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
     return [
         i
         for i, x in enumerate(op.inputs)
-        if x.op.name in new and is_linear(x) and x.dtype != tf.variant and _is_zero(x)
+        if x.op.name in new and is_linear(x) and x.dtype != tf.variant and is_zero(x)
     ]
 
 
 def is_of_formula(op: Any) -> bool:
     """Whether an operation is of a gradient, by its name."""
     return private.FORMULA in op.name or private.in_gradients(op.name.split("/"))
+
+
+def recomputed(operations: Iterable[Any]) -> frozenset[str]:
+    """Return the names of a tape's operations that are outside of its own formulas."""
+    return frozenset(op.name for op in operations if private.FORMULA not in op.name)
 
 
 def is_linear(x: Array) -> bool:
@@ -263,17 +270,17 @@ def active_of(x: Any) -> Mask:
         return x.active
     if x.dtype == tf.variant:
         return x
-    return False if _is_zero(x) else tf.not_equal(x, tf.zeros((), x.dtype))
+    return False if is_zero(x) else tf.not_equal(x, tf.zeros((), x.dtype))
 
 
-def _is_zero(x: Array) -> bool:
+def is_zero(x: Array) -> bool:
     """Whether a tensor is known to be 0."""
     if hasattr(x, "numpy"):  # an eager tensor
         return not x.numpy().any()
     if x.op.type == "ZerosLike":
         return True
     if x.op.type in ("Fill", "BroadcastTo"):
-        return _is_zero(x.op.inputs[x.op.type == "Fill"])
+        return is_zero(x.op.inputs[x.op.type == "Fill"])
     number = tf.get_static_value(x)
     return number is not None and not number.any()
 

@@ -54,7 +54,8 @@ def frame_of(seeds: Any, before: int, how: Options) -> Frame:
     made, every = operations[before:], tf.nest.flatten(seeds)
     since = After(frozenset(op.name for op in operations[:before]))
     linear, _ = pairs.dependents(every, made, how, since)
-    return Frame(how, linear, {x.ref(): Pair(x) for x in every}, since=since)
+    known, again = {x.ref(): Pair(x) for x in every}, pairs.recomputed(made)
+    return Frame(how, linear, known, since=since, again=again)
 
 
 def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:

@@ -188,7 +188,8 @@ def _found(
     evidence = Evidence(Forward(numbers_of, inputs), batch, shapes)
     since = frozenset(op.name for op in new)
     how = Options(RULES, READERS, "ignore")
-    run = Run(Frame(how, known=known, since=since), Program(graph), evidence)
+    frame = Frame(how, known=known, since=since, again=pairs.recomputed(new))
+    run = Run(frame, Program(graph), evidence)
     (result,) = run.evaluate([value])
     known[seed.ref()] = Marked(tf.ones_like(result))
     # A gradient that a custom gradient makes from constants alone counts as used everywhere.
