@@ -72,6 +72,7 @@ def every(x, matrix, image):
     lax.integer_pow(x, 3), lax.sort(x), lax.cummax(x), x.max(), jnp.fft.fft(x), ruled(x)
     jax.pure_callback(np.sin, x, x), image.transpose(0, 2, 3, 1)
     jax.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, (2,), (1,), "VALID").sum())(x)
+    lax.slice(lax.iota(np.int32, 4), (1,), (2,))
     return x.at[np.array([9])].get(mode="fill"), jax.jit(jnp.sin)(x)
 
 
@@ -81,6 +82,8 @@ def owners():
     found = equations(every, VECTOR, MATRIX, IMAGE) | equations(sharded, VECTOR)
     traces = []
     jax.jvp(lambda x: traces.append(private.running_trace()) or x, (1.0,), (1.0,))
+    tracers = []
+    jax.jit(lambda x: tracers.append(x + 1) or x)(1.0)
     eqn, jaxpr = found["integer_pow"], private.opened(jax.make_jaxpr(jnp.sin)(1.0))
     owners = {
         "Trace": traces[0],
@@ -89,6 +92,8 @@ def owners():
         "Jaxpr": jaxpr,
         "Primitive": eqn.primitive,
         "ShapedArray": jaxpr.invars[0].aval,
+        "DynamicJaxprTracer": tracers[0],
+        "TracingEqn": tracers[0].parent,
         "FlatTree": next(filter(None, map(module_of, TREES)), None),
         "WrappedFun": module_of("jax._src.linear_util.WrappedFun"),
     }

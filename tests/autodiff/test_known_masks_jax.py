@@ -13,8 +13,7 @@ jax = pytest.importorskip("jax", reason="JAX is not selected, and this file is a
 import jax.numpy as jnp  # noqa: E402
 
 from safeops.autodiff import jax as masked  # noqa: E402
-from safeops.autodiff.jax import _known as known  # noqa: E402
-from safeops.autodiff.jax._pairs import folded  # noqa: E402
+from safeops.autodiff._small import folded, reshaped  # noqa: E402
 
 HEADS, WIDTH, ROWS = 2, 8, 4
 SHAPES = [(12,), (3, 4), (4, 3), (2, 6, 1), (1, 12), (2, 3, 2), (6, 1, 2), (3, 2, 2, 1)]
@@ -102,7 +101,7 @@ def test_small_masks_are_reshaped_as_whole_ones(shape, out):
         small = numbers.random([n if numbers.random() < 0.5 else 1 for n in shape]) < 0.5
         whole = np.broadcast_to(small, shape).reshape(out)
 
-        got = np.broadcast_to(known.reshaped(small, shape, out), out)
+        got = np.broadcast_to(reshaped(small, shape, out), out)
 
         np.testing.assert_array_equal(got, whole)
 

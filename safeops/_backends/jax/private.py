@@ -254,6 +254,39 @@ def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+class Origin(NamedTuple):
+    """The operation that made a value: itself, its arguments, and which of its results it is."""
+
+    eqn: Any
+    inputs: Sequence[Any]
+    result: int
+
+
+def is_staged(x: Any) -> bool:
+    """Whether a value belongs to a program that is traced to be compiled."""
+    # DynamicJaxprTracer.parent (0.12): the operation of a traced program that made a value.
+    return isinstance(x, jax.core.Tracer) and hasattr(x, "parent")
+
+
+@reading
+def origin_of(x: Any) -> Origin | None:
+    """Return the operation that made a tracer; None if none did, or it is not known."""
+    eqn = getattr(x, "parent", None)
+    if eqn is None:
+        return None
+    # TracingEqn.in_tracers (0.12): the arguments of that operation.
+    # TracingEqn.outvars (0.12): its results.
+    # DynamicJaxprTracer.val (0.12): which of its results a value is.
+    return Origin(eqn, eqn.in_tracers, eqn.outvars.index(x.val))
+
+
+@reading
+def constant_of(x: Any) -> Any:
+    """Return the constant of a program that a tracer stands for; itself if it is none."""
+    # DynamicJaxprTracer.full_lower (0.12): the value of a constant.
+    return x.full_lower() if is_staged(x) else x
+
+
 @reading
 def scope_of(eqn: JaxprEqn) -> str:
     """Return the name scopes in which an operation was made."""
@@ -457,6 +490,24 @@ def axes_of_broadcast(eqn: JaxprEqn) -> tuple[int, ...]:
     """Return which axes of the result are those of the array that is broadcast."""
     # broadcast_in_dim.broadcast_dimensions (0.12): the axes.
     return tuple(eqn.params["broadcast_dimensions"])
+
+
+@reading
+def axis_of_iota(eqn: Any) -> int:
+    """Return the axis along which whole numbers are counted."""
+    # iota.dimension (0.12): the axis.
+    return eqn.params["dimension"]
+
+
+@reading
+def slices_of(eqn: Any) -> tuple[slice, ...]:
+    """Return which part of each axis is cut out."""
+    # slice.start_indices (0.12): where each part begins.
+    # slice.limit_indices (0.12): where each part ends.
+    # slice.strides (0.12): every how many entries are taken.
+    limits = eqn.params["start_indices"], eqn.params["limit_indices"]
+    steps = eqn.params["strides"] or [1] * len(limits[0])
+    return tuple(map(slice, *limits, steps))
 
 
 def windows_of(eqn: JaxprEqn) -> dict[str, Any]:

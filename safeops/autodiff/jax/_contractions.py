@@ -6,7 +6,7 @@ finite. By default the product is taken once, with coefficients that meet absent
 0; with `exact` it is taken once more, in parts, where that is not enough.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,8 @@ from safeops._backends.jax.private import (
 )
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff._small import folded
+from safeops.autodiff.jax._known import is_known
 from safeops.autodiff.jax._pairs import (
     Factors,
     Mask,
@@ -32,9 +34,8 @@ from safeops.autodiff.jax._pairs import (
     array_of,
     cleared,
     factors_of,
-    folded,
     if_finite,
-    is_known,
+    on_entries,
     on_masks,
     spread,
     value_of,
@@ -53,16 +54,16 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
         return [Pair(factors.product(pair.value, other))]
     ((left, right), (left_batch, right_batch)) = axes_of_product(eqn)
     ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
-    active = pair.active if is_known(pair.active) else array_of(pair)
 
-    def met() -> Mask:
-        kept = _any_but(active, (*ours[0], *ours[1]))
+    def met(mask: Any) -> Mask:
+        kept = _any_but(mask, (*ours[0], *ours[1]))
         order = sorted(range(kept.ndim), key=lambda i: (*theirs[0], *theirs[1])[i])
         return _placed(kept.transpose(order), sorted((*theirs[0], *theirs[1])), other.shape)
 
     others = other.ndim - len(theirs[0]) - len(theirs[1])
-    reached = _reached(active, ours, others, at, eqn.outvars[0].aval.shape)
-    return [_product(factors.product, pair.value, other, active, met, reached, how)]
+    shape = eqn.outvars[0].aval.shape
+    reached = on_entries(lambda mask: _reached(mask, ours, others, at, shape), pair)
+    return [_product(factors.product, pair, other, lambda: on_entries(met, pair), reached, how)]
 
 
 def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
@@ -98,13 +99,14 @@ def _reached(mask: Any, ours: Any, others: int, at: int, shape: tuple[int, ...])
 
 
 def _product(
-    product: Any, x: Array, y: Array, active: Mask, met: Any, reached: Mask, how: Options
+    product: Any, pair: Pair, y: Array, met: Callable[[], Mask], reached: Mask, how: Options
 ) -> Pair:
     """
     Return the product; with `exact`, absent entries of x meet no coefficient that is not finite.
 
     They are 0: where all results are finite they met none, and the product is right as it is.
     """
+    x = pair.value
     if not how.exact:
         return cleared(product(x, cleared(y, met()).value), reached)
     once = cleared(product(x, y), reached)
@@ -114,7 +116,7 @@ def _product(
         finite = jnp.isfinite(used)
         safe = product(x, jnp.where(finite, used, jnp.zeros((), y.dtype)))
         # Where an active entry meets one that is not finite, the IEEE product stands.
-        some = jnp.broadcast_to(active, x.shape).astype(x.dtype)
+        some = array_of(pair).astype(x.dtype)
         hit = product(some, (~finite).astype(y.dtype)) != 0
         return cleared(jnp.where(hit, product(x, used), safe), reached).value
 
@@ -135,7 +137,7 @@ def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     if pair.active is True:
         return [Pair(factors.product(pair.value, other), reached)]
     met = partial(on_masks, partial(_met_in_windows, factors), mask)
-    return [_product(factors.product, pair.value, other, mask, met, reached, how)]
+    return [_product(factors.product, pair, other, met, reached, how)]
 
 
 def _in_windows(factors: Factors, mask: Array) -> Array:

@@ -5,14 +5,53 @@ Such a mask has length 1 along each axis along which it does not vary, so that i
 constant of the program, whatever the length of the values.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax.private import axes_of_broadcast, permutation
+from safeops.autodiff._small import SMALL, Shape, folded, reshaped
 
-Shape = tuple[int, ...]
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """
+    A mask that is known, and too large for a constant: the program makes it where it needs it.
+
+    What most rules do to it makes it small again, so that most are never made.
+    """
+
+    entries: np.ndarray
+    make: Callable[[], Any]
+
+
+def entries_of(mask: Any) -> Any:
+    """Return a known mask as it is while the program is traced, and another as it is."""
+    return mask.entries if isinstance(mask, Made) else mask
+
+
+def in_program(mask: Any) -> Any:
+    """Return a mask as the program has it."""
+    return mask.make() if isinstance(mask, Made) else mask
+
+
+def kept(mask: Any, make: Callable[[], Any]) -> Any:
+    """Return a known mask that is to be made if it is large."""
+    return Made(mask, make) if isinstance(mask, np.ndarray) and mask.nbytes > SMALL else mask
+
+
+def following(mask: Any, entries: Any, make: Callable[[], Any]) -> Any:
+    """Return a known mask that comes from another; the program makes it if it makes the other."""
+    entries = folded(entries)
+    return kept(entries, make) if isinstance(mask, Made) else entries
+
+
+def is_known(mask: Any) -> bool:
+    """Whether a mask is known while the program is traced; NumPy reduces one to `np.bool_`."""
+    return isinstance(mask, (bool, np.bool_, np.ndarray))
 
 
 def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> np.ndarray | None:
@@ -26,29 +65,3 @@ def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> np.ndarray | None:
         axes = axes_of_broadcast(eqn)
         return np.expand_dims(mask, tuple(i for i in range(len(out)) if i not in axes))
     return None
-
-
-def reshaped(mask: np.ndarray, shape: Shape, out: Shape) -> np.ndarray:
-    """Return the mask of a reshaped value; axes that become others are whole only if it varies."""
-    whole: list[int] = []
-    new: list[int] = []
-    for old, others in groups(shape, out):
-        varies = mask.shape[old] != (1,) * len(mask.shape[old])
-        whole += shape[old] if varies else mask.shape[old]
-        new += out[others] if varies else (1,) * len(out[others])
-    return np.broadcast_to(mask, whole).reshape(new)
-
-
-def groups(shape: Shape, out: Shape) -> Iterator[tuple[slice, slice]]:
-    """Yield axes of two shapes that hold the same entries, the fewest at a time."""
-    i = j = 0
-    while i < len(shape) or j < len(out):
-        start, size, filled = (i, j), 1, 1
-        while i == start[0] or size != filled:
-            if size <= filled and i < len(shape):
-                size, i = size * shape[i], i + 1
-            elif j < len(out):
-                filled, j = filled * out[j], j + 1
-            else:  # nothing but lengths of 1 is left
-                break
-        yield slice(start[0], i), slice(start[1], j)

@@ -39,11 +39,22 @@ from safeops._typing import Array
 from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax import _known
+from safeops.autodiff._small import folded
+from safeops.autodiff.jax import _constants, _known
+from safeops.autodiff.jax._known import (
+    Made,
+    entries_of,
+    following,
+    in_program,
+    is_known,
+    kept,
+)
 
 # True: all entries are active; False: none is. A NumPy array is known while the program is traced,
-# and has length 1 along each axis along which it does not vary (`folded`); a JAX array is not.
-Mask: TypeAlias = bool | np.ndarray | Array
+# and has length 1 along each axis along which it does not vary (`folded`); a JAX array is not. What
+# is known and large is made in the program where it is needed.
+InProgram: TypeAlias = bool | np.ndarray | Array
+Mask: TypeAlias = InProgram | Made
 
 
 @dataclass(frozen=True)
@@ -117,8 +128,13 @@ def value_of(x: Any) -> Array:
     return x.value if isinstance(x, (Pair, Zero)) else x
 
 
-def active_of(x: Any) -> Mask:
+def active_of(x: Any) -> InProgram:
     """Return which entries are active: all of a coefficient, unless it is a literal 0."""
+    return in_program(mask_of(x))
+
+
+def mask_of(x: Any) -> Mask:
+    """Return which entries are active, as `active_of`; what is known and large is not made yet."""
     return x.active if isinstance(x, Pair) else not is_zero(x)
 
 
@@ -146,30 +162,17 @@ def made(values: Sequence[Any], mask: Mask) -> list[Any]:
     return [Pair(x, mask) if is_inexact(x) else x for x in values]
 
 
-def is_known(mask: Mask) -> bool:
-    """Whether a mask is known while the program is traced; NumPy reduces one to `np.bool_`."""
-    return isinstance(mask, (bool, np.bool_, np.ndarray))
-
-
-def folded(mask: Mask) -> Mask:
-    """
-    Return a known mask with length 1 along each axis along which it does not vary.
-
-    With one value throughout it is True or False. What stays is a constant of the program, and in
-    the shape of the values XLA would take minutes to fold it (97 s in a layer of length 512).
-    """
-    if not isinstance(mask, (np.bool_, np.ndarray)):
-        return mask
-    if mask.all() or not mask.any():
-        return bool(mask.all())
-    for axis in range(mask.ndim):
-        first = mask.take([0], axis)
-        mask = first if (mask == first).all() else mask
-    return mask
+def on_entries(f: Callable[[Any], Any], x: Pair) -> Mask:
+    """Apply a function, which NumPy has too, to the mask of a pair that has some active entries."""
+    entries = entries_of(x.active)
+    if not is_known(entries):
+        return f(array_of(x))
+    return following(x.active, f(entries), lambda: f(array_of(x)))
 
 
 def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
     """Return a mask as an array of a shape; it may have length 1 along some axes."""
+    mask = in_program(mask)
     if isinstance(mask, bool):
         return np.full(shape, mask)
     if mask.shape == shape:
@@ -179,8 +182,8 @@ def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
 
 def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
     """Return a mask that broadcasts to a shape; one that is not known has it."""
-    known = is_known(mask) and np.ndim(mask) in (0, len(shape))
-    return mask if known else spread(mask, shape)
+    known = is_known(mask) and np.ndim(entries_of(mask)) in (0, len(shape))
+    return mask if known or isinstance(mask, Made) else spread(mask, shape)
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
@@ -190,7 +193,16 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 def union(*masks: Mask) -> Mask:
     """Return where any of several masks of one shape is active."""
-    return folded(_pairs.union(*masks))
+
+    def make() -> Mask:
+        return folded(_pairs.union(*map(in_program, masks)))
+
+    entries = [entries_of(m) for m in masks]
+    if any(m is True for m in masks) or not any(isinstance(m, Made) for m in masks):
+        return folded(_pairs.union(*masks))
+    if not all(map(is_known, entries)) or not _constants.is_worth_it(*entries):
+        return make()
+    return kept(folded(_pairs.union(*entries)), make)
 
 
 def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
@@ -264,7 +276,7 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     operands = _moved(eqn)
     values = plain(eqn, [value_of(x) for x in ins])
     params, filled = _with_mask_as_fill(eqn)
-    masks = [active_of(ins[i]) for i in operands]
+    masks = [mask_of(ins[i]) for i in operands]
     if all(m is False for m in masks) and not filled:
         return [Pair(v, active=False) for v in values]
     if eqn.primitive.name in FILLS_NOTHING and all(m is True for m in masks):
@@ -275,19 +287,21 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         every = [next(moved) if i in operands else value_of(x) for i, x in enumerate(ins)]
         return eqn.primitive.bind(*every, **params)
 
-    arrays = (varying_as(array_of(ins[i]), values[0]) for i in operands)
+    def whole() -> Any:
+        return move(*(varying_as(array_of(ins[i]), values[0]) for i in operands))
+
     if eqn.primitive.multiple_results:
-        moved = move(*arrays)
-        return [Pair(v, m) for v, m in zip(values, moved, strict=True)]
+        return [Pair(v, m) for v, m in zip(values, whole(), strict=True)]
     fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
-    if fixed and isinstance(masks[0], np.ndarray) and len(ins) == 1:
-        small = _known.moved(eqn, masks[0], shape_of(ins[0]))
+    entries = entries_of(masks[0])
+    if fixed and isinstance(entries, np.ndarray) and len(ins) == 1:
+        small = _known.moved(eqn, entries, shape_of(ins[0]))
         if small is not None:
-            return [Pair(values[0], folded(small))]
+            return [Pair(values[0], following(masks[0], small, whole))]
     if fixed and all(map(is_known, masks)):  # and the indices are known
         known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
         return [Pair(values[0], on_masks(move, *known))]
-    return [Pair(values[0], move(*arrays))]
+    return [Pair(values[0], whole())]
 
 
 # Operations that only move entries of their arguments.
@@ -330,7 +344,7 @@ def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
 
 def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Map each entry to itself, and 0 to 0: the mask is unchanged."""
-    return made(plain(eqn, [value_of(x) for x in ins]), active_of(ins[0]))
+    return made(plain(eqn, [value_of(x) for x in ins]), mask_of(ins[0]))
 
 
 def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -343,7 +357,7 @@ def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
 def add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Add: absent plus a number is the number."""
     (value,) = plain(eqn, [value_of(x) for x in ins])
-    return [Pair(value, union(*(widened(active_of(x), value.shape) for x in ins)))]
+    return [Pair(value, union(*(widened(mask_of(x), value.shape) for x in ins)))]
 
 
 def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
@@ -360,9 +374,11 @@ def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     if eqn.primitive.name in COLLECTIVE or len(ins) > 1:
         met = is_met(*map(array_of, ins))
         return [Pair(v, m) for v, m in zip(values, met if len(ins) > 1 else [met], strict=True)]
-    mask = active_of(ins[0])
-    if eqn.primitive.name == "reduce_sum" and isinstance(mask, np.ndarray):
-        return [Pair(values[0], folded(mask.any(reduced_axes(eqn))))]
+    mask = mask_of(ins[0])
+    entries = entries_of(mask)
+    if eqn.primitive.name == "reduce_sum" and isinstance(entries, np.ndarray):
+        some = entries.any(reduced_axes(eqn))
+        return [Pair(values[0], following(mask, some, lambda: is_met(array_of(ins[0]))))]
     return [Pair(values[0], on_masks(is_met, spread(mask, shape_of(ins[0]))))]
 
 
@@ -390,7 +406,7 @@ def cleared(value: Array, active: Mask) -> Pair:
     """Return a pair whose value is set to 0 where it is not active."""
     if active is True:
         return Pair(value)
-    return Pair(jnp.where(active, value, jnp.zeros((), value.dtype)), active)
+    return Pair(jnp.where(in_program(active), value, jnp.zeros((), value.dtype)), active)
 
 
 def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
@@ -428,17 +444,25 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Select entries by a coefficient, and their masks in the same way."""
     which, *cases = ins
     (value,) = plain(eqn, [which, *map(value_of, cases)])
-    masks = [active_of(x) for x in cases]
-    known = all(isinstance(m, bool) for m in masks)
-    if known and len(set(masks)) == 1:
+    masks = [mask_of(x) for x in cases]
+    if isinstance(masks[0], bool) and all(m is masks[0] for m in masks):
         return [Pair(value, masks[0])]
-    if known and len(masks) == 2:  # noqa: PLR2004  (a condition)
+
+    def make() -> Array:
+        return _selected_mask(which, value, [in_program(m) for m in masks])
+
+    entries = _constants.selected_entries(which, value, [entries_of(m) for m in masks])
+    return [Pair(value, make() if entries is None else kept(folded(entries), make))]
+
+
+def _selected_mask(which: Any, value: Array, masks: Sequence[Mask]) -> Array:
+    """Return the mask of what is selected as the program computes it."""
+    if len(masks) == 2 and all(isinstance(m, bool) for m in masks):  # noqa: PLR2004  (a condition)
         active = jnp.broadcast_to(which, value.shape)
         # Without a barrier XLA folds the masks of constant predicates, which takes a minute.
-        active = lax.optimization_barrier(active if masks[1] else ~active)
-        return [Pair(value, active)]
+        return lax.optimization_barrier(active if masks[1] else ~active)
     arrays = [varying_as(jnp.broadcast_to(m, value.shape), value) for m in masks]
-    return [Pair(value, lax.select_n(varying_as(which, value), *arrays))]
+    return lax.select_n(varying_as(which, value), *arrays)
 
 
 def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
@@ -484,7 +508,8 @@ def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     if pair.active is False:
         return absent(eqn)
     if pair.active is not True and not _is_harmless(factor, eqn.primitive.name):
-        factor = jnp.where(pair.active, factor, jnp.ones((), jnp.result_type(factor)))
+        ones = jnp.ones((), jnp.result_type(factor))
+        factor = jnp.where(in_program(pair.active), factor, ones)
     value = factors.product(pair.value, factor)
     return [Pair(value, widened(pair.active, value.shape))]
 
@@ -492,7 +517,7 @@ def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 def _scale_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     """Multiply two pairs, or divide by one: absent times anything is absent."""
     (value,) = plain(eqn, [value_of(x) for x in ins])
-    masks = [widened(active_of(x), value.shape) for x in ins]
+    masks = [in_program(widened(mask_of(x), value.shape)) for x in ins]
     if eqn.primitive.name == "div":  # division by an absent entry is division by 0
         return [cleared(value, masks[0])]
     return [cleared(value, masks[1] if masks[0] is True else masks[0] & masks[1])]
