@@ -24,7 +24,9 @@ from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow import _constants
 from safeops.autodiff.tensorflow._masks import chosen, either, negated, one_shape, union
+from safeops.autodiff.tensorflow._products import MATRICES, PRODUCTS, Meeting, meeting
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list
 # of 0 and 1 in the dtype of the values, so that operations on such lists serve both.
@@ -91,6 +93,7 @@ def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
             outs = run(op, ins)
         else:
             outs = frame.how.rules.get(op.type, unknown)(op, ins, frame)
+            outs = [_constants.with_constant(x, ins) for x in outs]
         for tensor, out in zip(op.outputs, outs, strict=True):
             frame.known[tensor.ref()] = _shaped(out, tensor.shape)
     return [frame.read(x) for x in targets]
@@ -504,35 +507,46 @@ def contract(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
             op, [x if i == at[0] else y if i == others[0] else z for i, z in enumerate(ins)]
         )[0]
 
-    if pair.active is True and op.type in _PRODUCTS:
+    if pair.active is True and op.type in PRODUCTS:
         return [Pair(product(pair.value, other))]
-    if op.type in _MATRICES:
+    entries = _constants.entries_of(pair.active) if op.type in PRODUCTS else None
+    known = None if entries is None else meeting(op, at[0], entries)
+    if known is not None:
+        return [_of_known(product, pair, other, known)]
+    return [_of_some(op, at[0], product, pair, other)]
+
+
+def _of_some(op: Any, at: int, product: Any, pair: Pair, other: Array) -> Pair:
+    """Return a product by a mask that the graph computes."""
+    if op.type in MATRICES:
         mask = spread(pair.active, pair.value)
-        value = _exact(product, pair, other, _met_by(op, at[0], mask))
-        return [Pair(value, _reached(op, at[0], mask, value))]
+        value = _exact(product, pair, other, _met_by(op, at, mask))
+        return Pair(value, _reached(op, at, mask, value))
     counts = product(indicator(pair), tf.ones_like(other))
     active = tf.math.real(counts) > 0.5  # noqa: PLR2004  (whole, but for rounding)
-    return [Pair(_exact(product, pair, other), active)]
+    return Pair(_exact(product, pair, other), active)
 
 
-_MATRICES = {
-    "MatMul": ("transpose_a", "transpose_b"),
-    "BatchMatMul": ("adj_x", "adj_y"),
-    "BatchMatMulV2": ("adj_x", "adj_y"),
-    "BatchMatMulV3": ("adj_x", "adj_y"),
-}
-_PRODUCTS = (*_MATRICES, "Einsum")  # in these, each entry of the result has a summand
+def _of_known(product: Any, pair: Pair, y: Array, known: Meeting) -> Pair:
+    """Return a product by a known mask: most often coefficients that meet nothing are set to 0."""
+    met_by = _constants.placed(known.met, y)
+    if known.mixes:
+        value = _used(product, pair, y, met_by)
+    else:
+        value = product(pair.value, cleaned(y, met_by))
+    active = _constants.placed(known.reached, value)
+    return Pair(cleaned(value, active), active)
 
 
 def _summed(op: Any, at: int) -> int:
     """Return the axis of an argument over which a product of matrices sums."""
-    return -1 if (at == 0) != op.get_attr(_MATRICES[op.type][at]) else -2
+    return -1 if (at == 0) != op.get_attr(MATRICES[op.type][at]) else -2
 
 
 def _reached(op: Any, at: int, mask: Array, value: Array) -> Array:
     """Return where a product of matrices is active: where any summand is."""
     reached = tf.reduce_any(mask, _summed(op, at), keepdims=True)
-    turned = op.get_attr(_MATRICES[op.type][at])
+    turned = op.get_attr(MATRICES[op.type][at])
     return spread(tf.linalg.matrix_transpose(reached) if turned else reached, value)
 
 
@@ -545,6 +559,11 @@ def _met_by(op: Any, at: int, mask: Array) -> Array:
 
 def _exact(product: Any, pair: Pair, y: Array, met_by: Any = None) -> Array:
     """Return a product in which absent entries meet no coefficient that is not finite."""
+    return _if_finite(product, pair.value, y, lambda _: _used(product, pair, y, met_by))
+
+
+def _used(product: Any, pair: Pair, y: Array, met_by: Any) -> Array:
+    """Set coefficients to 0 that meet absent entries only; most often that is enough."""
     x = pair.value
 
     def careful(y: Array) -> Array:
@@ -555,11 +574,7 @@ def _exact(product: Any, pair: Pair, y: Array, met_by: Any = None) -> Array:
         hit = tf.math.real(counts) > 0.5  # noqa: PLR2004  (whole, but for rounding)
         return tf.where(hit, product(x, y), product(x, cleaned(y, finite)))
 
-    def used() -> Array:
-        """Set coefficients to 0 that meet absent entries only; most often that is enough."""
-        return careful(y) if met_by is None else _if_finite(product, x, cleaned(y, met_by), careful)
-
-    return _if_finite(product, x, y, lambda _: used())
+    return careful(y) if met_by is None else _if_finite(product, x, cleaned(y, met_by), careful)
 
 
 def _if_finite(product: Any, x: Array, y: Array, otherwise: Any) -> Array:

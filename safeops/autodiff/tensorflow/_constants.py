@@ -1,0 +1,267 @@
+"""
+Masks of a graph that depend on no argument, such as those of a slice and of a causal attention.
+
+A symbolic tensor knows the operation that made it. By these operations its value is computed again
+in NumPy, with length 1 along each axis along which it does not vary. So a mask that is known enters
+the graph as a small constant, and XLA has no reductions to fold over it in its full shape.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import tensorflow as tf
+
+from safeops._typing import Array
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff._small import SMALL, folded, narrowed, reshaped
+
+LARGEST = 2**25  # entries; more would take longer here than they save
+WHOLE = 2**24  # entries in their full shape, in which an operation of TensorFlow moves them
+DEEPEST = 64  # operations in a row
+COUNTED = {tf.bfloat16: 2**8, tf.float16: 2**11}  # sums of ones that are exact
+
+Rule: TypeAlias = Callable[[Any, Sequence[np.ndarray]], np.ndarray | None]
+
+
+def with_constant(x: Any, ins: Sequence[Any]) -> Any:
+    """Return a result with True, False or a small constant for a mask that is new, and known."""
+    if not isinstance(x, Pair) or any(isinstance(y, Pair) and x.active is y.active for y in ins):
+        return x
+    entries = entries_of(x.active) if x.value.shape.is_fully_defined() else None
+    if entries is None or entries.dtype != bool:
+        return x
+    return replace(x, active=placed(entries, x.value, x.active))
+
+
+def placed(entries: np.ndarray, like: Array, otherwise: Any = None) -> Any:
+    """Return known entries as a mask of a value; `otherwise` if they are no small constant."""
+    entries = folded(entries)
+    if isinstance(entries, bool):
+        return entries
+    if entries.nbytes > SMALL and otherwise is not None:
+        return otherwise
+    return tf.broadcast_to(tf.constant(entries), like.shape)
+
+
+def entries_of(mask: Any) -> np.ndarray | None:
+    """Return the value of a symbolic tensor that depends on no argument; None if it does."""
+    symbolic = tf.is_tensor(mask) and not hasattr(mask, "numpy")
+    return Reader().read(mask, DEEPEST) if symbolic else None
+
+
+class Reader:
+    """Computes values again, each once."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, np.ndarray | None] = {}
+
+    def read(self, x: Array, depth: int) -> np.ndarray | None:
+        """Return a value; None if it depends on an argument, or on what is not computed here."""
+        if hasattr(x, "numpy"):
+            return None
+        if x.name not in self.found:
+            self.found[x.name] = self.made(x, depth - 1) if depth else None
+        return self.found[x.name]
+
+    def made(self, x: Array, depth: int) -> np.ndarray | None:
+        """Return the result of an operation; of numbers only what compares and moves them."""
+        op, shape = x.op, x.shape
+        rule = RULES.get(op.type)
+        if op.type == "BroadcastGradientArgs":  # whose results have no shape that is known
+            shapes = [v for y in op.inputs if (v := self.read(y, depth)) is not None]
+            return summed_over(shapes, x.value_index) if len(shapes) == len(op.inputs) else None
+        if rule is None or not shape.is_fully_defined():
+            return None
+        if 0 in shape.as_list() and not x.dtype.is_integer:  # a list of axes may be empty
+            return None
+        if op.type in OF_INTEGERS and not x.dtype.is_integer:
+            return None
+        values = []
+        for y in op.inputs[: READ.get(op.type)]:
+            value = self.read(y, depth)
+            if value is None:
+                return None
+            values.append(value)
+        return rule(op, values)
+
+
+def written(op: Any, _: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return a constant of the program."""
+    if op.outputs[0].shape.num_elements() > LARGEST:
+        return None
+    return narrow(tf.make_ndarray(op.get_attr("value")))
+
+
+def narrow(x: np.ndarray) -> np.ndarray:
+    """Return an array with length 1 where it does not vary; a list of numbers as it is."""
+    return x if x.ndim == 1 and x.dtype.kind in "iu" else narrowed(x)
+
+
+def summed_over(shapes: Sequence[Any], which: int) -> np.ndarray:
+    """Return the axes over which the cotangent of an operand that was broadcast is summed."""
+    rank = max(map(len, shapes))
+    own, other = ([1] * (rank - len(x)) + whole(x) for x in (shapes[which], shapes[1 - which]))
+    missing = rank - len(shapes[which])
+    axes = [i for i in range(rank) if i < missing or (own[i] == 1 and other[i] != 1)]
+    return np.asarray(axes, np.int32)
+
+
+def sized(op: Any, _: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Return a shape that is known."""
+    shape = op.inputs[0].shape
+    dtype = op.outputs[0].dtype.as_numpy_dtype
+    return np.asarray(shape.as_list(), dtype) if shape.is_fully_defined() else None
+
+
+def filled(number: Any, op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Return one number throughout."""
+    out = op.outputs[0]
+    number = values[1] if number is None else number
+    return np.full((1,) * out.shape.rank, number, out.dtype.as_numpy_dtype)
+
+
+def converted(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Convert, but no real number to an integer, which may be too large for it."""
+    (x,), dtype = values, op.outputs[0].dtype
+    exact = op.inputs[0].dtype.is_integer or op.inputs[0].dtype.is_bool or not dtype.is_integer
+    return x.astype(dtype.as_numpy_dtype) if exact and x.dtype.kind != "c" else None
+
+
+def shaped(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Give entries another shape."""
+    return reshaped(values[0], *(tuple(x.shape.as_list()) for x in (op.inputs[0], op.outputs[0])))
+
+
+def transposed(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Move axes."""
+    del op
+    return values[0].transpose(whole(values[1]))
+
+
+def whole(x: np.ndarray) -> Any:
+    """Return the numbers of a list of axes."""
+    return [int(i) for i in np.ravel(x)]
+
+
+def broadcast(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Repeat entries along axes, along which they do not vary."""
+    x, rank = values[0], op.outputs[0].shape.rank
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def tiled(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Repeat entries in turn, but not along an axis along which they do not vary."""
+    del op
+    x, times = values
+    return np.tile(x, [1 if n == 1 else t for n, t in zip(x.shape, whole(times), strict=True)])
+
+
+def reduced(f: Callable[..., Any], op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Ask for any or all entries along axes."""
+    keep = op.get_attr("keep_dims")
+    return np.asarray(f(values[0], axis=tuple(whole(values[1])), keepdims=keep))
+
+
+def summed(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Count entries along axes, of which a mask has 0 and 1."""
+    x, shape = values[0], op.inputs[0].shape.as_list()
+    if not np.isin(x, (0, 1)).all():
+        return None
+    axes = [i % x.ndim for i in whole(values[1])]
+    times = math.prod(shape[i] for i in axes if x.shape[i] == 1)
+    total = x.real.astype(float).sum(tuple(axes), keepdims=op.get_attr("keep_dims")) * times
+    dtype = op.outputs[0].dtype
+    return total.astype(dtype.as_numpy_dtype) if total.max() <= COUNTED.get(dtype, 2**24) else None
+
+
+def elementwise(f: Callable[..., Any], op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Compute entries one by one."""
+    if math.prod(np.broadcast_shapes(*map(np.shape, values))) > LARGEST:
+        return None
+    with np.errstate(all="ignore"):  # integers wrap around
+        return np.asarray(f(*values)).astype(op.outputs[0].dtype.as_numpy_dtype, copy=False)
+
+
+def moved(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
+    """Move entries in their full shape, by the operation itself."""
+    tensors = [*op.inputs, *op.outputs]
+    if any(x.shape.num_elements() > WHOLE for x in tensors) or len(op.outputs) != 1:
+        return None
+    from safeops.autodiff.tensorflow._pairs import run  # noqa: PLC0415  (which reads masks here)
+
+    with tf.init_scope(), tf.device("CPU"):
+        if not tf.executing_eagerly():  # a graph of TensorFlow 1
+            return None
+        given = [
+            tf.constant(np.broadcast_to(v, x.shape.as_list()), x.dtype)
+            for v, x in zip(values, op.inputs, strict=True)
+        ]
+        return narrow(run(op, given)[0].numpy())
+
+
+def same(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
+    """Pass a value on."""
+    del op
+    return values[0]
+
+
+# How many arguments are read, where not all are: a shape is known from the result.
+READ = dict.fromkeys(("Const", "Shape", "ZerosLike", "OnesLike"), 0) | dict.fromkeys(
+    ("Reshape", "ExpandDims", "Squeeze", "BroadcastTo"), 1
+)
+OF_INTEGERS = (
+    "AddV2",
+    "Sub",
+    "Mul",
+    "Neg",
+    "Maximum",
+    "Minimum",
+    "FloorDiv",
+    "FloorMod",
+    "Range",
+    "Prod",
+)
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "LogicalAnd": np.logical_and,
+    "LogicalOr": np.logical_or,
+    "LogicalNot": np.logical_not,
+    "Equal": np.equal,
+    "NotEqual": np.not_equal,
+    "Less": np.less,
+    "LessEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterEqual": np.greater_equal,
+    "AddV2": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Neg": np.negative,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "SelectV2": np.where,
+}
+MOVES = """
+    Slice StridedSlice StridedSliceGrad Pad PadV2 ConcatV2 Pack Gather GatherV2 Reverse
+    ReverseV2 MatrixBandPart Range FloorDiv FloorMod InvertPermutation Prod
+""".split()  # noqa: SIM905  (a list of words)
+RULES: dict[str, Rule] = {
+    "Const": written,
+    "Shape": sized,
+    "Fill": partial(filled, None),
+    "ZerosLike": partial(filled, 0),
+    "OnesLike": partial(filled, 1),
+    "Cast": converted,
+    **dict.fromkeys(("Reshape", "ExpandDims", "Squeeze"), shaped),
+    "Transpose": transposed,
+    "BroadcastTo": broadcast,
+    "Tile": tiled,
+    "Any": partial(reduced, np.any),
+    "All": partial(reduced, np.all),
+    "Sum": summed,
+    **dict.fromkeys(("Identity", "Snapshot", "StopGradient", "PreventGradient"), same),
+    **{name: partial(elementwise, f) for name, f in _FUNCTIONS.items()},
+    **dict.fromkeys(MOVES, moved),
+}
