@@ -13,7 +13,7 @@ import pytest
 
 from private_names import FILES, HOUSE, described, numbers
 from reported_jax import jax, jnp, lax, with_rule
-from safeops._backends.jax import private
+from safeops._backends.jax import bodies, private
 from safeops.autodiff import jax as masked
 from safeops.autodiff.jax._tables import RULES
 
@@ -31,11 +31,11 @@ IMAGE = np.ones((1, 1, 4, 4), np.float32)
 
 def equations(f, *args):
     """Return the operations of a function by their names, and those in their bodies."""
-    found, left = {}, [private.opened(jax.make_jaxpr(f)(*args))]
+    found, left = {}, [bodies.opened(jax.make_jaxpr(f)(*args))]
     for jaxpr in left:  # which grows
         for eqn in jaxpr.eqns:
             found[eqn.primitive.name] = eqn
-            left += private.bodies_in(eqn.params)
+            left += bodies.bodies_in(eqn.params)
     return found
 
 
@@ -84,7 +84,7 @@ def owners():
     jax.jvp(lambda x: traces.append(private.running_trace()) or x, (1.0,), (1.0,))
     tracers = []
     jax.jit(lambda x: tracers.append(x + 1) or x)(1.0)
-    eqn, jaxpr = found["integer_pow"], private.opened(jax.make_jaxpr(jnp.sin)(1.0))
+    eqn, jaxpr = found["integer_pow"], bodies.opened(jax.make_jaxpr(jnp.sin)(1.0))
     owners = {
         "Trace": traces[0],
         "JaxprEqn": eqn,

@@ -17,6 +17,7 @@ from reported_tensorflow import INF, NAN, at, compiled, kinds_run, slope, total 
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
 X = [2.0, 1.0, 0.5, -0.75, -2.0]
@@ -231,7 +232,7 @@ def careless_product(op, ins, frame):
     at = [i for i, x in enumerate(ins) if isinstance(x, pairs.Pair)]
     if len(at) != 1:
         return tables.choosers.product(op, ins, frame)
-    (value,) = pairs.run(op, ins)
+    (value,) = running.run(op, ins)
     return [pairs.Pair(value, pairs.widened(ins[at[0]].active, value))]
 
 

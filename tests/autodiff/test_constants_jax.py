@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assertions import assert_close
-from test_known_masks_jax import HEADS, ROWS, WIDTH, split
+from heads_jax import HEADS, ROWS, WIDTH, split
 
 pytestmark = pytest.mark.only("jax")
 jax = pytest.importorskip("jax", reason="JAX is not selected, and this file is about it alone")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from assertions import assert_close
+from heads_jax import ROWS, WIDTH, split
 
 pytestmark = pytest.mark.only("jax")
 jax = pytest.importorskip("jax", reason="JAX is not selected, and this file is about it alone")
@@ -15,13 +16,7 @@ import jax.numpy as jnp  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 from safeops.autodiff._small import folded, reshaped  # noqa: E402
 
-HEADS, WIDTH, ROWS = 2, 8, 4
 SHAPES = [(12,), (3, 4), (4, 3), (2, 6, 1), (1, 12), (2, 3, 2), (6, 1, 2), (3, 2, 2, 1)]
-
-
-def split(x):
-    """Return rows of positions with an axis of heads."""
-    return x.reshape(*x.shape[:2], HEADS, -1).transpose(0, 2, 1, 3)
 
 
 def attention(weights, x):

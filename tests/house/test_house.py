@@ -43,13 +43,9 @@ LAYERS = (
     ("_doors", "_typing", "_speech", "_versions"),
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
-    (
-        "_backends.array_api",
-        "_backends.devices",
-        "_backends.methods",
-        "_backends.shapes",
-        "_backends.*.private",
-    ),
+    ("_backends.jax.bodies",),
+    ("_backends.array_api", "_backends.devices", "_backends.methods", "_backends.shapes"),
+    ("_backends.*.private",),
     ("_backends.tensorflow.dtypes",),
     (
         "_backends.tensorflow.shapes",
@@ -103,7 +99,9 @@ LAYERS = (
     ("autodiff._explain.evidence", "autodiff._explain.trial"),
     ("autodiff._explain.marks",),
     # Masked autodiff: pairs or tags, then rules, then what explains, then the door of a framework.
+    ("autodiff._small", "autodiff.tensorflow._running"),
     ("autodiff.jax._known", "autodiff.tensorflow._masks", "autodiff.torch._tags"),
+    ("autodiff.*._constants", "autodiff.tensorflow._products"),
     ("autodiff.torch._frames",),
     ("autodiff.*._pairs", "autodiff.torch._sharded"),
     ("autodiff.torch._masks", "autodiff.torch._nodes", "autodiff.torch._explain"),
@@ -240,7 +238,7 @@ def frameworks_of(module):
 
 def kernels_taken(source):
     """Return what is imported of backends, but private names and the class that marks fills."""
-    allowed = r"safeops\._backends\.(\w+\.private(\.\w+)?|torch\.filling\.FillingFunction)"
+    allowed = r"safeops\._backends\.(\w+\.(private|bodies)(\.\w+)?|torch\.filling\.FillingFunction)"
     names = (name for name in imports(source) if name.startswith("safeops._backends"))
     return [name for name in names if not re.fullmatch(allowed, name)]
 

@@ -89,6 +89,10 @@ def test_names_inside_of_tensorflow_stand_in_one_file(file):
     assert "__internal__" not in source
 
 
+# The program of a closed one is public, and has the name of a parameter.
+OTHERS["jax"].remove(HOUSE / "_backends/jax/bodies.py")
+
+
 @pytest.mark.parametrize("file", OTHERS["jax"], ids=lambda file: str(file.relative_to(HOUSE)))
 def test_names_inside_of_jax_stand_in_one_file(file):
     """No other module for JAX takes a private name, or a name inside of programs and traces."""

@@ -11,9 +11,9 @@ from functools import wraps
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-from jax.extend import core
-from jax.extend.core import Jaxpr, JaxprEqn
+from jax.extend.core import JaxprEqn
 
+from safeops._backends.jax.bodies import Program, closed, opened
 from safeops._typing import Array, Function
 from safeops._versions import gone
 
@@ -21,7 +21,6 @@ NEWEST = "0.12"  # that was tried
 LAYER = "safeops.autodiff.jax"
 
 Params: TypeAlias = Mapping[str, Any]
-Program: TypeAlias = Any  # a Jaxpr, or one with its constants
 
 
 def reading(f: Function) -> Function:
@@ -204,40 +203,6 @@ def repacked(whole: Any, outs: Sequence[Any]) -> Any:
 
 # Programs
 
-# jax.extend.core.ClosedJaxpr (before 0.11): a program with its constants; then one class is both.
-_Closed: Any = Jaxpr if hasattr(Jaxpr, "consts") else core.ClosedJaxpr
-
-
-def is_program(x: Any) -> bool:
-    """Whether a parameter is a program, with its constants or without."""
-    return isinstance(x, (Jaxpr, _Closed))
-
-
-def opened(program: Program) -> Jaxpr:
-    """Return a program without its constants."""
-    return program if isinstance(program, Jaxpr) else program.jaxpr
-
-
-def closed(program: Program) -> Any:
-    """Return a program with its constants, of which a body has none."""
-    return program if isinstance(program, _Closed) else _Closed(program, ())
-
-
-def with_bodies(param: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a parameter with other bodies, which `change` makes of closed ones."""
-    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
-        make = getattr(type(param), "_make", type(param))
-        return make([with_bodies(x, change) for x in param])
-    if not is_program(param):
-        return param
-    changed = change(closed(param))
-    return changed if isinstance(param, _Closed) else opened(changed)
-
-
-def constants(program: Program) -> Sequence[Any]:
-    """Return the constants of a program, which a body has none of."""
-    return closed(program).consts
-
 
 @reading
 def _bound_params(eqn: JaxprEqn) -> tuple[Sequence[Any], Params]:
@@ -274,9 +239,7 @@ def origin_of(x: Any) -> Origin | None:
     eqn = getattr(x, "parent", None)
     if eqn is None:
         return None
-    # TracingEqn.in_tracers (0.12): the arguments of that operation.
-    # TracingEqn.outvars (0.12): its results.
-    # DynamicJaxprTracer.val (0.12): which of its results a value is.
+    # TracingEqn.in_tracers (0.12): the arguments of that operation, whose results are its outvars.
     return Origin(eqn, eqn.in_tracers, eqn.outvars.index(x.val))
 
 
@@ -327,12 +290,6 @@ def varying_axes(aval: Any) -> frozenset[Any]:
 
 
 # Parameters of control flow
-
-
-def bodies_in(params: Params) -> list[Jaxpr]:
-    """Return the bodies among the parameters of an operation."""
-    every = [x for p in params.values() for x in (p if isinstance(p, (tuple, list)) else (p,))]
-    return [opened(x) for x in every if is_program(x)]
 
 
 @reading

@@ -11,14 +11,8 @@ from typing import Any
 import jax
 from jax.extend.core import Jaxpr, jaxpr_as_fun
 
-from safeops._backends.jax.private import (
-    Program,
-    bodies_in,
-    opened,
-    traced,
-    with_bodies,
-    with_callback,
-)
+from safeops._backends.jax.bodies import Program, bodies_in, opened, with_bodies
+from safeops._backends.jax.private import traced, with_callback
 from safeops.autodiff.jax._choosers import Choosing
 
 SILENT = ("debug_callback", "debug_print")

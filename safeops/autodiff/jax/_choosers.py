@@ -24,16 +24,8 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Jaxpr, Literal, jaxpr_as_fun
 
-from safeops._backends.jax.private import (
-    Call,
-    Passing,
-    Program,
-    bodies_in,
-    is_where,
-    opened,
-    traced,
-    with_bodies,
-)
+from safeops._backends.jax.bodies import Program, bodies_in, opened, with_bodies
+from safeops._backends.jax.private import Call, Passing, is_where, traced
 from safeops._typing import Array
 from safeops.autodiff.jax._pairs import axes_of, is_inexact
 

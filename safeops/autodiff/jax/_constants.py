@@ -15,14 +15,13 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
+from safeops._backends.jax.bodies import constants, opened
 from safeops._backends.jax.private import (
     Origin,
     axis_of_iota,
     body_of_call,
     constant_of,
-    constants,
     is_staged,
-    opened,
     origin_of,
     slices_of,
 )

@@ -14,16 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn
 
-from safeops._backends.jax.private import (
-    Program,
-    bodies_in,
-    branches_of,
-    has_axis,
-    opened,
-    scan_of,
-    shards_of,
-    while_of,
-)
+from safeops._backends.jax.bodies import Program, bodies_in, opened
+from safeops._backends.jax.private import branches_of, has_axis, scan_of, shards_of, while_of
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._contractions import contract

@@ -23,12 +23,10 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 
+from safeops._backends.jax.bodies import Program, constants, opened
 from safeops._backends.jax.private import (
-    Program,
     body_of_call,
-    constants,
     fill_of,
-    opened,
     plain,
     reduced_axes,
     varying_axes,

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from safeops._backends.jax.private import constants
+from safeops._backends.jax.bodies import constants
 from safeops._typing import Array
 from safeops.autodiff._options import places_of
 from safeops.autodiff._pairs import Pair

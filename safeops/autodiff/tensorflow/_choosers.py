@@ -28,15 +28,13 @@ from safeops.autodiff.tensorflow._pairs import (
     active_of,
     cleaned,
     is_linear,
-    is_of_formula,
     is_zero,
-    run,
     scale,
     spread,
     unknown,
-    value_of,
     widened,
 )
+from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
 WHERE = frozenset({"Select", "SelectV2"})
 LARGER = frozenset({"Maximum", "Minimum"})

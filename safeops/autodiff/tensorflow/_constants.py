@@ -18,6 +18,7 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import SMALL, folded, narrowed, reshaped
+from safeops.autodiff.tensorflow._running import run
 
 LARGEST = 2**25  # entries; more would take longer here than they save
 WHOLE = 2**24  # entries in their full shape, in which an operation of TensorFlow moves them
@@ -191,8 +192,6 @@ def moved(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
     tensors = [*op.inputs, *op.outputs]
     if any(x.shape.num_elements() > WHOLE for x in tensors) or len(op.outputs) != 1:
         return None
-    from safeops.autodiff.tensorflow._pairs import run  # noqa: PLC0415  (which reads masks here)
-
     with tf.init_scope(), tf.device("CPU"):
         if not tf.executing_eagerly():  # a graph of TensorFlow 1
             return None

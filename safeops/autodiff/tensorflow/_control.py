@@ -21,8 +21,8 @@ from safeops.autodiff.tensorflow._pairs import (
     is_linear,
     spread,
     unknown,
-    value_of,
 )
+from safeops.autodiff.tensorflow._running import value_of
 
 
 def call(op: Any, ins: list[Any], frame: Frame) -> list[Any]:

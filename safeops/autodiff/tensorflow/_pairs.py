@@ -10,11 +10,8 @@ Operations run through `tf.raw_ops`, so that outer tapes see them. An operation 
 active entries is the ordinary operation itself, and costs nothing.
 """
 
-import inspect
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +24,7 @@ from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _constants
 from safeops.autodiff.tensorflow._masks import chosen, either, negated, one_shape, union
 from safeops.autodiff.tensorflow._products import MATRICES, PRODUCTS, Meeting, meeting
+from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list
 # of 0 and 1 in the dtype of the values, so that operations on such lists serve both.
@@ -43,8 +41,6 @@ BODIES = {
     "While": ("body",),
     "StatelessWhile": ("body",),
 }
-# Told by the scope of the formulas of a tape.
-COMPARISONS = ("GreaterEqual", "LessEqual", "Equal", "LogicalAnd")
 
 
 @dataclass(frozen=True)
@@ -193,11 +189,6 @@ def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
     ]
 
 
-def is_of_formula(op: Any) -> bool:
-    """Whether an operation is of a gradient, by its name."""
-    return private.FORMULA in op.name or private.in_gradients(op.name.split("/"))
-
-
 def recomputed(operations: Iterable[Any]) -> frozenset[str]:
     """Return the names of a tape's operations that are outside of its own formulas."""
     return frozenset(op.name for op in operations if private.FORMULA not in op.name)
@@ -208,58 +199,7 @@ def is_linear(x: Array) -> bool:
     return x.dtype.is_floating or x.dtype.is_complex or x.dtype == tf.variant
 
 
-def run(op: Any, ins: Sequence[Any]) -> list[Array]:
-    """Run one operation on values; with its own inputs, return its own outputs."""
-    values = [value_of(x) for x in ins]
-    if op.inputs and all(x is y for x, y in zip(values, op.inputs, strict=True)):
-        return list(op.outputs)
-    if op.type == "Const":
-        return [tf.constant(tf.make_ndarray(op.get_attr("value")), op.outputs[0].dtype)]
-    left, given, inferred = list(values), {}, set()
-    for arg in op.op_def.input_arg:
-        inferred |= {arg.type_attr, arg.number_attr, arg.type_list_attr}
-        count = 1
-        if arg.number_attr:
-            count = op.get_attr(arg.number_attr)
-        elif arg.type_list_attr:
-            count = len(op.get_attr(arg.type_list_attr))
-        one = not (arg.number_attr or arg.type_list_attr)
-        given[arg.name] = left[0] if one else left[:count]
-        left = left[count:]
-    given |= {a.name: op.get_attr(a.name) for a in op.op_def.attr if a.name not in inferred}
-    words = _words(op.type, tuple(given))
-    with (
-        tf.name_scope(private.FORMULA)
-        if op.type in COMPARISONS and is_of_formula(op)
-        else nullcontext()
-    ):
-        outs = getattr(tf.raw_ops, op.type)(**{words[name]: x for name, x in given.items()})
-    return _listed(outs, len(op.outputs))
-
-
-@cache
-def _words(kind: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Return the argument names of `tf.raw_ops` that differ from those of an operation."""
-    if not hasattr(tf.raw_ops, kind):
-        msg = f"expected operations of tf.raw_ops, got {kind}, which meets absent entries"
-        raise NotImplementedError(msg)
-    theirs = [p for p in inspect.signature(getattr(tf.raw_ops, kind)).parameters if p != "name"]
-    free = [p for p in theirs if p not in names]
-    return {name: name if name in theirs else free.pop(0) for name in names}
-
-
-def _listed(outs: Any, count: int) -> list[Array]:
-    if isinstance(outs, tf.Operation) or count == 0:
-        return []
-    return [outs] if tf.is_tensor(outs) else list(outs)
-
-
 # Values and masks
-
-
-def value_of(x: Any) -> Array:
-    """Return the value of a Pair; a coefficient is its own value."""
-    return x.value if isinstance(x, Pair) else x
 
 
 def active_of(x: Any) -> Mask:

@@ -11,6 +11,7 @@ from safeops._typing import Array
 from safeops.autodiff._options import check_options
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._pairs import Frame, Options
 from safeops.autodiff.tensorflow._tables import READERS, RULES
 
@@ -69,12 +70,12 @@ def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
 
     if lazy:
         healthy = _healthy(tensors, frame)
-        values = tf.cond(healthy, lambda: tensors, lambda: [pairs.value_of(x) for x in run()])
+        values = tf.cond(healthy, lambda: tensors, lambda: [running.value_of(x) for x in run()])
     else:
         values = run()
     out, masks = list(every), list(every)
     for i, x in zip(place, values, strict=True):
-        value = pairs.value_of(x)
+        value = running.value_of(x)
         rows = isinstance(every[i], tf.IndexedSlices)
         out[i] = tf.IndexedSlices(value, every[i].indices, every[i].dense_shape) if rows else value
         if return_mask:

@@ -21,12 +21,12 @@ from safeops.autodiff.tensorflow._pairs import (
     cleaned,
     indicator,
     met,
-    run,
     spread,
     unknown,
     unless_zero,
     widened,
 )
+from safeops.autodiff.tensorflow._running import run
 
 
 def only_pair(ins: Sequence[Any]) -> int | None:

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import Program, branches_of, plain, scan_of, while_of
+from safeops._backends.jax.bodies import Program
+from safeops._backends.jax.private import branches_of, plain, scan_of, while_of
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import (
     Cause,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from safeops._backends.jax.private import opened
+from safeops._backends.jax.bodies import opened
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
 from safeops.autodiff._explain.marks import Marked
@@ -21,9 +21,9 @@ from safeops.autodiff._explain.report import (
     never_clean,
     operations,
 )
-from safeops.autodiff._options import places_of
 from safeops.autodiff._explain.trial import Program as Trial
 from safeops.autodiff._explain.trial import tried
+from safeops.autodiff._options import places_of
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._explain.backward import Backward

@@ -20,18 +20,14 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from safeops._backends.jax.bodies import Program, bodies_in, closed, constants, opened, with_bodies
 from safeops._backends.jax.private import (
     Call,
     Passing,
-    Program,
     axes_of_sum,
-    bodies_in,
     body_of_call,
-    closed,
     codes_of,
-    constants,
     name_of_call,
-    opened,
     place_of,
     plain,
     repacked,
@@ -39,7 +35,6 @@ from safeops._backends.jax.private import (
     scope_of,
     shards_of,
     traced,
-    with_bodies,
 )
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site

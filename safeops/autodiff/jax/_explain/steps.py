@@ -6,13 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
-from safeops._backends.jax.private import (
-    Program,
-    body_of_call,
-    branches_of,
-    scan_of,
-    while_of,
-)
+from safeops._backends.jax.bodies import Program
+from safeops._backends.jax.private import body_of_call, branches_of, scan_of, while_of
 from safeops.autodiff._explain.evidence import Site
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "eval_jaxpr")

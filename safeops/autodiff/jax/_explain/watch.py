@@ -10,7 +10,8 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import Call, Program, opened, plain, traced
+from safeops._backends.jax.bodies import Program, opened
+from safeops._backends.jax.private import Call, plain, traced
 from safeops.autodiff._explain.evidence import Forward, Site
 from safeops.autodiff.jax._choosers import Choosing
 from safeops.autodiff.jax._explain.sites import each, here, inside, map_of, mapped, word_for

@@ -16,15 +16,8 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn
 
-from safeops._backends.jax.private import (
-    Program,
-    bodies_in,
-    body_of_call,
-    branches_of,
-    plain,
-    scan_of,
-    while_of,
-)
+from safeops._backends.jax.bodies import Program, bodies_in
+from safeops._backends.jax.private import body_of_call, branches_of, plain, scan_of, while_of
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff.jax._callbacks import SILENT

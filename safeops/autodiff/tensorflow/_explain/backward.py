@@ -33,6 +33,7 @@ from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._explain.sites import Program, numbers_of, site_of, values_of
 from safeops.autodiff.tensorflow._pairs import Frame
 
@@ -90,14 +91,14 @@ class Run:
             msg = f"expected a value for {op.name}, got none; pass it to the function"
             raise NotImplementedError(msg)
         for i in pairs.vacant(op, self.frame.since):
-            ins[i] = Marked(pairs.value_of(ins[i]), active=False)
+            ins[i] = Marked(running.value_of(ins[i]), active=False)
         linear = any(isinstance(x, Pair) for x in ins)
         is_gradient = self.is_gradient or op.name in self.frame.since
         if op.type in pairs.BODIES:
             return self.controlled(op, ins, is_gradient=is_gradient)
         if linear and op.type not in self.frame.how.readers:
             return self.marked(self.at(op), ins)
-        outs = pairs.run(op, ins)
+        outs = running.run(op, ins)
         if not is_gradient and op.type != "Const":  # a constant has no operands
             self.evidence.forward.made(site_of(op), ins, outs)
         return outs
@@ -117,7 +118,7 @@ class Run:
         graphs, operands, which = choosers.bodies(op), ins, 0
         if op.type in choosers.BRANCHES:
             index, *operands = ins
-            number = int(pairs.value_of(index))
+            number = int(running.value_of(index))
             two = op.type in ("If", "StatelessIf")
             which = int(not number) if two else min(max(number, 0), len(graphs) - 1)
         outs = self.body(op, graphs[which], operands, which, is_gradient=is_gradient)
@@ -137,9 +138,9 @@ class Run:
         (graph,), (test,) = choosers.bodies(op), choosers.bodies(op, ("cond",))
         carry = list(ins)
         while True:
-            values = [pairs.value_of(x) for x in carry]
+            values = [running.value_of(x) for x in carry]
             inner = self.inside(op, test, values, 0, is_gradient=is_gradient)
-            if not bool(pairs.value_of(inner.evaluate(test.outputs)[0])):
+            if not bool(running.value_of(inner.evaluate(test.outputs)[0])):
                 return carry
             carry = self.body(op, graph, carry, 0, is_gradient=is_gradient)
 
@@ -268,7 +269,7 @@ def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
     if isinstance(key, Cause) and at.op.type in choosers.WHERE:
         # In ordinary autodiff it selects, even where it is a convention.
         cond, *cases = shown
-        value = pairs.run(at.op, shown)[0]
+        value = running.run(at.op, shown)[0]
         masks = [pairs.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
         return [Pair(value, tf.where(choosers.in_shape(cond, at.op, value), *masks))]
     if isinstance(key, Cause) and rule in (choosers.product, pairs.rectify):
@@ -301,7 +302,7 @@ def _of_ones(at: At, ins: list[Any], kept: Array | None = None) -> Array:
         for x in ins
     ]
     rule = pairs.scale if rule_of(at) is choosers.product else rule_of(at)
-    return pairs.value_of(rule(at.op, ones, at.frame)[0])
+    return running.value_of(rule(at.op, ones, at.frame)[0])
 
 
 def reached(at: At, ins: list[Any], mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
@@ -310,12 +311,12 @@ def reached(at: At, ins: list[Any], mask: np.ndarray, bad: np.ndarray) -> np.nda
         return np.broadcast_to(mask, bad.shape) & bad
     counts = []
     for x in ins:
-        value = pairs.value_of(x)
+        value = running.value_of(x)
         if isinstance(x, Pair):
             counts.append(tf.cast(mask, value.dtype))
         else:
             counts.append(tf.cast(bad, value.dtype) if pairs.is_linear(value) else value)
-    found: np.ndarray = np.abs(values_of(pairs.run(at.op, counts)[0])) > 0.5  # noqa: PLR2004  (between none and one)
+    found: np.ndarray = np.abs(values_of(running.run(at.op, counts)[0])) > 0.5  # noqa: PLR2004  (between none and one)
     return found
 
 

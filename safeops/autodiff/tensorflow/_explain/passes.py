@@ -12,10 +12,11 @@ from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Finding, Report, counted, make_report, never_clean
-from safeops.autodiff._options import places_of
 from safeops.autodiff._explain.trial import Program as Trial
 from safeops.autodiff._explain.trial import tried
+from safeops.autodiff._options import places_of
 from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._explain.backward import Run
 from safeops.autodiff.tensorflow._explain.sites import Program, named, numbers_of, values_of
 from safeops.autodiff.tensorflow._pairs import Frame, Options
@@ -214,7 +215,7 @@ def _ordinary(traced: _Traced, run: Run) -> int:
     frame = Frame(run.frame.how, known=known, since=frozenset())  # all of it as it is
     plain = Run(frame, run.program, Evidence(Forward(numbers_of, ())))
     try:
-        found = map(pairs.value_of, plain.evaluate(traced.gradients))
+        found = map(running.value_of, plain.evaluate(traced.gradients))
     except tf.errors.OpError:  # the gradient of a function of Python runs once
         return 0
     return sum(int(np.sum(~np.isfinite(values_of(x)))) for x in found)

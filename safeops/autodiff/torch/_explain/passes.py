@@ -11,8 +11,8 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report, merged
-from safeops.autodiff._options import places_of
 from safeops.autodiff._explain.trial import Program, tried
+from safeops.autodiff._options import places_of
 from safeops.autodiff.torch._explain.lines import Record, RecordLines
 from safeops.autodiff.torch._explain.report import of_record, report_of
 from safeops.autodiff.torch._explain.watch import Graph
