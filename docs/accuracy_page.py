@@ -202,4 +202,5 @@ IN_FLOAT64 = "SciPy computes float32 in float64."
 OF_SCIPY = ("log_ndtr", "boxcox", "inv_boxcox", "exprel", "safe_gammainc", "safe_gammaincc")
 REASONS = {(name, "value"): IN_FLOAT64 for name in OF_SCIPY} | {
     ("entr", "value"): "SciPy computes float32 in float64, and NumPy's own logarithm has 4 units.",
+    ("safe_correlation", "value"): "Each of the two directions is scaled, which rounds once more.",
 }
