@@ -101,7 +101,7 @@ class Maker:
         if culprit.operation == "log" and is_sech2(inner):
             refuse(
                 "the whole is smooth, and a safe logarithm would be wrong: log(1 - tanh(x)**2) is "
-                "2 * (log(2) - x - softplus(-2 * x))"
+                "log_sech2(x)"
             )
 
     def of_product(self, node: ast.expr) -> Fix | None:
