@@ -20,9 +20,7 @@ from safeops._ops.neighbours import neighbours as moves
 from safeops._typing import Array, Backend, Function
 
 WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square in runs
-CHOSEN = (
-    "at a singular place, such as an edge, the derivative is chosen; give expected= to judge it"
-)
+CHOSEN = "a derivative at a singular place, such as an edge, is chosen; give expected= to judge it"
 COARSE = 1e-4  # eps above which differences say nothing: the eps of float16 and bfloat16 is above
 # The kinds of places, and what is wrong with a derivative that the differences there contradict.
 KINDS = {

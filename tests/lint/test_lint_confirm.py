@@ -36,7 +36,9 @@ def proofs(*snippets, limit=60.0):
 @pytest.mark.only("torch", "jax", "tensorflow")
 def test_what_is_found_is_true(autodiff_framework):
     """Most risky snippets are proved: the gradient or the value was NaN or infinite."""
-    mine = [x for x in lint_cases.RISKY if x.framework == autodiff_framework and x.rule not in APART]
+    mine = [
+        x for x in lint_cases.RISKY if x.framework == autodiff_framework and x.rule not in APART
+    ]
 
     seen = proofs(*mine)
 
