@@ -62,6 +62,7 @@ def test_a_report_without_findings_says_what_was_checked(x):
         "finite differences of order 2: 4 smooth, 0 kink, 5 singular",
         "NaN detector: silent",
         f"neighbours: {', '.join(MOVES)}",
+        "a derivative at a singular place, such as an edge, is chosen; give expected= to judge it",
     ]
 
 
