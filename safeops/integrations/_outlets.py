@@ -32,7 +32,7 @@ class Outlet:
         key = tuple((f.kind, f.operation, f.where) for f in report.findings), report.parameters
         first, times = self.known.get(key, (report.step, 0))
         self.known[key] = first, times + 1
-        text = f"as at step {first}, {times + 1} times so far" if times else str(report)
+        text = f"as at step {first}, {times + 1} times so far" if times else report
         # Another rank has what is wrong.
         level = INFO if all(f.reason == "rank" for f in report.findings) else ERROR
         (self.logger or getLogger("safeops")).log(level, "%s\n%s", title, text)
