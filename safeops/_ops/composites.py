@@ -127,8 +127,8 @@ def log_sinhc(x: T, /) -> T:
     Examples
     --------
     >>> import numpy as np
-    >>> log_sinhc(np.asarray([0.0, 1.0, 1000.0]))
-    array([  0.        ,   0.16143936, 992.39909754])
+    >>> log_sinhc(np.asarray([0.0, 1.0, 100.0]))
+    array([ 0.        ,  0.16143936, 94.70168263])
     """
     xp, x = promote(x)
     return in_float32(xp, partial(_log_sinhc, xp))(x)
@@ -206,8 +206,8 @@ def log_expm1(x: T, /) -> T:
     Examples
     --------
     >>> import numpy as np
-    >>> log_expm1(np.asarray([0.0, 1.0, 1000.0]))
-    array([         -inf,    0.54132485, 1000.        ])
+    >>> log_expm1(np.asarray([0.0, 1.0, 20.0]))
+    array([       -inf,  0.54132485, 20.        ])
     """
     return _above_zero(x, _log_expm1)
 

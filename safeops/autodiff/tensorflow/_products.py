@@ -47,7 +47,7 @@ def projected(entries: np.ndarray, names: Axes, others: Axes) -> np.ndarray:
     found = entries.any(tuple(i for i, name in enumerate(names) if name not in others))
     left = [name for name in names if name in others]
     found = np.asarray(found).transpose([left.index(name) for name in others if name in left])
-    return np.expand_dims(found, [i for i, name in enumerate(others) if name not in left])
+    return np.expand_dims(found, tuple(i for i, name in enumerate(others) if name not in left))
 
 
 def names_of(op: Any) -> tuple[Axes, Axes, Axes] | None:
