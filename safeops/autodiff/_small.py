@@ -4,7 +4,8 @@ Arrays that are known while a program is traced, with length 1 along axes along 
 A mask in this form stays a small constant of the program, whatever the length of the values.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,21 @@ import numpy as np
 Shape = tuple[int, ...]
 
 SMALL = 2**14  # bytes of a constant that costs nothing
+LARGEST = 2**25  # entries; more would take longer here than they save
+DEEPEST = 64  # operations in a row; a causal mask has a dozen
+
+
+def is_worth_it(*values: Any) -> bool:
+    """Whether values that broadcast together are small enough to compute with."""
+    return math.prod(np.broadcast_shapes(*map(np.shape, values))) <= LARGEST
+
+
+def computed(f: Callable[..., Any], values: Sequence[np.ndarray], dtype: Any) -> np.ndarray | None:
+    """Return what a function makes of entries one by one, in a dtype; None of too many."""
+    if not is_worth_it(*values):
+        return None
+    with np.errstate(all="ignore"):  # integers wrap around
+        return np.asarray(f(*values)).astype(dtype, copy=False)
 
 
 def folded(mask: Any) -> Any:

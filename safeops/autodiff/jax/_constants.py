@@ -6,7 +6,6 @@ computed again in NumPy, exactly: what moves and compares numbers, and arithmeti
 value has length 1 along each axis along which it was broadcast, so that it stays small.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeAlias
@@ -25,10 +24,8 @@ from safeops._backends.jax.private import (
     origin_of,
     slices_of,
 )
+from safeops.autodiff._small import DEEPEST, LARGEST, computed, is_worth_it
 from safeops.autodiff.jax import _known
-
-LARGEST = 2**25  # entries; more would take longer here than they save
-DEEPEST = 64  # operations in a row; a causal mask has a dozen
 
 Rule: TypeAlias = Callable[[Origin, Sequence[np.ndarray]], np.ndarray | None]
 
@@ -36,11 +33,6 @@ Rule: TypeAlias = Callable[[Origin, Sequence[np.ndarray]], np.ndarray | None]
 def entries_of(x: Any, beside: Any) -> np.ndarray | None:
     """Return a value that depends on no argument, beside one that is traced; None if it does."""
     return Reader().read(x, DEEPEST) if is_staged(beside) else None
-
-
-def is_worth_it(*values: Any) -> bool:
-    """Whether values that broadcast together are small enough to compute with."""
-    return math.prod(np.broadcast_shapes(*map(np.shape, values))) <= LARGEST
 
 
 def selected_entries(which: Any, value: Any, masks: Sequence[Any]) -> np.ndarray | None:
@@ -186,10 +178,7 @@ def elementwise(
     f: Callable[..., Any], origin: Origin, values: Sequence[np.ndarray]
 ) -> np.ndarray | None:
     """Compute entries one by one."""
-    if not is_worth_it(*values):
-        return None
-    with np.errstate(all="ignore"):  # integers wrap around
-        return np.asarray(f(*values)).astype(origin.eqn.outvars[0].aval.dtype, copy=False)
+    return computed(f, values, origin.eqn.outvars[0].aval.dtype)
 
 
 def divided(rest: bool, origin: Origin, values: Sequence[np.ndarray]) -> np.ndarray | None:  # noqa: FBT001  (partial)

@@ -37,7 +37,7 @@ from safeops._typing import Array
 from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff._small import folded
+from safeops.autodiff._small import folded, is_worth_it
 from safeops.autodiff.jax import _constants, _known
 from safeops.autodiff.jax._known import (
     Made,
@@ -198,7 +198,7 @@ def union(*masks: Mask) -> Mask:
     entries = [entries_of(m) for m in masks]
     if any(m is True for m in masks) or not any(isinstance(m, Made) for m in masks):
         return folded(_pairs.union(*masks))
-    if not all(map(is_known, entries)) or not _constants.is_worth_it(*entries):
+    if not all(map(is_known, entries)) or not is_worth_it(*entries):
         return make()
     return kept(folded(_pairs.union(*entries)), make)
 

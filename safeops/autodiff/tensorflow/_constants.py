@@ -17,12 +17,10 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff._small import SMALL, folded, narrowed, reshaped
+from safeops.autodiff._small import DEEPEST, LARGEST, SMALL, computed, folded, narrowed, reshaped
 from safeops.autodiff.tensorflow._running import run
 
-LARGEST = 2**25  # entries; more would take longer here than they save
 WHOLE = 2**24  # entries in their full shape, in which an operation of TensorFlow moves them
-DEEPEST = 64  # operations in a row
 COUNTED = {tf.bfloat16: 2**8, tf.float16: 2**11}  # sums of ones that are exact
 
 Rule: TypeAlias = Callable[[Any, Sequence[np.ndarray]], np.ndarray | None]
@@ -181,10 +179,7 @@ def summed(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
 
 def elementwise(f: Callable[..., Any], op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
     """Compute entries one by one."""
-    if math.prod(np.broadcast_shapes(*map(np.shape, values))) > LARGEST:
-        return None
-    with np.errstate(all="ignore"):  # integers wrap around
-        return np.asarray(f(*values)).astype(op.outputs[0].dtype.as_numpy_dtype, copy=False)
+    return computed(f, values, op.outputs[0].dtype.as_numpy_dtype)
 
 
 def moved(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
