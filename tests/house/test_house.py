@@ -571,13 +571,12 @@ def test_docstring_examples_run(name):
 
 
 @pytest.mark.together
-@pytest.mark.usefixtures("users_defaults")
 def test_readme_examples_run():
-    """The Python blocks of the README run, each by itself."""
+    """The Python blocks of the README run, each by itself in a process, as a reader tries them."""
     blocks = list(python_blocks((ROOT / "README.md").read_text()))
 
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+        subprocess.run([sys.executable, "-c", block], check=True, cwd=HOUSE.parent)
 
     assert blocks
 
