@@ -160,7 +160,7 @@ def in_torch(mode):
     torch.compiler.reset()
     # A trace with unknown sizes donates its buffers, but create_graph needs them (2.13).
     torch._functorch.config.donated_buffer = False
-    if not torch_from(2, 10):  # whose guards in C++ round a number, and then fail: limits.md
+    if torch_from(2, 9) and not torch_from(2, 10):  # guards in C++ round a number: limits.md
         torch._dynamo.config.enable_cpp_symbolic_shape_guards = False
 
     def traced(f, dynamic=None):
