@@ -25,12 +25,7 @@ def safe_asin(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Radians in [-pi/2, pi/2]; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        Radians in [-pi/2, pi/2].
 
     Notes
     -----
@@ -64,12 +59,7 @@ def safe_acos(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Radians in [0, pi]; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        Radians in [0, pi].
 
     Notes
     -----
@@ -102,16 +92,6 @@ def safe_acosh(x: T, /) -> T:
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``1 / sqrt(x**2 - 1)`` above 1, 0 elsewhere, at every order. At 1 the slope is
@@ -143,16 +123,6 @@ def safe_atanh(x: T, /) -> T:
     ----------
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----
@@ -187,12 +157,7 @@ def safe_atan2(y: T | complex, x: T | complex, /) -> T:
     Returns
     -------
     array, shape (...)
-        Radians in [-pi, pi]; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
+        Radians in [-pi, pi].
 
     Notes
     -----
@@ -224,16 +189,6 @@ def safe_hypot(x: T | complex, y: T | complex, /) -> T:
     x, y : array, shape (...), real floating
         Coordinates. NaN stays NaN, also beside an infinite one.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-
     Notes
     -----
     **Gradient.** ``x / hypot(x, y)`` and ``y / hypot(x, y)``; 0 and 0 at the origin, the
@@ -264,16 +219,6 @@ def sinc(x: T, /) -> T:
     ----------
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----

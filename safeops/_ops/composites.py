@@ -26,16 +26,6 @@ def log_cosh(x: T, /) -> T:
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``tanh(x)``, exact at every order, 0 at zero.
@@ -64,16 +54,6 @@ def log_sech2(x: T, /) -> T:
     ----------
     x : array, shape (...), real floating
         Any value: what goes into the tanh. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----
@@ -107,16 +87,6 @@ def log_sinhc(x: T, /) -> T:
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``1 / tanh(x) - 1 / x``, exact at zero at every order: 0, then 1 / 3.
@@ -149,12 +119,7 @@ def log1mexp(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        The logarithm of the probability that is left; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        The logarithm of the probability that is left.
 
     Notes
     -----
@@ -184,16 +149,6 @@ def log_expm1(x: T, /) -> T:
     ----------
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----

@@ -24,16 +24,6 @@ def safe_div(x: T | complex, y: T | complex, /, *, fill_value: IsArray | complex
     fill_value : scalar or array, default: 0.0
         Value where `y` is zero.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not floating or integer arrays of one supported framework.
-
     Notes
     -----
     **Gradient.** ``1 / y`` for `x` and ``-x / y**2`` for `y`; 0 for both where `y` is zero, at
@@ -68,16 +58,6 @@ def safe_reciprocal(x: T, /, *, fill_value: IsArray | complex = 0.0) -> T:
     fill_value : scalar or array, default: 0.0
         Value where `x` is zero.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a floating or integer array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``-1 / x**2``; 0 where `x` is zero, at every order.
@@ -107,16 +87,6 @@ def safe_mul(x: T | complex, y: T | complex, /) -> T:
         Any value. NaN in `y`, or in `x` where `y` is not zero, stays NaN. Beside an `x` that is not
         finite a subnormal `y` counts as 0, except in float16. JAX and TensorFlow flush subnormal
         numbers to 0: a subnormal `x` times an infinite `y` is NaN there.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not floating or integer arrays of one supported framework.
 
     Notes
     -----
@@ -150,16 +120,6 @@ def xdivy(x: T | complex, y: T | complex, /) -> T:
     ----------
     x, y : array, shape (...), real or complex floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not floating or integer arrays of one supported framework.
 
     Notes
     -----

@@ -52,13 +52,8 @@ def safe_lgamma(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`; inf at zero, at negative whole numbers, which are all
-        numbers far below zero, and at both infinities.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        inf at zero, at negative whole numbers, which are all numbers far below zero, and at both
+        infinities.
 
     Notes
     -----
@@ -98,13 +93,7 @@ def safe_digamma(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`; -inf, the limit from above, at zero, at negative whole
-        numbers and at -inf, and inf at inf.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        -inf, the limit from above, at zero, at negative whole numbers and at -inf, and inf at inf.
 
     Notes
     -----

@@ -58,15 +58,14 @@ def safe_gammainc(a: T | complex, x: T | complex, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework and device of the arguments, their dtypes promoted; 0 where x is 0, else 1 where a
-        is 0 or x is inf, 0 where a is inf, NaN where both are inf.
+        0 where x is 0, else 1 where a is 0 or x is inf, 0 where a is inf, NaN where both are inf.
 
     Raises
     ------
     TypeError
-        If the arguments are not real arrays of one framework that has the function.
+        For arrays of a framework that does not have the function.
     ModuleNotFoundError
-        If they are arrays of NumPy, and SciPy is not installed.
+        For arrays of NumPy, if SciPy is not installed.
 
     Notes
     -----
@@ -110,15 +109,14 @@ def safe_gammaincc(a: T | complex, x: T | complex, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework and device of the arguments, their dtypes promoted; 1 where x is 0, else 0 where a
-        is 0 or x is inf, 1 where a is inf, NaN where both are inf.
+        1 where x is 0, else 0 where a is 0 or x is inf, 1 where a is inf, NaN where both are inf.
 
     Raises
     ------
     TypeError
-        If the arguments are not real arrays of one framework that has the function.
+        For arrays of a framework that does not have the function.
     ModuleNotFoundError
-        If they are arrays of NumPy, and SciPy is not installed.
+        For arrays of NumPy, if SciPy is not installed.
 
     Notes
     -----

@@ -30,15 +30,8 @@ def safe_interp(x: T, xp: T, fp: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework and device of the arguments, their dtypes promoted; ``fp[0]`` left of all knots,
-        ``fp[-1]`` right of them. At equal knots the value of the last of them.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-    ValueError
-        If `xp` and `fp` are not vectors of one length, or have no entry.
+        ``fp[0]`` left of all knots, ``fp[-1]`` right of them. At equal knots the value of the last
+        of them.
 
     Notes
     -----

@@ -27,16 +27,6 @@ def safe_log(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
         Value at and below zero. Default: the logarithm of the smallest normal number
         (in float32 -87.3), which makes the function continuous.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``1 / x`` above zero, 0 at and below it, at every order.
@@ -67,16 +57,6 @@ def safe_log2(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
     fill_value : scalar or array, optional
         Value at and below zero. Default: the logarithm of the smallest normal number
         (in float32 -126), which makes the function continuous.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----
@@ -109,16 +89,6 @@ def safe_log10(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
         Value at and below zero. Default: the logarithm of the smallest normal number
         (in float32 -37.9), which makes the function continuous.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``1 / (x * log(10))`` above zero, 0 at and below it, at every order.
@@ -149,16 +119,6 @@ def safe_log1p(x: T, /, *, fill_value: IsArray | complex | None = None) -> T:
     fill_value : scalar or array, optional
         Value at and below -1. Default: the logarithm of the least ``1 + x`` (in float32 -16.6),
         which makes the function continuous.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----
@@ -201,12 +161,7 @@ def safe_logit(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Log odds, in nats; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        Log odds, in nats.
 
     Notes
     -----
@@ -253,16 +208,6 @@ def xlogy(x: T | complex, y: T | complex, /) -> T:
     x, y : array, shape (...), real floating
         Any value. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-
     Notes
     -----
     **Gradient.** ``log(y)`` for `x` and ``x / y`` for `y`, also at ``x == 0`` if `y` is positive
@@ -294,16 +239,6 @@ def xlog1py(x: T | complex, y: T | complex, /) -> T:
     ----------
     x, y : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
 
     Notes
     -----
@@ -345,16 +280,6 @@ def entr(p: T, /) -> T:
     p : array, shape (...), real floating
         Probability. NaN stays NaN. Subnormal numbers count as zero.
 
-    Returns
-    -------
-    array, shape (...)
-        Nats; framework, dtype and device of `p`.
-
-    Raises
-    ------
-    TypeError
-        If `p` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``-log(p) - 1`` above zero, 0 elsewhere, at every order. At zero the slope is
@@ -393,16 +318,6 @@ def rel_entr(p: T | complex, q: T | complex, /) -> T:
     p, q : array, shape (...), real floating
         Probabilities. NaN stays NaN. Subnormal numbers count as zero.
 
-    Returns
-    -------
-    array, shape (...)
-        Nats; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-
     Notes
     -----
     **Gradient.** ``log(p / q) + 1`` for `p` and ``-p / q`` for `q` where both are positive, 0 and 0
@@ -438,16 +353,6 @@ def safe_logaddexp(x: T | complex, y: T | complex, /) -> T:
     ----------
     x, y : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
 
     Notes
     -----
@@ -489,16 +394,6 @@ def safe_logsubexp(x: T | complex, y: T | complex, /) -> T:
     ----------
     x, y : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
 
     Notes
     -----

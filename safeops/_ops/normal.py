@@ -75,12 +75,7 @@ def log_ndtr(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`; 0 at inf, -inf at -inf.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        0 at inf, -inf at -inf.
 
     Notes
     -----
@@ -115,16 +110,6 @@ def safe_ndtri(p: T, /) -> T:
     p : array, shape (...), real floating
         Probability; any value is taken. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `p`.
-
-    Raises
-    ------
-    TypeError
-        If `p` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** One over the density at the quantile inside, 0 elsewhere, at every order. At the
@@ -157,16 +142,6 @@ def safe_erfinv(x: T, /) -> T:
     ----------
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----

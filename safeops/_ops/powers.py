@@ -25,16 +25,6 @@ def safe_sqrt(x: T, /, *, fill_value: IsArray | complex = 0.0) -> T:
     fill_value : scalar or array, default: 0.0
         Value at and below zero.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``1 / (2 * sqrt(x))`` above zero, 0 elsewhere, at every order. At zero the slope
@@ -67,16 +57,6 @@ def safe_rsqrt(x: T, /, *, fill_value: IsArray | complex = 0.0) -> T:
     fill_value : scalar or array, default: 0.0
         Value at and below zero.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``-1 / (2 * x * sqrt(x))`` above zero, 0 elsewhere, at every order.
@@ -108,16 +88,6 @@ def safe_pow(x: T | complex, p: T | complex, /) -> T:
         Base and exponent; the result is floating for integers too. The power is not real for a
         negative base with a fractional exponent, and infinite for a zero base with a negative
         exponent. NaN stays NaN, but ``x ** 0 == 1`` for every `x`, as in IEEE 754.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
 
     Notes
     -----
@@ -208,16 +178,6 @@ def safe_exp(x: T, /) -> T:
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
-
     Notes
     -----
     **Gradient.** ``exp(x)``; 0 where the largest number stands, at every order.
@@ -246,16 +206,6 @@ def safe_expm1(x: T, /) -> T:
     ----------
     x : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
 
     Notes
     -----

@@ -28,12 +28,7 @@ def exprel(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`; inf where the result exceeds the largest number.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        inf where the result exceeds the largest number.
 
     Notes
     -----
@@ -67,12 +62,7 @@ def sinhc(x: T, /) -> T:
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`; inf where the result exceeds the largest number.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework.
+        inf where the result exceeds the largest number.
 
     Notes
     -----
@@ -104,16 +94,6 @@ def boxcox(x: T | complex, lmbda: IsArray | complex, /) -> T:
         is NaN. NaN stays NaN.
     lmbda : array, shape (...), real floating
         Any value. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
 
     Notes
     -----
@@ -150,16 +130,6 @@ def inv_boxcox(y: T | complex, lmbda: IsArray | complex, /) -> T:
     lmbda : array, shape (...), real floating
         Any value whose product with `y` is finite. NaN stays NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-
     Notes
     -----
     **Gradient.** The derivatives, both exact at every order; at ``lmbda == 0`` they are ``exp(y)``
@@ -191,16 +161,6 @@ def logarithmic_mean(x: T | complex, y: T | complex, /) -> T:
     ----------
     x, y : array, shape (...), real floating
         Finite numbers of at least 0; for a negative number the result is NaN. NaN stays NaN.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
 
     Notes
     -----

@@ -97,11 +97,6 @@ def stop_gradient(x: T, /) -> T:
     array, shape (...)
         `x` itself where the framework has no derivatives, else a detached view.
 
-    Raises
-    ------
-    TypeError
-        If `x` is not an array of a supported framework.
-
     Notes
     -----
     **Gradient.** 0 in every mode and order.
@@ -154,16 +149,10 @@ def safe_where(
         whatever the branch does there. To protect also what the branch closes over (parameters),
         or to keep NaN detectors silent, give a number at which the branch is finite.
 
-    Returns
-    -------
-    array, shape (...)
-        The shapes of `cond`, `args` and the branches, broadcast; their dtypes, promoted.
-
     Raises
     ------
     TypeError
-        If `cond` is not boolean, `f1` or `f2` is not a function, not exactly one of `f2` and
-        `fill_value` is given, or arrays belong to different frameworks.
+        If not exactly one of `f2` and `fill_value` is given.
 
     Notes
     -----
@@ -232,10 +221,7 @@ def vectorized_cond(
     Raises
     ------
     TypeError
-        If `pred` is not boolean, a branch is not a function, the branches return different
-        structures, or arrays belong to different frameworks.
-    ValueError
-        If `placeholder` is a tuple of another length than 2.
+        If the branches return different structures.
 
     Notes
     -----
@@ -287,12 +273,6 @@ def make_safe(f: F, domain: Function, /, *, placeholder: Any, fill_value: IsArra
     callable
         Function of arrays, shape (...), real or complex floating, promoted to one dtype. A NaN in
         any argument reaches `f`, whether `domain` is True there or not.
-
-    Raises
-    ------
-    TypeError
-        If `f` or `domain` is not a function. The result raises it for arrays of different
-        frameworks.
 
     Notes
     -----
