@@ -74,16 +74,6 @@ def nancumsum(
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
 
-    Returns
-    -------
-    array
-        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
-
     Notes
     -----
     **Gradient.** 1 to each entry up to the place of the sum; 0 to absent entries, at every order.
@@ -121,16 +111,6 @@ def nancumprod(
         Axis along which to sum or multiply. Default: all entries, flattened.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-
-    Returns
-    -------
-    array
-        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
 
     Notes
     -----
@@ -177,16 +157,6 @@ def nanmedian(
         True = keep. Entries left out count for nothing, whatever they hold.
     fill_value : scalar or array, default: NaN
         Value of a slice in which no entry is kept.
-
-    Returns
-    -------
-    array
-        Framework and device of `x`; dtype of `x`, floating for integers.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
 
     Notes
     -----
@@ -243,14 +213,6 @@ def nanquantile(
     Returns
     -------
     array, shape (...) or (m, ...)
-        Framework and device of `x`; dtype of `x`, floating for integers.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
-    ValueError
-        If `method` is unknown, or a number in `q` is outside [0, 1].
 
     Notes
     -----
@@ -310,14 +272,6 @@ def nanpercentile(
     Returns
     -------
     array, shape (...) or (m, ...)
-        Framework and device of `x`; dtype of `x`, floating for integers.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
-    ValueError
-        If `method` is unknown, or a number in `q` is outside [0, 100].
 
     Notes
     -----

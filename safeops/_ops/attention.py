@@ -42,15 +42,7 @@ def safe_attention(
     Returns
     -------
     array, shape (..., n, e)
-        Framework and device of the arguments, their dtypes promoted; 0 for a query without a key.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework, `where` not boolean, or
-        `scale` no number.
-    ValueError
-        If the arguments have fewer than two dimensions, or lengths that do not fit.
+        0 for a query without a key.
 
     Notes
     -----

@@ -37,15 +37,6 @@ def safe_cdist(
     Returns
     -------
     array, shape (..., n, m), real floating
-        Framework, precision and device of the arguments.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not floating or integer arrays of one supported framework, `where` is
-        not boolean, or `ord` is not a number.
-    ValueError
-        If `ord` is less than 1, or the shapes do not fit.
 
     Notes
     -----
@@ -101,15 +92,6 @@ def safe_pdist(
     Returns
     -------
     array, shape (..., n * (n - 1) / 2), real floating
-        Framework, precision and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a floating or integer array of a supported framework, `where` is not boolean,
-        or `ord` is not a number.
-    ValueError
-        If `ord` is less than 1, or `x` has less than two dimensions.
 
     Notes
     -----

@@ -35,13 +35,8 @@ def safe_binary_cross_entropy(
     Returns
     -------
     array, shape (...)
-        Nats; framework and device of the arguments, their dtypes promoted. For a mean over what is
-        kept: `safe_mean`, with the same `where` and, if need be, `count` and ``fill_value=0``.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework, or `where` not boolean.
+        For a mean over what is kept: `safe_mean`, with the same `where` and, if need be,
+        `count` and ``fill_value=0``.
 
     Notes
     -----
@@ -90,19 +85,6 @@ def safe_focal_loss(
         weights.
     where : array, boolean, optional
         True = keep. Entries left out are 0, whatever they hold.
-
-    Returns
-    -------
-    array, shape (...)
-        Nats; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework, `where` not boolean, or
-        `gamma` or `alpha` no number.
-    ValueError
-        If `gamma` is negative or not finite, or `alpha` outside [0, 1].
 
     Notes
     -----
@@ -170,13 +152,7 @@ def safe_kl_divergence(
     Returns
     -------
     array
-        Nats; framework and device of the arguments, their dtypes promoted; inf where `q` is 0 and
-        `p` is not, 0 for an empty slice.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework, or `where` not boolean.
+        inf where `q` is 0 and `p` is not, 0 for an empty slice.
 
     Notes
     -----
@@ -219,19 +195,6 @@ def safe_nll(
         Axis of the classes in `log_probs`.
     where : array, boolean, shape (..., n), optional
         True = keep. A slice whose label is left out is 0.
-
-    Returns
-    -------
-    array, shape (...)
-        Nats; framework, dtype and device of `log_probs`.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not arrays of one supported framework, `log_probs` not real, `labels`
-        not integer, `where` not boolean, or `axis` not an int.
-    ValueError
-        If `labels` have another number of dimensions than `log_probs` without its classes.
 
     Notes
     -----

@@ -42,20 +42,12 @@ def safe_norm(
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
     min_norm : float, default: 0.0
-        Floor of the result, with gradient 0 at and below it.
+        Floor of the result, at least 0 and finite, with gradient 0 at and below it.
 
     Returns
     -------
     array, real floating
-        Framework, precision and device of `x`; 0 for an empty slice.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a floating or integer array of a supported framework, `where` is not boolean,
-        or `ord` or `min_norm` is not a number.
-    ValueError
-        If `ord` is less than 1, or `min_norm` negative or not finite.
+        0 for an empty slice.
 
     Notes
     -----
@@ -103,12 +95,7 @@ def squared_norm(
     Returns
     -------
     array, real floating
-        Framework, precision and device of `x`; 0 for an empty slice.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a floating or integer array of a supported framework, or `where` not boolean.
+        0 for an empty slice.
 
     Notes
     -----
@@ -152,18 +139,6 @@ def safe_normalize(
         Order of the norm, at least 1; `math.inf` for the maximum norm.
     fill_value : scalar or array, default: 0.0
         Entries of a zero slice.
-
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a floating or integer array of a supported framework.
-    ValueError
-        If `ord` is less than 1.
 
     Notes
     -----
@@ -214,20 +189,7 @@ def safe_distance(
     where : array, boolean, optional
         True = keep. Coordinates left out count for nothing, whatever they hold.
     min_norm : float, default: 0.0
-        Floor of the result, with gradient 0 at and below it.
-
-    Returns
-    -------
-    array, real floating
-        Framework, precision and device of the arguments.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not floating or integer arrays of one supported framework, or `ord` or
-        `min_norm` is not a number.
-    ValueError
-        If `ord` is less than 1, or `min_norm` negative or not finite.
+        Floor of the result, at least 0 and finite, with gradient 0 at and below it.
 
     Notes
     -----
@@ -279,12 +241,7 @@ def safe_cosine_similarity(
     Returns
     -------
     array
-        In [-1, 1] up to rounding; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
+        In [-1, 1] up to rounding.
 
     Notes
     -----
@@ -331,12 +288,7 @@ def safe_rms(
     Returns
     -------
     array, real floating
-        Framework, precision and device of `x`; 0 for an empty slice.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a floating or integer array of a supported framework, or `where` not boolean.
+        0 for an empty slice.
 
     Notes
     -----

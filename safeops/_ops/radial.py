@@ -40,10 +40,9 @@ def radial(f: Function, x: T, /, *, axis: Axis = -1) -> T:
     Raises
     ------
     TypeError
-        If `f` is not a function of one array that returns one, or `x` not a real array of a
-        supported framework.
+        If `f` is not a function of one array that returns one.
     ValueError
-        If `f` is not elementwise, or `x` does not have the axes of a slice.
+        If `f` is not elementwise.
 
     Notes
     -----

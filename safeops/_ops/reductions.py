@@ -53,16 +53,6 @@ def safe_sum(
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: 0, or `initial`.
 
-    Returns
-    -------
-    array
-        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
-
     Notes
     -----
     **Gradient.** 1 to each entry kept; 0 to absent entries and for an empty slice, at every
@@ -113,16 +103,6 @@ def safe_prod(
         Multiplied with each product.
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: 1, or `initial`.
-
-    Returns
-    -------
-    array
-        Framework and device of `x`; dtype of `x`, with integers widened as in the standard.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
 
     Notes
     -----
@@ -179,16 +159,6 @@ def safe_mean(
     fill_value : scalar or array, default: NaN
         Value of a slice in which no entry is kept, or whose `count` or weight is 0.
 
-    Returns
-    -------
-    array
-        Framework and device of `x`; dtype of `x`, floating for integers.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
-
     Notes
     -----
     **Gradient.** ``1 / n`` to each entry kept, with n the number of entries kept or `count`; 0 to
@@ -242,17 +212,6 @@ def safe_var(
         How often an entry counts; at least 0. 0 is no mask: a NaN with that weight stays NaN.
     fill_value : scalar or array, default: NaN
         Value of a slice that keeps no more entries, or no more weight, than `correction`.
-
-    Returns
-    -------
-    array
-        Framework and device of `x`; real, in the precision of `x`, floating for integers.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, `where` is not boolean, or
-        `correction` is not a number.
 
     Notes
     -----
@@ -309,17 +268,6 @@ def safe_std(
     fill_value : scalar or array, default: NaN
         Value of a slice that keeps no more entries than `correction`.
 
-    Returns
-    -------
-    array
-        Framework and device of `x`; real, in the precision of `x`, floating for integers.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, `where` is not boolean, or
-        `correction` is not a number.
-
     Notes
     -----
     **Gradient.** ``(x - mean(x)) / ((n - correction) * std)``; 0 for a constant slice, where
@@ -372,15 +320,8 @@ def safe_max(
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: `initial`, or NaN.
 
-    Returns
-    -------
-    array
-        Framework, dtype and device of `x`.
-
     Raises
     ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
     ValueError
         If integers have neither `initial` nor `fill_value`, and may have an empty slice.
 
@@ -436,15 +377,8 @@ def safe_min(
     fill_value : scalar or array, optional
         Value of a slice in which no entry is kept. Default: `initial`, or NaN.
 
-    Returns
-    -------
-    array
-        Framework, dtype and device of `x`.
-
     Raises
     ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
     ValueError
         If integers have neither `initial` nor `fill_value`, and may have an empty slice.
 
@@ -486,23 +420,13 @@ def safe_argmax(
     Parameters
     ----------
     x : array, shape (...), real floating, integer or boolean
-        Any value. NaN in a kept entry stays NaN.
+        Any value. NaN in a kept entry stays NaN. A NaN counts as the largest entry.
     axis : int, optional
         Axis of a slice. Default: the index is the one among all entries, flattened.
     keepdims : bool, default: False
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-
-    Returns
-    -------
-    array, integer
-        Framework and device of `x`. A NaN counts as the largest entry.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
 
     Notes
     -----
@@ -539,23 +463,13 @@ def safe_argmin(
     Parameters
     ----------
     x : array, shape (...), real floating, integer or boolean
-        Any value. NaN in a kept entry stays NaN.
+        Any value. NaN in a kept entry stays NaN. A NaN counts as the smallest entry.
     axis : int, optional
         Axis of a slice. Default: the index is the one among all entries, flattened.
     keepdims : bool, default: False
         Whether reduced axes stay, with length 1.
     where : array, boolean, optional
         True = keep. Entries left out count for nothing, whatever they hold.
-
-    Returns
-    -------
-    array, integer
-        Framework and device of `x`. A NaN counts as the smallest entry.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, or `where` not boolean.
 
     Notes
     -----

@@ -31,15 +31,7 @@ def safe_clip_by_norm(x: T, max_norm: IsArray | complex, /, *, axis: Axis = None
     Returns
     -------
     array, shape (...)
-        Framework and device of the arguments, their dtypes promoted. Slices that are not too long
-        come back bit for bit.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-    ValueError
-        If `max_norm` is a negative number, or an array that does not broadcast against the norms.
+        Slices that are not too long come back bit for bit.
 
     Notes
     -----
@@ -104,14 +96,7 @@ def safe_standardize(
     Returns
     -------
     array, shape (...)
-        Framework and device of `x`; dtype of `x`, floating for integers. 0 for a slice that keeps
-        no more entries than `correction`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not such an array of a supported framework, `where` is not boolean, or
-        `correction` is not a number.
+        0 for a slice that keeps no more entries than `correction`.
 
     Notes
     -----
@@ -167,13 +152,7 @@ def safe_correlation(
     Returns
     -------
     array
-        In [-1, 1] up to rounding; framework and device of the arguments, their dtypes promoted. 0
-        for a slice that keeps one pair or none.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
+        In [-1, 1] up to rounding; 0 for a slice that keeps one pair or none.
 
     Notes
     -----

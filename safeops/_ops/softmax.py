@@ -47,12 +47,7 @@ def safe_softmax(x: T, /, *, axis: Axis = -1, where: Condition | None = None) ->
     Returns
     -------
     array, shape (...)
-        Framework, dtype and device of `x`. Slices sum to 1, empty slices to 0.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework, or `where` not boolean.
+        Slices sum to 1, empty slices to 0.
 
     Notes
     -----
@@ -91,16 +86,6 @@ def safe_log_softmax(x: T, /, *, axis: Axis = -1, where: Condition | None = None
         Axes of a slice; None for all.
     where : array, boolean, optional
         True = keep. Entries left out are absent, whatever they hold.
-
-    Returns
-    -------
-    array, shape (...)
-        Nats; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework, or `where` not boolean.
 
     Notes
     -----
@@ -151,16 +136,6 @@ def safe_logsumexp(
         Factors of the exponentials. A slice whose factors are all 0 counts as empty; a slice with
         a negative sum is NaN, and so is one with factors of both signs at inf.
 
-    Returns
-    -------
-    array
-        Nats; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework, or `where` not boolean.
-
     Notes
     -----
     **Gradient.** ``b * exp(x - out)`` for `x` and ``exp(x - out)`` for `b`; 0 at absent entries
@@ -195,17 +170,6 @@ def safe_logcumsumexp(x: T, /, *, axis: int | None = None, where: Condition | No
         Axis along which the sum runs. Default: all entries, flattened.
     where : array, boolean, optional
         True = keep. Entries left out are absent, whatever they hold: the sum stays as it was.
-
-    Returns
-    -------
-    array, shape (...)
-        Nats; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework, `where` is not boolean, or `axis` is
-        not one axis.
 
     Notes
     -----
@@ -280,16 +244,6 @@ def safe_logmeanexp(
     where : array, boolean, optional
         True = keep. Entries left out do not count, whatever they hold.
 
-    Returns
-    -------
-    array
-        Nats; framework, dtype and device of `x`.
-
-    Raises
-    ------
-    TypeError
-        If `x` is not a real array of a supported framework, or `where` not boolean.
-
     Notes
     -----
     **Gradient.** The softmax of `x`; 0 at absent entries and in empty slices, at every order.
@@ -345,18 +299,9 @@ def safe_cross_entropy(
     Returns
     -------
     array, shape (...)
-        Nats; framework, dtype and device of `logits`. A label above 0 at a logit of -inf makes it
-        inf, unless the slice is empty or its weight 0, and -inf if its weight is negative. For a
-        mean over the slices kept: `safe_mean` with `where`, `count` and ``fill_value=0``.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not arrays of one supported framework, `logits` not real, `where`
-        not boolean, `axis` not an int, or `label_smoothing` no number.
-    ValueError
-        If integer labels have another number of dimensions than `logits` without its classes,
-        `weights` are no vector of n, or `label_smoothing` is outside [0, 1].
+        A label above 0 at a logit of -inf makes it inf, unless the slice is empty or its
+        weight 0, and -inf if its weight is negative. For a mean over the slices kept: `safe_mean`
+        with `where`, `count` and ``fill_value=0``.
 
     Notes
     -----
