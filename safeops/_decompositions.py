@@ -24,14 +24,7 @@ def safe_eigh(a: T, /) -> tuple[T, T]:
     values : array, shape (..., n), real floating
         Rising.
     vectors : array, shape (..., n, n)
-        In columns, of length 1. Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
+        In columns, of length 1.
 
     Notes
     -----
@@ -91,14 +84,7 @@ def safe_svd(a: T, /) -> tuple[T, T, T]:
     values : array, shape (..., k), real floating
         Falling.
     right : array, shape (..., k, n)
-        Right vectors, conjugate, in rows. Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If `a` has less than two axes.
+        Right vectors, conjugate, in rows.
 
     Notes
     -----
@@ -144,14 +130,7 @@ def safe_cholesky(a: T, /) -> T:
     Returns
     -------
     array, shape (..., n, n)
-        Lower triangular; framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
+        Lower triangular.
 
     Notes
     -----

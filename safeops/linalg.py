@@ -51,19 +51,6 @@ def spectral_function(a: T, f: Function, /, *, derivatives: tuple[Function, Func
     derivatives : tuple of two callables
         The first and the second derivative of `f`. Both are asked between eigenvalues, too.
 
-    Returns
-    -------
-    array, shape (..., n, n)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework, or `derivatives` is no pair of
-        functions.
-    ValueError
-        If the last two axes of `a` differ.
-
     Notes
     -----
     **Gradient.** Exact to second order, whatever the eigenvalues are: the derivative has the
@@ -108,18 +95,6 @@ def expm_symmetric(a: T, /) -> T:
         Symmetric or Hermitian matrices. Of others the Hermitian part is taken. A matrix with NaN
         or inf is NaN as a whole.
 
-    Returns
-    -------
-    array, shape (..., n, n)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
-
     Notes
     -----
     **Gradient.** Exact to second order, at every matrix; a third derivative is inf or NaN.
@@ -153,18 +128,6 @@ def sqrtm_psd(a: T, /) -> T:
         is taken. An eigenvalue counts as 0 if it is within ``8 * n * eps`` times the largest,
         the size of rounding errors. The result is NaN as a whole for a matrix with an eigenvalue
         further below 0, with NaN or with inf.
-
-    Returns
-    -------
-    array, shape (..., n, n)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
 
     Notes
     -----
@@ -203,18 +166,6 @@ def inv_sqrtm_psd(a: T, /, *, fill_value: float = 0.0) -> T:
         The value of the function at a zero eigenvalue.
 
 
-    Returns
-    -------
-    array, shape (..., n, n)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
-
     Notes
     -----
     **Gradient.** Exact to second order for definite matrices. At a singular matrix it is
@@ -251,18 +202,6 @@ def logm_psd(a: T, /, *, fill_value: float = 0.0) -> T:
     fill_value : float, default: 0.0
         The value of the logarithm at a zero eigenvalue.
 
-
-    Returns
-    -------
-    array, shape (..., n, n)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
 
     Notes
     -----
@@ -303,18 +242,6 @@ def powm_psd(a: T, p: float, /, *, fill_value: float = 0.0) -> T:
         The value of a negative power at a zero eigenvalue.
 
 
-    Returns
-    -------
-    array, shape (..., n, n)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
-
     Notes
     -----
     **Gradient.** Exact to second order for definite matrices, and for all if p is 0, 1 or at least
@@ -354,14 +281,12 @@ def polar(a: T, /, *, proper: bool = False) -> T:
     Returns
     -------
     array, shape (..., n, n)
-        Orthogonal or unitary; framework, dtype and device of `a`.
+        Orthogonal or unitary.
 
     Raises
     ------
     TypeError
-        If `a` is not a floating array of a supported framework, or complex and `proper`.
-    ValueError
-        If the last two axes of `a` differ.
+        If `a` is complex, and `proper`.
 
     Notes
     -----
@@ -406,14 +331,7 @@ def safe_eigvalsh(a: T, /) -> T:
     Returns
     -------
     array, shape (..., n), real floating
-        In ascending order; framework and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
+        In ascending order.
 
     Notes
     -----
@@ -454,14 +372,7 @@ def safe_svdvals(a: T, /) -> T:
     Returns
     -------
     array, shape (..., min(m, n)), real floating
-        In descending order; framework and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If `a` has less than two axes.
+        In descending order.
 
     Notes
     -----
@@ -497,18 +408,6 @@ def safe_det(a: T, /) -> T:
     a : array, shape (..., n, n), real or complex floating
         Any matrices. The result for a matrix with NaN or inf is NaN.
 
-    Returns
-    -------
-    array, shape (...)
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
-
     Notes
     -----
     **Gradient.** Exact to second order at every matrix: the adjugate, which is not 0 if the rank is
@@ -543,14 +442,6 @@ def safe_slogdet(a: T, /) -> tuple[T, T]:
     -------
     tuple of two arrays, shape (...)
         The sign, or for complex matrices the phase, and the logarithm of the size, which is real.
-        Framework, dtype and device of `a`.
-
-    Raises
-    ------
-    TypeError
-        If `a` is not a floating array of a supported framework.
-    ValueError
-        If the last two axes of `a` differ.
 
     Notes
     -----

@@ -47,14 +47,6 @@ def rotvec_to_matrix(w: T, /) -> T:
     Returns
     -------
     array, shape (..., 3, 3)
-        Framework, dtype and device of `w`.
-
-    Raises
-    ------
-    TypeError
-        If `w` is not a real array of a supported framework.
-    ValueError
-        If the last axis of `w` has another length than 3.
 
     Notes
     -----
@@ -93,14 +85,7 @@ def matrix_to_rotvec(matrix: T, /) -> T:
     Returns
     -------
     array, shape (..., 3)
-        Of length at most pi; framework, dtype and device of `matrix`.
-
-    Raises
-    ------
-    TypeError
-        If `matrix` is not a real array of a supported framework.
-    ValueError
-        If its last axes have other lengths than 3 and 3.
+        Of length at most pi.
 
     Notes
     -----
@@ -140,14 +125,7 @@ def rotvec_to_quaternion(w: T, /) -> T:
     Returns
     -------
     array, shape (..., 4)
-        Framework, dtype and device of `w`. The scalar is negative for angles between pi and 3 * pi.
-
-    Raises
-    ------
-    TypeError
-        If `w` is not a real array of a supported framework.
-    ValueError
-        If the last axis of `w` has another length than 3.
+        The scalar is negative for angles between pi and 3 * pi.
 
     Notes
     -----
@@ -184,14 +162,7 @@ def quaternion_to_rotvec(q: T, /) -> T:
     Returns
     -------
     array, shape (..., 3)
-        Of length at most pi; framework, dtype and device of `q`.
-
-    Raises
-    ------
-    TypeError
-        If `q` is not a real array of a supported framework.
-    ValueError
-        If the last axis of `q` has another length than 4.
+        Of length at most pi.
 
     Notes
     -----
@@ -230,14 +201,6 @@ def quaternion_to_matrix(q: T, /) -> T:
     Returns
     -------
     array, shape (..., 3, 3)
-        Framework, dtype and device of `q`.
-
-    Raises
-    ------
-    TypeError
-        If `q` is not a real array of a supported framework.
-    ValueError
-        If the last axis of `q` has another length than 4.
 
     Notes
     -----
@@ -276,15 +239,7 @@ def matrix_to_quaternion(matrix: T, /) -> T:
     Returns
     -------
     array, shape (..., 4)
-        Of length 1, also if the matrix is only nearly a rotation; framework, dtype and device of
-        `matrix`.
-
-    Raises
-    ------
-    TypeError
-        If `matrix` is not a real array of a supported framework.
-    ValueError
-        If its last axes have other lengths than 3 and 3.
+        Of length 1, also if the matrix is only nearly a rotation.
 
     Notes
     -----
@@ -324,14 +279,7 @@ def quaternion_slerp(p: T, q: T, t: T, /) -> T:
     Returns
     -------
     array, shape (..., 4)
-        Of length 1; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-    ValueError
-        If the last axis of `p` or `q` has another length than 4.
+        Of length 1.
 
     Notes
     -----
@@ -374,14 +322,7 @@ def safe_angle(a: T, b: T, /, *, axis: Axis = -1) -> T:
     Returns
     -------
     array
-        Radians in [0, pi]; framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-    ValueError
-        If an argument does not have the axes of a vector.
+        Radians in [0, pi].
 
     Notes
     -----
@@ -421,18 +362,6 @@ def squared_angle(a: T, b: T, /, *, axis: Axis = -1) -> T:
         Vectors of any length. NaN stays NaN.
     axis : int or tuple of ints, default: -1
         Axes of a vector; None for all.
-
-    Returns
-    -------
-    array
-        Framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-    ValueError
-        If an argument does not have the axes of a vector.
 
     Notes
     -----
@@ -474,14 +403,7 @@ def safe_dihedral(a: T, b: T, c: T, d: T, /, *, axis: int = -1) -> T:
     -------
     array, shape (...)
         Radians from -pi to pi: 0 for cis, pi for trans, positive clockwise as seen from `b` to `c`
-        (IUPAC); framework and device of the arguments, their dtypes promoted.
-
-    Raises
-    ------
-    TypeError
-        If the arguments are not real arrays of one supported framework.
-    ValueError
-        If `axis` has another length than 3.
+        (IUPAC).
 
     Notes
     -----
@@ -523,14 +445,6 @@ def twist_to_matrix(twist: T, /) -> T:
     Returns
     -------
     array, shape (..., 4, 4)
-        Framework, dtype and device of `twist`.
-
-    Raises
-    ------
-    TypeError
-        If `twist` is not a real array of a supported framework.
-    ValueError
-        If the last axis of `twist` has another length than 6.
 
     Notes
     -----
@@ -568,14 +482,7 @@ def matrix_to_twist(matrix: T, /) -> T:
     Returns
     -------
     array, shape (..., 6)
-        Rotation vector, at most pi long, then translation; framework, dtype, device of `matrix`.
-
-    Raises
-    ------
-    TypeError
-        If `matrix` is not a real array of a supported framework.
-    ValueError
-        If its last axes have other lengths than 4 and 4.
+        Rotation vector, at most pi long, then translation.
 
     Notes
     -----

@@ -54,19 +54,6 @@ def segment_sum(
     fill_value : scalar or array, default: 0.0
         Value of a segment in which no entry is kept.
 
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
-
     Notes
     -----
     **Gradient.** 1 to each entry kept; 0 to entries left out, at every order.
@@ -111,19 +98,6 @@ def segment_mean(
     fill_value : scalar or array, default: NaN
         Value of a segment in which no entry is kept.
 
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
-
     Notes
     -----
     **Gradient.** ``1 / n`` to each of n entries kept; 0 to entries left out, at every order.
@@ -167,19 +141,6 @@ def segment_max(
         True = keep. Entries left out count for nothing, whatever they hold.
     fill_value : scalar or array, default: NaN
         Value of a segment in which no entry is kept.
-
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
 
     Notes
     -----
@@ -226,19 +187,6 @@ def segment_min(
     fill_value : scalar or array, default: NaN
         Value of a segment in which no entry is kept.
 
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
-
     Notes
     -----
     **Gradient.** ``1 / k`` to each of k entries that tie; 0 to entries left out, at every order.
@@ -283,19 +231,6 @@ def segment_prod(
         True = keep. Entries left out count for nothing, whatever they hold.
     fill_value : scalar or array, default: 1.0
         Value of a segment in which no entry is kept.
-
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
 
     Notes
     -----
@@ -343,19 +278,6 @@ def segment_softmax(
     fill_value : scalar or array, default: 0.0
         Value of entries that are left out or in no segment.
 
-    Returns
-    -------
-    array, shape (n, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
-
     Notes
     -----
     **Gradient.** ``diag(s) - s s^T`` in each segment; 0 to entries left out and at -inf, at every
@@ -400,19 +322,6 @@ def segment_logsumexp(
         True = keep. Entries left out count for nothing, whatever they hold.
     fill_value : scalar or array, default: -inf
         Value of a segment without an entry present.
-
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
 
     Notes
     -----
@@ -462,19 +371,6 @@ def segment_var(
     fill_value : scalar or array, default: NaN
         Value of a segment that keeps no more entries than `correction`.
 
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
-
     Notes
     -----
     **Gradient.** ``2 * (x - mean(x)) / (n - correction)``; 0 to entries left out, at every order.
@@ -521,19 +417,6 @@ def segment_std(
         True = keep. Entries left out count for nothing, whatever they hold.
     fill_value : scalar or array, default: NaN
         Value of a segment that keeps no more entries than `correction`.
-
-    Returns
-    -------
-    array, shape (num_segments, ...)
-        Framework, dtype and device of `data`.
-
-    Raises
-    ------
-    TypeError
-        If `data` is not a real array of a supported framework, `segment_ids` not integer,
-        `num_segments` not an int, or `where` not boolean.
-    ValueError
-        If `segment_ids` is not a vector of the length of `data`, or `num_segments` negative.
 
     Notes
     -----
