@@ -59,6 +59,7 @@ MAKERS = {
     "tensorflow": "tf.constant",
     "numpy": "np.asarray",
 }
+FLAGS = ("keepdims", "proper")
 # What frameworks say of shapes that do not broadcast.
 DO_NOT_FIT = re.compile("broadcast|must match the size|ncompatible shapes")
 # How to install an extra: from a copy of the repository, until a package index has safeops.
@@ -83,8 +84,8 @@ def speaking(public: F) -> F:
 
 
 def settle(options: dict[str, Any]) -> None:
-    """Let `axis` be an int, a tuple of ints or None, and `keepdims` a truth value; or raise."""
-    axis, keepdims = options.get("axis"), options.get("keepdims", False)
+    """Let `axis` be an int, a tuple of ints or None, and flags truth values; or raise."""
+    axis = options.get("axis")
     if not (axis is None or type(axis) is int):
         many = isinstance(axis, (tuple, list))
         axes = [_whole(a) for a in (axis if many else (axis,))]
@@ -92,11 +93,13 @@ def settle(options: dict[str, Any]) -> None:
             msg = f"expected an int, a tuple of ints or None as axis, got {axis!r}"
             raise TypeError(msg)
         options["axis"] = tuple(axes) if many else axes[0]
-    if type(keepdims) is not bool:
-        if keepdims not in (False, True):
-            msg = f"expected True or False as keepdims, got {keepdims!r}"
-            raise TypeError(msg)
-        options["keepdims"] = bool(keepdims)
+    for flag in FLAGS:
+        value = options.get(flag, False)
+        if type(value) is not bool:
+            if value not in (False, True):
+                msg = f"expected True or False as {flag}, got {value!r}"
+                raise TypeError(msg)
+            options[flag] = bool(value)
 
 
 def _whole(axis: Any) -> Any:
@@ -149,7 +152,7 @@ def speak(
         return
     if not isinstance(error, TypeError):
         _require_axis(name, signature, args, options)
-        _require_shapes(error, name, signature, args, options)
+    _require_shapes(error, name, signature, args, options)  # JAX may say it with a TypeError
     if type(error) not in {TypeError, ValueError}:
         return
     try:
@@ -241,6 +244,8 @@ def _require_shapes(
     if said.startswith("expected where") and options.get("where") is not None:
         return
     given = signature.bind(*args, **options).arguments
+    for key in [key for key, x in given.items() if isinstance(x, tuple)]:  # operands of a branch
+        given |= {f"{key}[{i}]": x for i, x in enumerate(given[key])}
     shapes = {key: tuple(x.shape) for key, x in given.items() if hasattr(x, "shape")}
     if len(shapes) > 1 and not _broadcast(list(shapes.values())):
         listed = ", ".join(f"{key} {shape}" for key, shape in shapes.items())
