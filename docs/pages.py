@@ -80,6 +80,7 @@ Plain `nox` tests each row in one mode of one framework, the rows taking turns.
 The other modes are tested in seven parts, a part with each change, unless a note says otherwise.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
+RETURNS = "For all functions: [what comes back, and errors](returns.md)."
 WITHOUT = """## Without a row
 
 These have no formula of their own, or no derivative, and other tests: {names}."""
@@ -195,7 +196,7 @@ def recipes_of(module: str) -> list[str]:
 
 def family_page(module: str, title: str) -> str:
     """Return the reference of a family, made from docstrings."""
-    parts = [f"# {title}"]
+    parts = [f"# {title}", RETURNS]
     for name in functions_of(module):
         if name in SYNONYMS:
             said = "\n".join(f"   single: {word}" for word in SYNONYMS[name].split(", "))
@@ -214,7 +215,7 @@ def to_copy(name: str) -> list[str]:
 def module_page(module: ModuleType, title: str) -> str:
     """Return the reference of a public module, made from docstrings."""
     names = sorted(module.__all__, key=lambda name: inspect.getsourcelines(vars(module)[name])[1])
-    parts = [f"# {title}", inspect.getdoc(module) or ""]
+    parts = [f"# {title}", inspect.getdoc(module) or "", RETURNS]
     for name in names:
         parts.append(f"```{{eval-rst}}\n.. autofunction:: {module.__name__}.{name}\n```")
         parts += to_copy(name)

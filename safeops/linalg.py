@@ -165,7 +165,6 @@ def inv_sqrtm_psd(a: T, /, *, fill_value: float = 0.0) -> T:
     fill_value : float, default: 0.0
         The value of the function at a zero eigenvalue.
 
-
     Notes
     -----
     **Gradient.** Exact to second order for definite matrices. At a singular matrix it is
@@ -201,7 +200,6 @@ def logm_psd(a: T, /, *, fill_value: float = 0.0) -> T:
         further below 0, with NaN or with inf.
     fill_value : float, default: 0.0
         The value of the logarithm at a zero eigenvalue.
-
 
     Notes
     -----
@@ -240,7 +238,6 @@ def powm_psd(a: T, p: float, /, *, fill_value: float = 0.0) -> T:
         The exponent, a number of Python. The power 0 is the identity.
     fill_value : float, default: 0.0
         The value of a negative power at a zero eigenvalue.
-
 
     Notes
     -----
@@ -408,6 +405,10 @@ def safe_det(a: T, /) -> T:
     a : array, shape (..., n, n), real or complex floating
         Any matrices. The result for a matrix with NaN or inf is NaN.
 
+    Returns
+    -------
+    array, shape (...)
+
     Notes
     -----
     **Gradient.** Exact to second order at every matrix: the adjugate, which is not 0 if the rank is
@@ -440,8 +441,10 @@ def safe_slogdet(a: T, /) -> tuple[T, T]:
 
     Returns
     -------
-    tuple of two arrays, shape (...)
-        The sign, or for complex matrices the phase, and the logarithm of the size, which is real.
+    sign : array, shape (...)
+        Of complex matrices the phase.
+    logarithm : array, shape (...), real floating
+        That of the size.
 
     Notes
     -----

@@ -212,7 +212,8 @@ def nanquantile(
 
     Returns
     -------
-    array, shape (...) or (m, ...)
+    array
+        The axis of an array `q` comes first.
 
     Notes
     -----
@@ -271,7 +272,8 @@ def nanpercentile(
 
     Returns
     -------
-    array, shape (...) or (m, ...)
+    array
+        The axis of an array `q` comes first.
 
     Notes
     -----

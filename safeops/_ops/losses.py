@@ -196,6 +196,10 @@ def safe_nll(
     where : array, boolean, shape (..., n), optional
         True = keep. A slice whose label is left out is 0.
 
+    Returns
+    -------
+    array, shape (...)
+
     Notes
     -----
     **Gradient.** -1 to the entry of the label, 0 to all others, and to slices left out, at every
