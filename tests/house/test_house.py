@@ -548,32 +548,6 @@ def test_docstrings_have_their_sections(name):
     assert "**Source.**" in doc["Notes"]
 
 
-def said_of_all(doc):
-    """Return what the sections Returns and Raises say that the page says of every function."""
-    said = " ".join((doc.get("Returns", "") + doc.get("Raises", "")).split())
-    return re.findall(
-        r"[Ff]ramework(?:,| and) |supported framework|not boolean|dtypes promoted", said
-    )
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_docstrings_leave_out_what_holds_for_all(name):
-    """Returns and Raises have what is peculiar; *What comes back, and errors* has the rest."""
-    assert said_of_all(sections(name)) == []
-
-
-@pytest.mark.parametrize(
-    "doc",
-    [
-        {"Returns": "array\n    Framework, dtype and\n    device of `x`."},
-        {"Raises": "TypeError\n    If `x` is no array of a supported\n    framework."},
-    ],
-)
-def test_what_holds_for_all_is_found(doc):
-    """A sentence that the page has is found in either section, wrapped or not."""
-    assert said_of_all(doc)
-
-
 @pytest.mark.parametrize("name", PUBLIC)
 def test_docstrings_name_every_parameter(name):
     """The section Parameters lists the parameters of the signature, in their order."""

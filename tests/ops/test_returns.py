@@ -146,6 +146,32 @@ def test_tables_name_functions():
     assert [x for x in named if not any(fnmatchcase(y, x) for y in known)] == []
 
 
+def said_of_all(doc):
+    """Return what the sections Returns and Raises say that the page says of every function."""
+    said = " ".join((doc.get("Returns", "") + doc.get("Raises", "")).split())
+    return re.findall(
+        r"[Ff]ramework(?:,| and) |supported framework|not boolean|dtypes promoted", said
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_docstrings_leave_out_what_holds_for_all(name):
+    """Returns and Raises have what is peculiar; *What comes back, and errors* has the rest."""
+    assert said_of_all(sections(name)) == []
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        {"Returns": "array\n    Framework, dtype and\n    device of `x`."},
+        {"Raises": "TypeError\n    If `x` is no array of a supported\n    framework."},
+    ],
+)
+def test_what_holds_for_all_is_found(doc):
+    """A sentence that the page has is found in either section, wrapped or not."""
+    assert said_of_all(doc)
+
+
 def axes_of(name):
     """Return the option for the last axis, which each function with an axis can reduce."""
     return {"axis": -1} if "axis" in options(name) else {}
