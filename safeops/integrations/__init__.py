@@ -10,7 +10,6 @@ stops, or the step is skipped, or it takes the masked gradient.
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib import import_module
 from importlib.util import find_spec
 from logging import Logger
 from os import PathLike
@@ -150,8 +149,9 @@ def engine_for(
     file: str | PathLike[str] | None,
 ) -> Any:
     """Return what guards the steps of a model of PyTorch."""
-    engine = import_module("safeops.autodiff.torch._guard")
-    return engine.Guard(model, on_nan, scaler, group, Outlet(on_nan, logger, file))
+    from safeops.integrations import _torch  # noqa: PLC0415  (it imports PyTorch)
+
+    return _torch.Guard(model, on_nan, scaler, group, Outlet(on_nan, logger, file))
 
 
 if not TYPE_CHECKING:  # else every name would be one of this module

@@ -1,7 +1,6 @@
 """Gradients of JAX for a training loop, explained when they are not finite."""
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from logging import Logger
 from os import PathLike
 from typing import Any, Literal
@@ -71,8 +70,6 @@ def value_and_grad(
     """
     check(on_nan, ("raise", "mask"))
     tell = Outlet(on_nan, logger, file)
-    engine = import_module("safeops.autodiff.jax._guard")
-    guarded: Callable[..., Any] = engine.guarded(
-        f, argnums, has_aux=has_aux, on_nan=on_nan, tell=tell
-    )
-    return guarded
+    from safeops.integrations import _jax  # noqa: PLC0415  (it imports JAX)
+
+    return _jax.guarded(f, argnums, has_aux=has_aux, on_nan=on_nan, tell=tell)

@@ -98,8 +98,7 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
         if not self.model.optimizer.built:  # it has its variables from the first step on otherwise
             self.model.optimizer.build(self.model.trainable_variables)
         self.model.train_function = self.plain
-        engine = import_module(f"safeops.autodiff.{keras.config.backend()}._fit")
-        self.engine = engine.Fit(self.model, self.on_nan, self.tell)
+        self.engine = fit_of(keras.config.backend())(self.model, self.on_nan, self.tell)
         self.step, self.model.train_function = self.model.train_function, self.guarded
 
     def guarded(self, *given: Any) -> Any:
@@ -124,6 +123,21 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
         if self.engine is not None:
             self.engine.release()
         self.model.train_function = self.plain
+
+
+def fit_of(backend: str) -> Any:
+    """Return what guards `fit` on a backend of Keras, of which alone the framework is imported."""
+    if backend == "jax":
+        from safeops.integrations import _jax_fit  # noqa: PLC0415  (it imports JAX)
+
+        return _jax_fit.Fit
+    if backend == "tensorflow":
+        from safeops.integrations import _tensorflow_fit  # noqa: PLC0415  (it imports TensorFlow)
+
+        return _tensorflow_fit.Fit
+    from safeops.integrations import _torch_fit  # noqa: PLC0415  (it imports PyTorch)
+
+    return _torch_fit.Fit
 
 
 def is_built(model: Any) -> bool:

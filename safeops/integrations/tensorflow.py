@@ -1,7 +1,6 @@
 """Gradients of TensorFlow for a training loop, explained when they are not finite."""
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from logging import Logger
 from os import PathLike
 from typing import Any, Literal
@@ -80,6 +79,6 @@ def value_and_grad(
     """
     check(on_nan, ("raise", "mask"))
     tell = Outlet(on_nan, logger, file)
-    engine = import_module("safeops.autodiff.tensorflow._guard")
-    guarded: Callable[..., Any] = engine.guarded(f, variables, has_aux, on_nan, tell)
-    return guarded
+    from safeops.integrations import _tensorflow  # noqa: PLC0415  (it imports TensorFlow)
+
+    return _tensorflow.guarded(f, variables, has_aux, on_nan, tell)

@@ -131,10 +131,10 @@ LAYERS = (
     ("autodiff.*._watching",),
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
-    ("autodiff.jax._guard", "autodiff.tensorflow._guard", "autodiff.torch._guard"),
-    ("autodiff.*._fit",),
     ("_public",),
     ("integrations._outlets",),
+    ("integrations._jax", "integrations._tensorflow", "integrations._torch"),
+    ("integrations._*_fit",),
     ("integrations",),
     ("integrations.*",),
     ("__init__",),
@@ -233,6 +233,8 @@ def frameworks_of(module):
     if module in RICH:
         return {"rich"}
     room, *parts = module.split(".")
+    if room == "integrations":
+        return {part.split("_")[1] for part in parts if part.startswith("_")} & HEAVY
     return {*parts[:1]} & HEAVY if room in {"_backends", "autodiff"} else set()
 
 
@@ -399,6 +401,8 @@ def test_a_framework_is_imported_in_its_folders_only(module):
 def test_a_folder_may_import_its_own_framework_only():
     """What a module may import is told by its folder."""
     assert frameworks_of("autodiff.jax._pairs") == frameworks_of("_backends.jax") == {"jax"}
+    assert frameworks_of("integrations._jax") == frameworks_of("integrations._jax_fit") == {"jax"}
+    assert frameworks_of("integrations.jax") == set()
     assert frameworks_of("autodiff._explain.words") == frameworks_of("_ops.jax") == set()
 
 

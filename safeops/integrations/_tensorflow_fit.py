@@ -19,9 +19,9 @@ from safeops.autodiff._explain.report import Finding, Report, make_report, never
 from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
-from safeops.autodiff.tensorflow._guard import REPLICAS, batch_of
 from safeops.autodiff.tensorflow._redirect import taped_by
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
+from safeops.integrations._tensorflow import REPLICAS, batch_of
 
 ELSEWHERE = (
     "expected a train_step that takes its gradients itself, got one that takes them in a compiled "

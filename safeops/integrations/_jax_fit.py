@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from safeops.autodiff._explain.report import Finding, Report, make_report
 from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.jax import masked_grad
-from safeops.autodiff.jax._guard import batch_of, which_are_finite
 from safeops.autodiff.jax._redirect import changed_here
 from safeops.autodiff.jax._watching import Watch, watching
+from safeops.integrations._jax import batch_of, which_are_finite
 
 ONE = Lock()  # a watch is told of the gradients that any thread has watched
 KINDS = ("trainable", "non_trainable", "optimizer", "metrics")

@@ -15,8 +15,8 @@ from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite
-from safeops.autodiff.torch._guard import NO_RERUN, Guard, Place, all_finite
 from safeops.autodiff.torch._sharded import local_of
+from safeops.integrations._torch import NO_RERUN, Guard, Place, all_finite
 
 COMPILED = (
     "expected jit_compile=False, got True, with which the optimizer is compiled together with the "
