@@ -112,11 +112,6 @@ def value_and_grad(
     callable
         Function to ``(value, gradient)``, or to ``((value, aux), gradient)``.
 
-    Raises
-    ------
-    ValueError
-        As for `grad`.
-
     Notes
     -----
     **Gradient.** As for `grad`.
@@ -162,11 +157,6 @@ def vjp(
     -------
     tuple
         ``(output, vjp_fn)``, or ``(output, vjp_fn, aux)``.
-
-    Raises
-    ------
-    ValueError
-        As for `grad`.
 
     Notes
     -----
@@ -218,11 +208,6 @@ def jacrev(
     callable
         Function to the Jacobian, or to ``(jacobian, aux)``.
 
-    Raises
-    ------
-    ValueError
-        As for `grad`.
-
     Notes
     -----
     **Gradient.** As for `grad`; in a row of the Jacobian, other entries of the output are absent.
@@ -268,11 +253,6 @@ def hessian(
     -------
     callable
         Function to the matrix of second derivatives.
-
-    Raises
-    ------
-    ValueError
-        As for `grad`.
 
     Notes
     -----
