@@ -48,7 +48,7 @@ def run() -> None:
 
 @contextmanager
 def until_the_pipe_breaks() -> Iterator[None]:
-    """End without a word where the reader of the output, such as `head`, has enough."""
+    """Exit silently if stdout is closed early, as by `head`."""
     try:
         try:
             yield

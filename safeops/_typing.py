@@ -101,7 +101,7 @@ class Backend(Protocol):
     keeps_exponent: bool  # whether the slope of x**p for x rightly depends on p at p == 0
     differentiates: bool  # whether `grad` and `jvp` have derivatives
 
-    # Of two backends with one name, greater for the one that also takes the arrays of the other.
+    # If two backends share a name (NumPy and dask), the larger number wins.
     precedence: int
 
     def kernel(self, name: str, generic: Function) -> Function | None:

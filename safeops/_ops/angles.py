@@ -273,7 +273,7 @@ def _arc_cosine(xp: Namespace, x: Array) -> Array:
 
 def _arc(xp: Namespace, x: Array) -> Array:
     """
-    Return the arc sine, beyond one half by that of the chord to the end, which is less by pi / 2.
+    Arc sine; above 1/2 ``asin(x) - pi / 2``, by half the chord to the end, which keeps the digits.
 
     The frameworks' slope has ``1 - x**2``, which cancels near the ends. This one is a product, so
     that an infinite cotangent makes it infinite: a sum of two terms would be ``inf - inf``.

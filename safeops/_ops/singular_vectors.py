@@ -84,7 +84,7 @@ def svd(xp: Namespace, a: Array) -> tuple[Array, Array, Array]:
 
 
 def moved(xp: Namespace, of: Singular) -> Moved:
-    """Return what the matrix has moved by, which is 0."""
+    """Return ``a - stop_gradient(a)``, also turned: value 0, derivative that of `a`."""
     change = of.matrix - backend_of(of.matrix).stop_gradient(of.matrix)
     x, y = pairs(xp, of.values)
     zero = y <= xp.expand_dims(rounding(xp, of.values), axis=-1)

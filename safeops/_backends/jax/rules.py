@@ -111,7 +111,7 @@ def _exponential(asker: Asker, x: Array) -> Array:
 
 
 def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
-    """Return where x is 0 or the power NaN ** 0, and where the power is infinite or not real."""
+    """Return two masks: base is zero (or NaN ** 0); power is infinite or not real."""
     bound = limits(jnp, x).smallest_nonzero
     zero = (jnp.abs(x) < bound) | (jnp.isnan(x) & (p == 0))
     return zero, ((x <= -bound) & (jnp.floor(p) < p)) | (zero & (p < 0))

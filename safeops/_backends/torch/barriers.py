@@ -19,7 +19,7 @@ from safeops._typing import Array, Function
 
 class Barrier(FillingFunction):
     """
-    0 where nothing comes and NaN where something does, in both modes and at every order.
+    A linear map to 0 that turns to NaN where its input exceeds a bound, at every order.
 
     Its 0 is no number but nothing, as masked autodiff knows by the class.
     """

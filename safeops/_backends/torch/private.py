@@ -307,7 +307,7 @@ def local_tensor(x: Array) -> Array:
 
 
 def wait_tensor(x: Array) -> Array:
-    """Return what a collective makes of x, once it is there."""
+    """Wait for a collective; return its result."""
     # torch.ops._c10d_functional.wait_tensor (2.15): exchanges masks as gradients are exchanged.
     return torch.ops._c10d_functional.wait_tensor(x)
 

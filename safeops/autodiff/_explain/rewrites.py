@@ -53,7 +53,7 @@ class Page:
         return names | {name for name in self.parts_of(names) if name not in self.bare}
 
     def parts_of(self, names: set[str]) -> set[str]:
-        """Return what a file names that is an attribute of one of some names."""
+        """Return the names that a file gives to attributes of any of these names."""
         given = [x for x in self.tree.body if isinstance(x, ast.Assign)]
         parts = [x for x in given if isinstance(x.value, ast.Attribute) and root(x.value) in names]
         return {x.id for part in parts for x in part.targets if isinstance(x, ast.Name)}

@@ -176,7 +176,7 @@ def _is_beside(x: Array, new: Container[str]) -> bool:
 
 
 def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
-    """Return which arguments of the derivative of a call, loop or branch are of unused results."""
+    """Return the arguments that are cotangents of unused results of a call, loop or branch."""
     if not new:
         return []
     called = getattr(op.get_attr(BODIES[op.type][0]), "name", "")

@@ -67,7 +67,7 @@ def seeds_known(outputs: Iterable[Array], tags: Tags) -> AbstractContextManager[
 
 
 def customs_known(nodes: Iterable[Any], tags: Tags) -> AbstractContextManager[None]:
-    """Mark as active what custom functions return, also where they made it of constants."""
+    """Mark every result of a custom backward as active, even if it was built from constants."""
 
     def hook(out: Any, into: Any) -> None:
         del into
