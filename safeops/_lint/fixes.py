@@ -12,8 +12,7 @@ from safeops._lint.scopes import parts_of
 from safeops._lint.shapes import STEEP, is_root, number
 from safeops._lint.sources import lines_of
 from safeops._lint.terms import Term
-from safeops.autodiff._explain.locations import Span
-from safeops.autodiff._explain.rewrites import (
+from safeops._source.edits import (
     KEYWORDS,
     Page,
     Rewriting,
@@ -24,6 +23,7 @@ from safeops.autodiff._explain.rewrites import (
     safe_where_of,
     span_of,
 )
+from safeops._source.locations import Span
 
 MINUS_INF = ', fill_value=float("-inf")'
 # Operations that undo a logarithm: what is finite behind them is no longer the truth.

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from safeops.autodiff._explain.names import NAMED
+from safeops._source.names import NAMED
 
 # The first word of a module's name, and the framework whose functions it has.
 FRAMEWORKS = {

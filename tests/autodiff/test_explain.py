@@ -15,9 +15,9 @@ from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._backends import load
 from safeops._cli import demo
+from safeops._source.locations import PROGRAMS_OF_OURS, is_library, location
+from safeops._source.names import OPERATIONS
 from safeops.autodiff import Finding, explain, grad
-from safeops.autodiff._explain.locations import PROGRAMS_OF_OURS, is_library, location
-from safeops.autodiff._explain.names import OPERATIONS
 from safeops.autodiff._explain.report import make_report
 
 pytestmark = pytest.mark.everywhere  # facts of each framework

@@ -149,8 +149,8 @@ def test_clean_rows_have_clean_reports(masked):
 
 def test_the_count_can_fail():
     """A wrong kind and a wrong line are not counted."""
+    from safeops._source.locations import location
     from safeops.autodiff import Finding, Report
-    from safeops.autodiff._explain.locations import location
 
     program = programs.root_of_positive
     line = inspect.getsourcelines(program)[1] + 2

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from safeops.autodiff._explain.locations import Location
+from safeops._source.locations import Location
 from safeops.autodiff._explain.report import Finding, Kind
 
 

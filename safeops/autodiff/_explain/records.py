@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safeops.autodiff._explain.locations import Location
+from safeops._source.locations import Location
 
 if TYPE_CHECKING:
     from safeops.autodiff._explain.repairs import Repair

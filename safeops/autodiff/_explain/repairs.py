@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from safeops.autodiff._explain.dataflow import decides
-from safeops.autodiff._explain.locations import Location, location
-from safeops.autodiff._explain.rewrites import (
+from safeops._source.dataflow import decides
+from safeops._source.edits import (
     Page,
     Rewriting,
     enclosing_wheres,
@@ -21,6 +20,7 @@ from safeops.autodiff._explain.rewrites import (
     softmax_of,
     span_of,
 )
+from safeops._source.locations import Location, location
 
 if TYPE_CHECKING:
     import ast

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from textwrap import dedent
 from typing import Any, Literal, TypeAlias, get_args
 
-from safeops.autodiff._explain.locations import Location
+from safeops._source.locations import Location
 from safeops.autodiff._explain.records import finding_record
 from safeops.autodiff._explain.repairs import NOTHING, Repair, repairs_of
 

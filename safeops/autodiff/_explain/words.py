@@ -5,8 +5,8 @@ import linecache
 import textwrap
 from functools import lru_cache
 
-from safeops.autodiff._explain.locations import Location
-from safeops.autodiff._explain.names import OWN
+from safeops._source.locations import Location
+from safeops._source.names import OWN
 
 
 @lru_cache(maxsize=1024)

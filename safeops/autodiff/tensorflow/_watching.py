@@ -15,8 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from safeops._source.locations import Location, frame_of_user, location_of
 from safeops._typing import Array
-from safeops.autodiff._explain.locations import Location, frame_of_user, location_of
 from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
 from safeops.autodiff.tensorflow import _pairs as pairs
 from safeops.autodiff.tensorflow._explain.passes import explained_graph

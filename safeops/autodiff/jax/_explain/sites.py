@@ -36,10 +36,10 @@ from safeops._backends.jax.private import (
     shards_of,
     traced,
 )
+from safeops._source.locations import Location, is_library, location_of
+from safeops._source.names import IN_JAX, OWN
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
-from safeops.autodiff._explain.locations import Location, is_library, location_of
-from safeops.autodiff._explain.names import IN_JAX, OWN
 from safeops.autodiff._explain.words import word_of
 from safeops.autodiff.jax._choosers import Choosing, chooser_of, using_nan
 from safeops.autodiff.jax._explain.shards import as_map

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
+from safeops._source.locations import is_library, location
+from safeops._source.names import IN_TENSORFLOW, OWN
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
-from safeops.autodiff._explain.locations import is_library, location
-from safeops.autodiff._explain.names import IN_TENSORFLOW, OWN
 
 
 def site_of(op: Any) -> Site:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from safeops._backends.torch import private
-from safeops.autodiff._explain.locations import Location
-from safeops.autodiff._explain.names import IN_TORCH, OF_ENTRIES
+from safeops._source.locations import Location
+from safeops._source.names import IN_TORCH, OF_ENTRIES
 from safeops.autodiff.torch._explain.lines import Record, record_of
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import Blocked

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from safeops.autodiff._explain.names import IN_TORCH
+from safeops._source.names import IN_TORCH
 from safeops.autodiff.torch._opaque import is_script
 from safeops.autodiff.torch._tags import name_of
 

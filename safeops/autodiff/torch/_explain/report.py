@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
+from safeops._source.locations import definition
+from safeops._source.names import IN_TORCH, METHODS, OF_ENTRIES
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import missing
-from safeops.autodiff._explain.locations import definition
-from safeops.autodiff._explain.names import IN_TORCH, METHODS, OF_ENTRIES
 from safeops.autodiff._explain.report import (
     Finding,
     Kind,

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import torch
 
 from safeops._backends.torch import private
+from safeops._source.names import OF_ENTRIES
 from safeops._typing import Array
-from safeops.autodiff._explain.names import OF_ENTRIES
 from safeops.autodiff.torch._explain.lines import fits
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import (

@@ -8,8 +8,8 @@ from functools import cache, cached_property, partial
 from keyword import iskeyword
 from typing import TypeAlias
 
-from safeops.autodiff._explain.locations import Location, Span
-from safeops.autodiff._explain.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
+from safeops._source.locations import Location, Span
+from safeops._source.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
 
 # Makes the new source of an expression, from a function that makes the source of its parts.
 Rewriting: TypeAlias = Callable[[Callable[[ast.expr], str]], str]

@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from safeops.autodiff._explain.locations import Location
-from safeops.autodiff._explain.names import BY_VALUE
-from safeops.autodiff._explain.rewrites import Page, named, span_of
+from safeops._source.edits import Page, named, span_of
+from safeops._source.locations import Location
+from safeops._source.names import BY_VALUE
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
