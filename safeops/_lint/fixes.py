@@ -12,18 +12,9 @@ from safeops._lint.scopes import parts_of
 from safeops._lint.shapes import STEEP, is_root, number
 from safeops._lint.sources import lines_of
 from safeops._lint.terms import Term
-from safeops._source.edits import (
-    KEYWORDS,
-    Page,
-    Rewriting,
-    named,
-    operands,
-    rendered,
-    safe_operation,
-    safe_where_of,
-    span_of,
-)
+from safeops._source.edits import Page, Rewriting, named, operands, rendered, span_of
 from safeops._source.locations import Span
+from safeops._source.rewrites import KEYWORDS, safe_operation, safe_where_of
 
 MINUS_INF = ', fill_value=float("-inf")'
 # Operations that undo a logarithm: what is finite behind them is no longer the truth.

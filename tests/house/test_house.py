@@ -92,7 +92,7 @@ LAYERS = (
     # What explains, without a framework.
     ("_source", "_source.locations", "_source.names"),
     ("_source.edits",),
-    ("_source.dataflow",),
+    ("_source.dataflow", "_source.rewrites"),
     ("autodiff._options", "autodiff._explain", "autodiff._pairs"),
     ("autodiff._explain.words", "autodiff._explain.records"),
     ("autodiff._explain.repairs",),

@@ -11,16 +11,18 @@ from safeops._source.edits import (
     enclosing_wheres,
     expression_at,
     expressions_at,
-    is_along_axis,
     page_of,
-    product_with_log,
     rewritten,
-    safe_operation,
-    safe_where_of,
-    softmax_of,
     span_of,
 )
 from safeops._source.locations import Location, location
+from safeops._source.rewrites import (
+    is_along_axis,
+    product_with_log,
+    safe_operation,
+    safe_where_of,
+    softmax_of,
+)
 
 if TYPE_CHECKING:
     import ast
