@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from safeops._lint.fixes import Edits, Fix, Maker, Refused, page_of, taken_names
+from safeops._lint.fixes import Maker, edited_text, taken_names
 from safeops._lint.found import TITLES, File, Found
 from safeops._lint.names import DIFFERENTIATED
 from safeops._lint.rules import check
 from safeops._lint.sources import lines_of
+from safeops._source.edits import Edits, Page
+from safeops._source.rewrites import Refused, Rewrite
 
 IGNORE = re.compile(r"#\s*safeops:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
 # A file without any of these words has no finding, and is not parsed.
@@ -53,14 +55,13 @@ class Report:
     tree: ast.Module
     file: File | None = None
     findings: list[Finding] = field(default_factory=list)
-    fixes: list[Fix] = field(default_factory=list)
+    fixes: list[Rewrite] = field(default_factory=list)
+    edits: Edits | None = None
 
     @cached_property
     def fixed(self) -> str:
         """The text with all edits."""
-        if not self.fixes:
-            return self.text
-        return Edits(page_of(self.text, self.tree), self.fixes).applied()
+        return edited_text(self.edits, self.fixes) if self.edits and self.fixes else self.text
 
 
 def lint(
@@ -95,17 +96,18 @@ def _linted(text: str, tree: ast.Module, select: frozenset[str], *, numpy: bool)
     every = [one for one in check(file) if one.rule in select and not is_ignored(one, comments)]
     if not every:
         return report
-    page = page_of(text, tree)
+    page = Page(lines, tree)
     taken = taken_names(tree)
     fixes = [fix_of(Maker(page, file, one), taken) for one in every]
-    report.fixes = [fix for fix in fixes if isinstance(fix, Fix)]
-    edits = Edits(page, report.fixes)
+    report.fixes = [fix for fix in fixes if isinstance(fix, Rewrite)]
+    report.edits = edits = Edits(page, {id(fix.node): fix.change for fix in report.fixes})
+    names = sorted({fix.name for fix in report.fixes} - {""})
     for one, fix in zip(every, fixes, strict=True):
-        report.findings.append(finding_of(one, fix, edits, lines))
+        report.findings.append(finding_of(one, fix, edits, lines, names))
     return report
 
 
-def fix_of(maker: Maker, taken: set[str]) -> Fix | str:
+def fix_of(maker: Maker, taken: set[str]) -> Rewrite | str:
     """Return the edit that cures a finding, or the reason why there is none."""
     try:
         return maker.fix(taken)
@@ -138,7 +140,9 @@ def is_ignored(one: Found, comments: Mapping[int, str]) -> bool:
     return False
 
 
-def finding_of(one: Found, fix: Fix | str, edits: Edits, lines: Sequence[str]) -> Finding:
+def finding_of(
+    one: Found, fix: Rewrite | str, edits: Edits, lines: Sequence[str], names: Sequence[str]
+) -> Finding:
     """Return a finding from what a rule found."""
     node = one.node
     end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
@@ -156,7 +160,7 @@ def finding_of(one: Found, fix: Fix | str, edits: Edits, lines: Sequence[str]) -
         found.reason = fix
     else:
         found.edit = edits.of(fix.node)
-        found.names = (fix.name,) if fix.name else ()
+        found.names = tuple(name for name in names if f"{name}(" in found.edit[2])
         found.cure = found.cure or fix.note
     return found
 

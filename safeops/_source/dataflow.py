@@ -3,11 +3,9 @@
 import ast
 from collections.abc import Iterator
 
-from safeops._source.edits import Page, named, span_of
+from safeops._source.edits import Page, named, scope_of, span_of, targets
 from safeops._source.locations import Location
 from safeops._source.names import BY_VALUE
-
-Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 
 def decides(page: Page, node: ast.expr, selection: str, at: Location | None) -> bool | None:
@@ -52,20 +50,6 @@ def choices_at(page: Page, at: Location) -> Iterator[ast.expr]:
 
 
 MASKS = ("gather", "index_fill", "index_select", "masked_fill", "masked_select", "take")
-
-
-def scope_of(page: Page, node: ast.AST) -> ast.AST:
-    """Return the function in which an expression is evaluated."""
-    while not isinstance(node, Scope):
-        node = page.parents[node]
-    return node
-
-
-def targets(statement: ast.AST) -> Iterator[str]:
-    """Yield the names that a statement assigns to."""
-    if isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
-        left = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        yield from (part.id for x in left for part in ast.walk(x) if isinstance(part, ast.Name))
 
 
 def tainted(scope: ast.AST, names: set[str]) -> set[str]:

@@ -2,10 +2,12 @@
 
 import ast
 import linecache
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from safeops._source.locations import Location, Span
 from safeops._source.names import BY_WORD, NAMED
@@ -13,6 +15,8 @@ from safeops._source.names import BY_WORD, NAMED
 # Makes the new source of an expression, from a function that makes the source of its parts.
 Rewriting: TypeAlias = Callable[[Callable[[ast.expr], str]], str]
 
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+Assignment = ast.Assign | ast.AnnAssign | ast.AugAssign
 OPERATORS = {ast.Div: "div", ast.Mult: "mul", ast.Pow: "pow", ast.Sub: "sub"}
 
 
@@ -55,6 +59,16 @@ class Page:
         alone = (x for x in read if not isinstance(self.parents[x], ast.Attribute))
         return {x.id for x in alone if isinstance(x.ctx, ast.Load)}
 
+    @cached_property
+    def assigned(self) -> dict[tuple[ast.AST, str], list[ast.expr]]:
+        """What each name of a function is assigned."""
+        found: dict[tuple[ast.AST, str], list[ast.expr]] = defaultdict(list)
+        for node in self.parents:
+            if isinstance(node, Assignment) and node.value is not None:
+                for name in targets(node):
+                    found[scope_of(self, node), name].append(node.value)
+        return found
+
     def text(self, node: ast.expr) -> str:
         """Return the source of an expression."""
         line, end, column, end_column = span_of(node)
@@ -85,6 +99,20 @@ def _parsed(lines: tuple[str, ...]) -> Page | None:
         return Page(lines, ast.parse("".join(lines))) if lines else None
     except SyntaxError:  # such as a README that is tested
         return None
+
+
+def scope_of(page: Page, node: ast.AST) -> ast.AST:
+    """Return the function in which an expression is evaluated."""
+    while not isinstance(node, Scope):
+        node = page.parents[node]
+    return node
+
+
+def targets(statement: ast.AST) -> Iterator[str]:
+    """Yield the names that a statement assigns to."""
+    if isinstance(statement, Assignment):
+        left = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        yield from (part.id for x in left for part in ast.walk(x) if isinstance(part, ast.Name))
 
 
 def span_of(node: ast.expr) -> Span:
@@ -138,14 +166,16 @@ def enclosing_wheres(page: Page, node: ast.expr) -> Iterator[ast.Call]:
     """Yield each ``where(cond, x, y)`` whose x or y holds an expression, inner ones first."""
     part: ast.AST = node
     for outer in page.around(node):
-        if isinstance(outer, ast.Call) and _is_where(outer) and part in outer.args[1:]:
+        if is_where(outer) and part in outer.args[1:]:
             yield outer
         part = outer
 
 
-def _is_where(call: ast.Call) -> bool:
-    is_ternary = len(call.args) == 3 and not call.keywords  # noqa: PLR2004  (cond, x, y)
-    return is_ternary and named(call) == "where"
+def is_where(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether an expression is ``where(cond, x, y)``."""
+    if not isinstance(node, ast.Call) or named(node) != "where":
+        return False
+    return len(node.args) == 3 and not node.keywords  # noqa: PLR2004  (cond, x, y)
 
 
 def operands(page: Page, node: ast.expr) -> tuple[list[ast.expr], dict[str, ast.expr]] | None:
@@ -193,14 +223,16 @@ def rendered(
     return new + text[end:]
 
 
-def _outermost(node: ast.AST, changes: Mapping[int, Rewriting]) -> Iterator[ast.expr]:
-    found = []
-    for child in ast.iter_child_nodes(node):
+def _outermost(node: ast.AST, changes: Mapping[int, Rewriting]) -> list[ast.expr]:
+    """Return the changed parts of an expression that are in no other one, as they are written."""
+    found, stack = [], list(ast.iter_child_nodes(node))
+    while stack:
+        child = stack.pop()
         if isinstance(child, ast.expr) and id(child) in changes:
             found.append(child)
         else:
-            found += list(_outermost(child, changes))
-    yield from sorted(found, key=lambda x: (x.lineno, x.col_offset))
+            stack += ast.iter_child_nodes(child)
+    return sorted(found, key=lambda x: (x.lineno, x.col_offset))
 
 
 def _length(page: Page, start: int, node: ast.expr) -> int:
@@ -209,16 +241,42 @@ def _length(page: Page, start: int, node: ast.expr) -> int:
     return len((b"".join(lines) + last[: node.col_offset]).decode())
 
 
-def rewritten(page: Page, changes: Mapping[int, Rewriting], node: ast.expr) -> tuple[int, str, str]:
-    """Return the lines of an expression: the first line number, the old lines, the new lines."""
-    every = list(_outermost(page.statement(node), changes))
-    top = next(x for x in every if any(part is node for part in ast.walk(x)))
-    start, end = top.lineno, span_of(top)[1]
-    old = "".join(page.lines[start - 1 : end]).rstrip("\n")
-    new, done = "", 0
-    for part in every:
-        if start <= part.lineno and span_of(part)[1] <= end:
-            at = _length(page, start, part)
-            new += old[done:at] + rendered(page, part, changes)
-            done = at + len(page.text(part))
-    return start, old, new + old[done:]
+class Edits:
+    """The changes of a page, and its lines after them."""
+
+    def __init__(self, page: Page, changes: Mapping[int, Rewriting]) -> None:
+        """Find the changes that are in no other one."""
+        self.page, self.changes = page, changes
+        self.outermost = _outermost(page.tree, changes)
+        self.starts = [node.lineno for node in self.outermost]
+        self.tops = {id(part): node for node in self.outermost for part in ast.walk(node)}
+
+    def of(self, node: ast.expr) -> tuple[int, str, str]:
+        """Return the lines of an expression: the first line number, the old lines, the new."""
+        top = self.tops[id(node)]
+        first, last = top.lineno, span_of(top)[1]
+        old = "".join(self.page.lines[first - 1 : last])
+        return first, old.rstrip("\r\n"), "".join(self.lines(first, last)).rstrip("\r\n")
+
+    def lines(self, first: int, last: int) -> list[str]:
+        """Return lines of the page after the changes that lie in them as a whole."""
+        lines = [line.encode() for line in self.page.lines[first - 1 : last]]
+        inside = slice(bisect_left(self.starts, first), bisect_right(self.starts, last))
+        for node in reversed(self.outermost[inside]):
+            line, end, column, end_column = self.span(node)
+            if end <= last:
+                new = rendered(self.page, node, self.changes).encode()
+                rest = lines[end - first][end_column:]
+                lines[line - first : end - first + 1] = [lines[line - first][:column] + new + rest]
+        return [line.decode() for line in lines]
+
+    def span(self, node: ast.expr) -> Span:
+        """Return the span of an expression, with the parentheses that a call does not need."""
+        line, end, column, end_column = span_of(node)
+        text = self.page.lines[line - 1].encode()
+        around = text[column - 1 : column] + text[end_column : end_column + 1]
+        is_method = isinstance(self.page.parents[node], ast.Attribute)
+        if isinstance(node, ast.BinOp) and is_method and line == end and around == b"()":
+            is_call = not rendered(self.page, node, self.changes).startswith("-")
+            return line, end, column - is_call, end_column + is_call
+        return line, end, column, end_column

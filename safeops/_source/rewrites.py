@@ -2,10 +2,21 @@
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from keyword import iskeyword
 
-from safeops._source.edits import Page, Rewriting, is_module, named, operands, rendered
+from safeops._source.edits import (
+    Page,
+    Rewriting,
+    is_module,
+    is_where,
+    named,
+    operands,
+    rendered,
+    scope_of,
+)
 from safeops._source.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
 
 # The positional order of options of operations along an axis; all frameworks agree on it.
@@ -15,15 +26,86 @@ ALONG_AXIS = {
     "safe_norm": ("ord", "axis", "keepdims"),
     "safe_softmax": ("axis",),
 }
-
 KEYWORDS = {"dim": "axis", "axis": "axis", "keepdim": "keepdims", "keepdims": "keepdims"}
-
 KEYWORDS |= {"ord": "ord", "p": "ord"}
+LOGARITHMS = frozenset({"log", "log10", "log1p", "log2"})
+# Operations that undo a logarithm: what is finite behind them is no longer the truth.
+UNDOING = frozenset({"exp", "expm1", "log_softmax", "logsumexp", "sigmoid", "softmax"})
+# The length that a root of a sum of squares is.
+LENGTHS = {"sum": "safe_norm", "reduce_sum": "safe_norm"}
+LENGTHS |= {"mean": "safe_rms", "reduce_mean": "safe_rms"}
+UNDOES = (
+    "`{}` undoes this logarithm, and a finite number in its place would be wrong: "
+    "safe_logsumexp(x, b=...) takes weights that are 0"
+)
+SMOOTH = (
+    "the whole is smooth, and a safe logarithm would be wrong: log(1 - tanh(x)**2) is log_sech2(x)"
+)
+QUOTIENT = "the quotient inside may be 0 / 0; rel_entr(p, q) is p * log(p / q)"
+
+
+class Refused(Exception):  # noqa: N818  (it is an answer)
+    """There is no edit, for the reason that it gives."""
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """An expression to replace, the function of safeops, the new source, and what it chooses."""
+
+    node: ast.expr
+    name: str
+    change: Rewriting
+    note: str = ""
 
 
 def is_along_axis(node: ast.expr) -> bool:
     """Whether an expression is an operation along an axis, such as a softmax."""
     return SAFE.get(named(node)) in ALONG_AXIS
+
+
+def rewrite_of(
+    page: Page, node: ast.expr, options: str = "", *, is_dropped: bool = False
+) -> Rewrite:
+    """
+    Return the safe operation for an expression, or for a whole that it is a part of.
+
+    Refused if none is certainly right. If a selection drops the entries (`is_dropped`), the product
+    with a logarithm stays, as ``xlogy(w, 0)`` is infinite unless w is 0, and any number will do.
+    """
+    name = getattr(getattr(node, "func", None), "attr", "")
+    if name.endswith("_"):
+        msg = f"`{name}` writes into its array"
+        raise Refused(msg)
+    check_logarithm(page, node, is_dropped=is_dropped)
+    if not options:
+        wholes = (length_of, root_of_clip, direction_of)
+        for whole in wholes if is_dropped else (product_with_log, *wholes):
+            if (found := whole(page, node)) is not None:
+                return found
+    safe = safe_operation(page, node, options)
+    if safe is None:
+        msg = f"no safe operation has the arguments of this `{named(node)}`"
+        raise Refused(msg)
+    return Rewrite(node, *safe)
+
+
+def check_logarithm(page: Page, node: ast.expr, *, is_dropped: bool) -> None:
+    """Refuse to edit a logarithm whose whole is smooth, or that an exponential undoes and keeps."""
+    if named(node) not in {*LOGARITHMS, "logit"}:
+        return
+    part: ast.AST = node
+    for outer in page.around(node):
+        if is_dropped or is_where(outer):
+            break  # a selection fills in a number itself
+        if named(outer) in UNDOING and part is not getattr(outer, "func", None):
+            raise Refused(UNDOES.format(named(outer)))
+        part = outer
+    parts = operands(page, node)
+    inner = parts[0][0] if parts else None
+    if isinstance(inner, ast.BinOp) and named(inner) == "sub" and is_number(inner.left, 1):
+        base = square_root_of(page, inner.right)
+        if base is not None and named(base) == "tanh":
+            raise Refused(SMOOTH)
 
 
 def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
@@ -42,28 +124,138 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
         return None
 
     def along_axis(render: Callable[[ast.expr], str]) -> str:
-        given = (f"{name}={render(x)}" for name, x in along.items())
-        return f"{safe}({', '.join([render(args[0]), *given])})"
+        return f"{safe}({', '.join([render(args[0]), *_given(along, render)])})"
 
     return safe, along_axis
 
 
-def product_with_log(page: Page, node: ast.expr) -> tuple[ast.expr, str, Rewriting] | None:
-    """Return ``a * log(b)``, of which an expression is a part, as one operation with its name."""
+def product_with_log(page: Page, node: ast.expr) -> Rewrite | None:
+    """Return the rewriting of ``a * log(b)``, of which an expression is a part."""
     for outer in (node, *page.around(node)):
         if not isinstance(outer, ast.BinOp) or named(outer) != "mul":
             continue
-        for a, log in ((outer.left, outer.right), (outer.right, outer.left)):
-            parts = operands(page, log) if named(log) == "log" else None
-            if parts is None or len(parts[0]) != 1 or isinstance(a, ast.Constant):
-                continue
-            if node not in (outer, log, parts[0][0]):
-                continue
-            name, b = "xlogy", parts[0][0]
-            if isinstance(b, ast.BinOp) and named(b) == "div" and _same(page, a, b.left):
-                name, b = "rel_entr", b.right
-            return outer, name, partial(_call_of, name, a, b)
+        for weight, part in ((outer.left, outer.right), (outer.right, outer.left)):
+            is_negative = isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.USub)
+            log = part.operand if isinstance(part, ast.UnaryOp) and is_negative else part
+            b = operand_of(page, log) if named(log) == "log" else None
+            if b is not None and not isinstance(weight, ast.Constant) and node in (outer, log, b):
+                name, b = _entropy_of(page, weight, b)
+                sign = "-" if is_negative else ""
+                return Rewrite(outer, name, partial(_call_of, f"{sign}{name}", weight, b))
     return None
+
+
+def _entropy_of(page: Page, weight: ast.expr, b: ast.expr) -> tuple[str, ast.expr]:
+    """Return the function for ``weight * log(b)`` and its second argument."""
+    if isinstance(b, ast.BinOp) and named(b) == "div" and _same(page, weight, b.left):
+        return "rel_entr", b.right
+    names = (x.id for x in ast.walk(b) if isinstance(x, ast.Name))
+    known = (page.assigned.get((scope_of(page, b), name), []) for name in names)
+    parts = (x for value in (b, *chain.from_iterable(known)) for x in ast.walk(value))
+    if any(named(x) in BY_WORD["div"].names for x in parts):
+        raise Refused(QUOTIENT)
+    return "xlogy", b
+
+
+def length_of(page: Page, node: ast.expr) -> Rewrite | None:
+    """Return the rewriting of ``sqrt(sum(v**2, axis))`` or a mean, and of ``sqrt(x**2 + y**2)``."""
+    inner = root_in(page, node)
+    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
+        name, squares, given = "safe_hypot", [inner.left, inner.right], {}
+    else:
+        parts = operands(page, inner) if inner is not None and named(inner) in LENGTHS else None
+        options = None if parts is None else _options(("axis", "keepdims"), parts[0][1:], parts[1])
+        if inner is None or parts is None or options is None or "ord" in options:
+            return None
+        name, squares, given = LENGTHS[named(inner)], parts[0][:1], options
+    bases = [base for x in squares if (base := square_root_of(page, x)) is not None]
+    if len(bases) < len(squares):
+        return None
+
+    def change(render: Callable[[ast.expr], str]) -> str:
+        return f"{name}({', '.join([*map(render, bases), *_given(given, render)])})"
+
+    return Rewrite(node, name, change)
+
+
+def root_of_clip(page: Page, node: ast.expr) -> Rewrite | None:
+    """Return the rewriting of ``sqrt(maximum(x, 0))`` and ``sqrt(clip(x, 0))``."""
+    inner = root_in(page, node)
+    parts = None if inner is None else operands(page, inner)
+    if inner is None or parts is None or named(node) == "pow":
+        return None
+    args, keywords = parts
+    x, *ends = args
+    if named(inner) == "maximum" and len(args) == 2 and not keywords:  # noqa: PLR2004  (x and 0)
+        x = args[1] if is_number(args[0], 0) else x
+        is_clip = any(is_number(end, 0) for end in args)
+    else:
+        ends += keywords.values()
+        is_low = set(keywords) <= {"min", "a_min"} and len(ends) == 1
+        is_clip = (
+            named(inner) in {"clip", "clamp", "clamp_min"} and is_low and is_number(ends[0], 0)
+        )
+    if not is_clip:
+        return None
+    return Rewrite(node, "safe_sqrt", lambda render: f"safe_sqrt({render(x)})")
+
+
+def direction_of(page: Page, node: ast.expr) -> Rewrite | None:
+    """Return the rewriting of ``v / norm(v, axis, keepdims=True)``."""
+    if not isinstance(node, ast.BinOp) or named(node) != "div":
+        return None
+    norm = operands(page, node.right) if named(node.right) in BY_WORD["norm"].names else None
+    if norm is None or len(norm[0]) != 1 or not _same(page, node.left, norm[0][0]):
+        return None
+    given = _options((), (), norm[1])
+    axis = None if given is None else given.get("axis")
+    is_kept = axis is None or getattr((given or {}).get("keepdims"), "value", False) is True
+    if given is None or "ord" in given or not is_kept:
+        return None
+    return Rewrite(
+        node,
+        "safe_normalize",
+        lambda render: (
+            f"safe_normalize({render(node.left)}, axis={render(axis) if axis else None})"
+        ),
+    )
+
+
+def root_in(page: Page, node: ast.expr) -> ast.expr | None:
+    """Return x of ``sqrt(x)`` and ``x**0.5``."""
+    parts = operands(page, node)
+    if parts is None or parts[1] or not parts[0]:
+        return None
+    base, *rest = parts[0]
+    is_power = named(node) in POWERS and len(rest) == 1 and is_number(rest[0], 0.5)
+    return base if is_power or (named(node) == "sqrt" and not rest) else None
+
+
+def square_root_of(page: Page, node: ast.expr) -> ast.expr | None:
+    """Return x of ``x**2``, ``x * x`` and ``square(x)``."""
+    parts = operands(page, node)
+    if parts is None or parts[1] or not parts[0]:
+        return None
+    base, *rest = parts[0]
+    is_power = named(node) in POWERS and len(rest) == 1 and is_number(rest[0], 2)
+    is_product = named(node) == "mul" and _same(page, base, rest[0])
+    return base if is_power or is_product or (named(node) == "square" and not rest) else None
+
+
+POWERS = BY_WORD["pow"].names
+
+
+def operand_of(page: Page, node: ast.expr) -> ast.expr | None:
+    """Return the operand of an operation with only one."""
+    parts = operands(page, node)
+    return parts[0][0] if parts is not None and len(parts[0]) == 1 and not parts[1] else None
+
+
+def is_number(node: ast.expr, value: float) -> bool:
+    """Whether an expression is this number."""
+    return (
+        isinstance(node, ast.Constant) and type(node.value) in {int, float} and node.value == value
+    )
 
 
 def _same(page: Page, a: ast.expr, b: ast.expr) -> bool:
@@ -74,6 +266,11 @@ def _same(page: Page, a: ast.expr, b: ast.expr) -> bool:
 def _call_of(name: str, a: ast.expr, b: ast.expr, render: Callable[[ast.expr], str]) -> str:
     """Return the source of a call with two arguments."""
     return f"{name}({render(a)}, {render(b)})"
+
+
+def _given(options: Mapping[str, ast.expr], render: Callable[[ast.expr], str]) -> list[str]:
+    """Return the source of options."""
+    return [f"{name}={render(x)}" for name, x in options.items()]
 
 
 def _options(
@@ -104,7 +301,7 @@ def softmax_of(page: Page, node: ast.expr | None) -> str:
     return f"safe_softmax({page.text(node.left)}{options})"
 
 
-def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
+def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
     """Return the rewriting of a `where` to `safe_where`, if its branches are elementwise."""
     cond, *branches = call.args
     if not all(_is_of_entries(branch) for branch in branches):
@@ -133,7 +330,7 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewriting | None:
         asked = ask(render) if ask is not None else render(cond)
         return f"safe_where({asked}, {given}, {first}, {other})"
 
-    return rewriting
+    return Rewrite(call, "safe_where", rewriting)
 
 
 def _negated(cond: ast.expr) -> Rewriting | None:

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.everywhere
 
 def noisy_or(xp, x):
     """Return 1 less a product, as an exponential of logarithms; it is smooth at 1."""
-    none = xp.exp(xp.sum(xp.log(1 - x)))
-    return 1 - none
+    logarithms = xp.sum(xp.log(1 - x))
+    return 1 - xp.exp(logarithms)
 
 
 def root_in_where(xp, x):

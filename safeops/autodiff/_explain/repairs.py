@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING
 
 from safeops._source.dataflow import decides
 from safeops._source.edits import (
+    Edits,
     Page,
-    Rewriting,
     enclosing_wheres,
     expression_at,
     expressions_at,
     page_of,
-    rewritten,
     span_of,
 )
 from safeops._source.locations import Location, location
 from safeops._source.rewrites import (
+    LOGARITHMS,
+    Refused,
+    Rewrite,
     is_along_axis,
     product_with_log,
-    safe_operation,
+    rewrite_of,
     safe_where_of,
     softmax_of,
 )
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 
     from safeops.autodiff._explain.report import Finding
 
-LOGARITHMS = ("log", "log10", "log1p", "log2")
 # What to use where no edit of a line is known, if entries are dropped later.
 MASKED = {
     "jax": "safeops.autodiff.jax.grad(f) in place of jax.grad(f)",
@@ -69,50 +70,51 @@ class Repair:
 NOTHING = Repair()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Target:
     """The expression that a repair replaces."""
 
     file: str
     page: Page
-    node: "ast.expr"
-    name: str  # the safe function that replaces it
-    change: Rewriting
-    caveat: str = ""  # what the edit assumes
+    rewrite: Rewrite
 
 
 def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
     """Return the repair of each finding; an edit has all changes of its lines."""
     targets = [target_of(finding, framework) for finding in findings]
-    every = [target for target in targets if target is not None]
+    every = [target for target in targets if isinstance(target, Target)]
     pairs = zip(findings, targets, strict=True)
     return [repair_of(finding, target, every, framework) for finding, target in pairs]
 
 
-def target_of(finding: "Finding", framework: str) -> Target | None:
-    """Return the expression to replace: at the line of a finding, or where its NaN came in."""
+def target_of(finding: "Finding", framework: str) -> Target | str:
+    """Return what to replace, at the line of a finding or where its NaN came in, or why nothing."""
     target = target_at(finding, framework)
-    if target is not None or not finding.entered_by:
+    if isinstance(target, Target) or not finding.entered_by:
         return target
     there = replace(finding, where=finding.entered_at, operation=finding.entered_by)
     return target_at(replace(there, nan_operand=False, value="nan"), framework)
 
 
-def target_at(finding: "Finding", framework: str) -> Target | None:
-    """Return the expression to replace: the `where` around an operation, or the operation."""
+def target_at(finding: "Finding", framework: str) -> Target | str:
+    """Return the expression to replace, the `where` around an operation or the operation."""
     where = finding.where
     page = None if where is None else page_of(where.file)
     if page is None or where is None or finding.kind in ("UNKNOWN", "INTERIM"):
-        return None
+        return ""
     node = expression_at(page, where, finding.operation)
     if node is None:
-        return None
+        return ""
     if finding.kind == "BLOCKED":
         for call in enclosing_wheres(page, node):
-            change = safe_where_of(page, call) if is_selection(call, finding) else None
-            if change is not None:
-                return Target(where.file, page, call, "safe_where", change)
-    return operation_target(finding, where.file, page, node, framework)
+            whole = safe_where_of(page, call) if is_selection(call, finding) else None
+            if whole is not None:
+                return Target(where.file, page, whole)
+    try:
+        rewrite = operation_rewrite(finding, page, node, framework)
+    except Refused as reason:
+        return str(reason)
+    return "" if rewrite is None else Target(where.file, page, rewrite)
 
 
 def is_selection(call: "ast.Call", finding: "Finding") -> bool:
@@ -125,16 +127,16 @@ def is_selection(call: "ast.Call", finding: "Finding") -> bool:
     return at.span == span_of(call)
 
 
-def operation_target(
-    finding: "Finding", file: str, page: Page, node: "ast.expr", framework: str
-) -> Target | None:
-    """Return the operation as the target, if the program selects the same entries afterwards."""
+def operation_rewrite(
+    finding: "Finding", page: Page, node: "ast.expr", framework: str
+) -> Rewrite | None:
+    """Return the safe operation, if the program selects the same entries afterwards."""
     caveat, options = "", ""
-    whole = product_with_log(page, node)
     # Of a negative number the logarithm is NaN in the product too.
     of_zero = finding.operation == "mul" or finding.what != "nan"
-    if whole is not None and of_zero and finding.kind != "BLOCKED":
-        return Target(file, page, *whole)
+    is_dropped = finding.kind == "BLOCKED" or not of_zero
+    if not is_dropped and (product := product_with_log(page, node)) is not None:
+        return product
     if finding.nan_operand:  # a safe operation propagates NaN
         if framework == "torch" or not is_along_axis(node):
             return None
@@ -145,18 +147,16 @@ def operation_target(
             return None
         caveat = UNSURE if by_value is None else caveat
         options = ', fill_value=float("-inf")' if by_value else ""
-    found = safe_operation(page, node, options)
-    if found is None:
-        return None
-    if found[0] in OVERFLOWING and finding.value in ("", "finite"):
-        if finding.value and found[0] != "safe_pow":  # a quotient is not finite at 0
+    found = rewrite_of(page, node, options, is_dropped=is_dropped)
+    if found.name in OVERFLOWING and finding.value in ("", "finite"):
+        if finding.value and found.name != "safe_pow":  # a quotient is not finite at 0
             return None
         caveat += BESIDE
-    return Target(file, page, node, *found, caveat)
+    return replace(found, note=caveat)
 
 
 # At a tiny denominator or a huge base the slope overflows, in these safe functions too.
-OVERFLOWING = ("safe_div", "safe_pow", "safe_reciprocal")
+OVERFLOWING = ("safe_div", "safe_normalize", "safe_pow", "safe_reciprocal")
 BESIDE = "; the edit is for a singular point, not for a slope that overflows beside it"
 UNSURE = "; the edit is for a selection that does not look at this value"
 # JAX and TensorFlow run a softmax as several operations, which make NaN of a row of -inf.
@@ -164,7 +164,7 @@ NO_NAN = "; the edit is for rows without NaN in the input"
 
 
 def repair_of(
-    finding: "Finding", target: Target | None, every: Sequence[Target], framework: str
+    finding: "Finding", target: Target | str, every: Sequence[Target], framework: str
 ) -> Repair:
     """Return the repair of one finding."""
     text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
@@ -173,14 +173,14 @@ def repair_of(
     if finding.kind == "BLOCKED" and finding.nan_operand:
         where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
         text = f"leave the NaN out {where}, or {text}"
-    if target is None or finding.where is None:
-        return Repair(text=softmax_at(finding) or text)
-    changes = {id(t.node): t.change for t in every}
-    line, old, new = rewritten(target.page, changes, target.node)
-    text += target.caveat
-    names = sorted({t.name for t in every if f"{t.name}(" in new})
+    if not isinstance(target, Target):
+        return Repair(text=softmax_at(finding) or text + (target and f"; no edit: {target}"))
+    rewrites = [x.rewrite for x in every]
+    edits = Edits(target.page, {id(x.node): x.change for x in rewrites})
+    line, old, new = edits.of(target.rewrite.node)
+    names = sorted({x.name for x in rewrites if f"{x.name}(" in new})
     edit = Edit(location(target.file, line), old, new)
-    return Repair(edit, f"from safeops import {', '.join(names)}", text)
+    return Repair(edit, f"from safeops import {', '.join(names)}", text + target.rewrite.note)
 
 
 def softmax_at(finding: "Finding") -> str:

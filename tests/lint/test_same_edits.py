@@ -1,0 +1,64 @@
+"""`explain` and `lint` have the same edit for the same code, and refuse the same ones."""
+
+from importlib.util import module_from_spec, spec_from_file_location
+
+import pytest
+
+import lint_cases
+from frameworks import asarray
+from safeops import _recipes
+from safeops._lint.linting import lint
+from safeops.autodiff import explain
+
+pytestmark = pytest.mark.only("torch", "jax")
+
+# A body in the names of the array API, the point of x at which it fails, and the line edited; ""
+# where both refuse.
+PROGRAMS = [
+    ("return xp.where(x > 0, xp.log(x), 0.0)", 0.0, "safe_where(x > 0, x, xp.log, fill_value=0.0)"),
+    ("return xp.where(x != 0, 1 / x, 0.0)", 0.0, "safe_where(x != 0, x, lambda x: 1 / x,"),
+    ("z = xp.log(x)\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = safe_log(x)"),
+    ("z = x * xp.log(x)\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = x * safe_log(x)"),
+    ("z = 2 * xp.log(x)\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = 2 * safe_log(x)"),
+    ("z = xp.sqrt(x)\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = safe_sqrt(x)"),
+    ("prob = x\nreturn prob * xp.log(prob)", 0.0, "return xlogy(prob, prob)"),
+    ("prob = x\nreturn prob * xp.log(prob / y)", 0.0, "return rel_entr(prob, y)"),
+    ("return xp.sqrt(xp.sum(x[:1]**2))", 0.0, "return safe_norm(x[:1])"),
+    ("return xp.sqrt(xp.mean(x[:1] * x[:1]))", 0.0, "return safe_rms(x[:1])"),
+    ("return xp.sqrt(x**2 + x * x)", 0.0, "return safe_hypot(x, x)"),
+    ("return xp.sqrt(xp.clip(x, min=0))", 0.0, "return safe_sqrt(x)"),
+    ("return xp.exp(x * xp.log(1 - xp.tanh(x)**2))", 20.0, ""),
+    ("return xp.log(1 - xp.tanh(x)**2)", 20.0, ""),
+    ("z = xp.exp(xp.log(x))\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = xp.exp(safe_log(x))"),
+    ("return xp.exp(2 * xp.log(x))", 0.0, ""),
+]
+
+
+def edits_of_lint(source):
+    """Return the new last line of each edit of `lint`."""
+    return {x.edit[2].strip() for x in lint(source).findings if x.edit}
+
+
+def edits_of_explain(folder, source, framework, at):
+    """Return the new lines of each edit of `explain`, of a program in a file of its own."""
+    file = folder / "program.py"
+    file.write_text(source)
+    spec = spec_from_file_location(f"program_{folder.name}", file)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    y = asarray(framework, [1.0, 1.0])
+    report = explain(lambda x: module.f(x, y, None).sum(), asarray(framework, [at, 0.25]))
+    assert report.findings
+    return {x.repair.edit.new.strip() for x in report.findings if x.repair.edit}
+
+
+@pytest.mark.parametrize(("body", "at", "edit"), PROGRAMS)
+def test_both_have_the_same_edit(tmp_path, autodiff_framework, body, at, edit):
+    """What `explain` edits at the point, `lint` edits alike without it."""
+    source = lint_cases.Snippet(autodiff_framework, _recipes.spell(body, autodiff_framework)).source
+
+    found = edits_of_lint(source), edits_of_explain(tmp_path, source, autodiff_framework, at)
+
+    assert found[0] == found[1]
+    assert len(found[0]) == bool(edit)
+    assert _recipes.spell(edit, autodiff_framework) in "".join(found[0])
