@@ -15,7 +15,7 @@ from safeops._lint.found import TITLES
 from safeops._lint.linting import Report, lint
 from safeops._lint.proofs import prove
 from safeops._lint.settings import Settings, SettingsError, settings_of
-from safeops._lint.sources import SUFFIXES, Source, UnreadableError, files_in, lines_of, read
+from safeops._lint.sources import STDIN, SUFFIXES, Source, UnreadableError, files_in, lines_of, read
 
 EPILOG = """
 Files are read, and never imported or run, except for the expressions that --confirm executes; these
@@ -30,7 +30,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.set_defaults(run=run)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="a file, a folder, or - for stdin"
+    )
     parser.add_argument("--select", type=words, metavar="RULES", help="these alone: SO001,SO004")
     parser.add_argument("--ignore", type=words, metavar="RULES", help="all but these")
     parser.add_argument("--fix", action="store_true", help="edit the files, and say what was done")
@@ -98,8 +100,10 @@ def show(
 ) -> None:
     """Print what was done, what was found, and a summary."""
     is_text = options.format == "text"
+    is_filter = STDIN in options.paths and options.fix and not options.diff
+    out = sys.stderr if is_filter else sys.stdout  # where the edited source goes
     for row in done:
-        print(f"{place_of(row)}: {row.finding.rule} repaired", file=None if is_text else sys.stderr)
+        print(f"{place_of(row)}: {row.finding.rule} repaired", file=out if is_text else sys.stderr)
     if options.diff:
         both = ((source, edited(source, report, settings)[0]) for source, report in pairs)
         text = "".join(diff_of(old, new) for old, new in both).rstrip("\n")
@@ -110,7 +114,7 @@ def show(
     else:
         text = ""
     if text:
-        print(coloured(text) if is_text and is_coloured(sys.stdout) else text)
+        print(coloured(text) if is_text and is_coloured(out) else text, file=out)
     if not options.quiet:
         print(summary(rows, len(pairs), len(done)), file=sys.stderr)
 
@@ -134,7 +138,7 @@ def statistics(rows: Sequence[Row]) -> str:
 
 def settings_for(options: Namespace) -> Settings:
     """Return the settings; raise if a path does not exist."""
-    for path in options.paths:
+    for path in (x for x in options.paths if x != STDIN):
         if not path.exists():
             msg = f"expected a file or a folder, got {path}: there is no such file"
             raise SettingsError(msg)
@@ -182,7 +186,7 @@ def repaired(
     source: Source, report: Report, settings: Settings
 ) -> tuple[Source, Report, list[Row]]:
     """Write a file with its edits; return the report on the result, and what was repaired."""
-    if not report.fixes:
+    if not report.fixes and source.path != STDIN:
         return source, report, []
     if not source.is_writable:
         print(f"{source.path}: not edited, its JSON has a layout of its own", file=sys.stderr)

@@ -52,8 +52,7 @@ class Report:
     """The findings in a text."""
 
     text: str
-    tree: ast.Module
-    file: File | None = None
+    file: File | None = None  # if something was found: of many files it is too much
     findings: list[Finding] = field(default_factory=list)
     fixes: list[Rewrite] = field(default_factory=list)
     edits: Edits | None = None
@@ -84,11 +83,10 @@ def lint(
 
 
 def _linted(text: str, tree: ast.Module, select: frozenset[str], *, numpy: bool) -> Report:
-    report = Report(text, tree)
+    report = Report(text)
     if not (MODULES.search(text) and WORDS.search(text)):
         return report
     file = File(tree, DIFFERENTIATED | ({"numpy"} if numpy else set()))
-    report.file = file
     if not is_of_arrays(file, text):
         return report
     lines = lines_of(text)
@@ -96,6 +94,7 @@ def _linted(text: str, tree: ast.Module, select: frozenset[str], *, numpy: bool)
     every = [one for one in check(file) if one.rule in select and not is_ignored(one, comments)]
     if not every:
         return report
+    report.file = file
     page = Page(lines, tree)
     taken = taken_names(tree)
     fixes = [fix_of(Maker(page, file, one), taken) for one in every]

@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import re
+import sys
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 
 from safeops._lint.heuristics import APART
 
+STDIN = Path("-")
 SUFFIXES = (".py", ".pyi", ".ipynb")
 SKIPPED = frozenset({"__pycache__", "build", "dist", "node_modules", "site-packages", "venv"})
 CELL = "# safeops: cell "  # between two cells of a notebook
@@ -53,10 +55,14 @@ class Source:
         return f"cell {before[start].removeprefix(CELL).strip()}", line - start - 1
 
     def write(self, text: str) -> None:
-        """Write a new text into the file."""
+        """Write a new text into the file; the text of the standard input goes to the output."""
         if self.notebook is not None:
             text = self._as_notebook(text)
-        self.path.write_bytes(text.encode(self.encoding))
+        raw = text.encode(self.encoding)
+        if self.path == STDIN:
+            sys.stdout.buffer.write(raw)
+        else:
+            self.path.write_bytes(raw)
 
     def _as_notebook(self, text: str) -> str:
         """Return the JSON of a notebook with other cells."""
@@ -88,11 +94,11 @@ def lines_of(text: str) -> tuple[str, ...]:
 
 def read(path: Path) -> Source:
     """Return the source of a file."""
-    if not path.is_file():  # a named pipe never ends
+    if path != STDIN and not path.is_file():  # a named pipe never ends
         msg = "it is neither a file nor a folder"
         raise UnreadableError(msg)
     try:
-        raw = path.read_bytes()
+        raw = sys.stdin.buffer.read() if path == STDIN else path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         text = raw.decode(encoding)
     except (OSError, SyntaxError, UnicodeDecodeError, LookupError) as error:

@@ -2,6 +2,7 @@
 
 import os
 import re
+from io import BytesIO, TextIOWrapper
 from time import process_time
 
 import pytest
@@ -240,6 +241,37 @@ def test_a_named_pipe_is_passed_over(tmp_path, capsys):
 
     assert main(["lint", str(pipe)]) == 3
     assert "a.py: skipped, it is neither a file nor a folder" in capsys.readouterr().err
+
+
+def given(monkeypatch, text):
+    """Give a text to the standard input."""
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(text.encode())))
+
+
+def test_a_dash_is_the_standard_input(monkeypatch, capsys):
+    """`lint -` reads the source from the standard input, and names it so."""
+    given(monkeypatch, PROGRAM)
+
+    assert main(["lint", "-"]) == 1
+    assert capsys.readouterr().out.startswith("-:5:29: SO001")
+
+
+@pytest.mark.parametrize(("text", "left"), [(PROGRAM, EDITED), ("x = 1\r\n", "x = 1\r\n")])
+def test_fix_of_the_standard_input_is_a_filter(monkeypatch, capsysbinary, text, left):
+    """The source goes to the standard output, edited or as it was, and what was done beside it."""
+    given(monkeypatch, text)
+
+    assert main(["lint", "--fix", "-"]) == 0
+
+    out, err = capsysbinary.readouterr()
+    assert left in out.decode()
+    assert b"repaired" not in out
+    assert (b"-:5:29: SO001 repaired" in err) == (text == PROGRAM)
+
+
+def test_a_file_without_findings_is_not_kept():
+    """What lint knows of a file is dropped with it: thousands of them fill no memory."""
+    assert lint(f"{TORCH}return torch.log(x)\n").file is None
 
 
 # Robust.
