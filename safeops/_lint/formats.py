@@ -59,7 +59,8 @@ def copy_key(row: Row) -> tuple[object, ...]:
     found = row.finding
     edit = found.edit[1:] if found.edit else ()
     text = row.lines[found.line - 1].strip()
-    return found.rule, text, re.sub(r"^line \d+", "", found.message), edit, found.proof
+    said = re.sub(r"^line \d+", "", found.message)
+    return found.rule, text, said, edit, found.proof, found.trial
 
 
 def place_of(row: Row) -> str:
@@ -92,6 +93,10 @@ def block_of(row: Row, *copies: Row) -> list[str]:
         block.append(f"  {found.cure}")
     if found.proof:
         block.append(f"  {found.proof}")
+    if found.trial:
+        block.append(f"  {found.trial}")
+    if found.trial.startswith("confirmed"):
+        block += [f"  no dependency wanted? python -m safeops recipe {x}" for x in found.names]
     if copies:
         places = [place_of(copy) for copy in copies]
         more = f", and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
@@ -122,6 +127,8 @@ def record(row: Row) -> dict[str, Any]:
         given["cell"] = cell
     if found.proof:
         given["proof"] = found.proof
+    if found.trial:
+        given["trial"] = found.trial
     return given
 
 

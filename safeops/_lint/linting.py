@@ -43,7 +43,9 @@ class Finding:
     edit: tuple[int, str, str] | None = None  # first line, old lines, new lines
     reason: str = ""  # why there is no edit
     cure: str = ""
+    edits: Edits | None = None  # of the file
     proof: str = ""  # the result of --confirm
+    trial: str = ""  # and what it gave with the edits
     names: tuple[str, ...] = ()
 
 
@@ -158,7 +160,7 @@ def finding_of(
     if isinstance(fix, str):
         found.reason = fix
     else:
-        found.edit = edits.of(fix.node)
+        found.edit, found.edits = edits.of(fix.node), edits
         found.names = tuple(name for name in names if f"{name}(" in found.edit[2])
         found.cure = found.cure or fix.note
     return found

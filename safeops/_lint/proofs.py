@@ -15,9 +15,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from safeops._lint.formats import Row
-from safeops._lint.found import File, Found
+from safeops._lint.found import File
 from safeops._lint.shapes import is_mask
 from safeops._lint.terms import Term
+from safeops._source.edits import Edits, rendered
 
 if TYPE_CHECKING:
     from safeops._lint.linting import Finding
@@ -41,7 +42,7 @@ def prove(rows: Sequence[Row], limit: float = LIMIT) -> None:
         found = row.finding
         module = MODULES.get(found.found.framework, "")
         try:
-            job = job_of(row.file, found.found)
+            job = job_of(row.file, found)
         except NotPureError:
             found.proof = NOT_PURE
             continue
@@ -52,7 +53,8 @@ def prove(rows: Sequence[Row], limit: float = LIMIT) -> None:
     for module, some in jobs.items():
         with Prover(module, limit) as prover:
             for found, job in some:
-                found.proof = prover.ask(job)
+                found.proof, _, trial = prover.ask(job).partition("; ")
+                found.trial = trial if found.edit is not None else ""
 
 
 class Prover:
@@ -116,22 +118,32 @@ def read_lines(process: "subprocess.Popen[str]", answers: "Queue[str]") -> None:
 # What is executed
 
 
-def job_of(file: File | None, found: Found) -> dict[str, Any]:
+def job_of(file: File | None, finding: "Finding") -> dict[str, Any]:
     """Return the source of an expression, and its modules, arrays and constants by name."""
-    if file is None or found.rule == "SO009":
+    if file is None or finding.rule == "SO009":
         raise NotPureError
-    writer = Writer(file, found.numbers)
-    body = writer.written(found.whole)
+    writer = Writer(file, finding.found.numbers)
+    body = writer.written(finding.found.whole)
     writer.check(body)
-    expression = ast.unparse(ast.fix_missing_locations(body))
-    imports = {name: full for name, full in file.names.meant.items() if name in writer.modules}
     return {
-        "expression": expression,
-        "imports": imports,
+        "expression": ast.unparse(ast.fix_missing_locations(body)),
+        "edited": edited(writer, finding),
+        "imports": {x: full for x, full in file.names.meant.items() if x in writer.modules}
+        | {name: f"safeops.{name}" for name in finding.names},
         "arrays": writer.arrays,
         "masks": writer.masks,
         "shown": writer.shown,
     }
+
+
+def edited(writer: "Writer", finding: "Finding") -> str:
+    """Return the source of an expression with the edits of its parts; "" if that is not known."""
+    if finding.edits is None or finding.edit is None:
+        return ""
+    writer.edits = finding.edits
+    with suppress(NotPureError):
+        return ast.unparse(ast.fix_missing_locations(writer.written(finding.found.whole)))
+    return ""
 
 
 @dataclass
@@ -144,10 +156,19 @@ class Writer:
     masks: list[str] = field(default_factory=list)
     shown: dict[str, str] = field(default_factory=dict)
     modules: set[str] = field(default_factory=set)
+    edits: Edits | None = None  # which are made, if there are any
     _names: dict[str, str] = field(default_factory=dict)
 
     def written(self, node: ast.expr) -> ast.expr:
         """Return the source of an expression in which all names are arrays or modules."""
+        if self.edits is None or id(node) not in self.edits.changes:
+            return self.unedited(node)
+        new = ast.parse(rendered(self.edits.page, node, self.edits.changes), mode="eval").body
+        known = {ast.unparse(x): x for x in ast.walk(node) if isinstance(x, ast.expr)}
+        return Replacer(self, known).visit(new)
+
+    def unedited(self, node: ast.expr) -> ast.expr:
+        """Return the source of an expression that no edit replaces."""
         if isinstance(node, ast.Constant):
             return node
         if isinstance(node, ast.Name | ast.Attribute) and self.file.names.full(node):
@@ -236,3 +257,25 @@ class Writer:
                 raise NotPureError
         if not self.arrays:
             raise NotPureError
+
+
+class Replacer(ast.NodeTransformer):
+    """Writes what an edit has of the old expression; a lambda keeps its parameters."""
+
+    def __init__(self, writer: Writer, known: dict[str, ast.expr]) -> None:
+        """Take the old expressions by their source."""
+        self.writer, self.known = writer, known
+        self.parameters: set[str] = set()
+
+    def visit(self, node: ast.AST) -> Any:
+        """Return an expression written by the writer if it is an old one, or with old parts."""
+        if isinstance(node, ast.Lambda):
+            self.parameters = {x.arg for x in node.args.args}
+            node.body = self.visit(node.body)
+            self.parameters = set()
+            return node
+        old = self.known.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
+        names = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+        if old is None or not names or not names.isdisjoint(self.parameters):
+            return self.generic_visit(node)
+        return self.writer.unedited(old)

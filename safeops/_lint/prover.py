@@ -36,9 +36,26 @@ def answer(job: dict[str, Any], module: str) -> str:
         except Exception:  # noqa: BLE001, S112  (an expression of somebody else)
             continue
         if found:
-            return found
+            return f"{found}; {trial(job, module, shape, is_bool=is_bool, keep=keep)}"
         said = "not confirmed: the gradient is finite there"
     return said
+
+
+def trial(
+    job: dict[str, Any], module: str, shape: tuple[int, ...], *, is_bool: bool, keep: bool
+) -> str:
+    """Return what becomes of the gradient with the edits, in words."""
+    if not job["edited"]:
+        return ""
+    again = job | {"expression": job["edited"]}
+    try:
+        found = seen(again, module, shape, is_bool=is_bool, keep=keep)
+    except Exception as error:  # noqa: BLE001  (an expression of somebody else)
+        return f"not executed with the edit: {type(error).__name__}"
+    return "still not finite with the edit alone" if found else FINITE
+
+
+FINITE = "confirmed: with the edit it is finite there"
 
 
 def trials(job: dict[str, Any]) -> Iterator[tuple[tuple[int, ...], bool, bool]]:

@@ -1,14 +1,17 @@
 """`safeops lint --confirm`: expressions executed at the singular point, in another process."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import lint_cases
 from frameworks import torch_from
+from safeops.__main__ import main
 from safeops._lint.formats import Row
 from safeops._lint.linting import lint
 from safeops._lint.proofs import NOT_PURE, prove
+from safeops._lint.prover import FINITE
 from safeops._lint.sources import Source
 
 pytestmark = pytest.mark.everywhere  # facts of each framework
@@ -30,28 +33,66 @@ def proofs(*snippets, limit=60.0):
         source = Source(Path("a.py"), snippet.source)
         rows += [Row(source, found, report.file) for found in report.findings]
     prove(rows, limit)
-    return [row.finding.proof for row in rows]
+    return [row.finding.proof for row in rows], [row.finding.trial for row in rows]
+
+
+@cache
+def of_all(framework):
+    """Return the risky snippets of a framework, and what was seen without and with edits."""
+    mine = [x for x in lint_cases.RISKY if x.framework == framework and x.rule not in APART]
+    return mine, *proofs(*mine)
 
 
 @pytest.mark.only("torch", "jax", "tensorflow")
 def test_what_is_found_is_true(autodiff_framework):
     """Most risky snippets are proved: the gradient or the value was NaN or infinite."""
-    mine = [
-        x for x in lint_cases.RISKY if x.framework == autodiff_framework and x.rule not in APART
-    ]
-
-    seen = proofs(*mine)
+    mine, seen, _ = of_all(autodiff_framework)
 
     confirmed = [x for x in seen if x.startswith("confirmed: the ")]
     others = [(str(x), said) for x, said in zip(mine, seen, strict=True) if said not in confirmed]
     assert len(confirmed) >= SPARED[autodiff_framework] * len(mine), others
 
 
+@pytest.mark.only("torch", "jax", "tensorflow")
+def test_edits_are_executed(autodiff_framework):
+    """What is confirmed and has an edit is executed with it, and the gradient is finite then."""
+    mine, _, trials = of_all(autodiff_framework)
+
+    others = [
+        (str(x), said) for x, said in zip(mine, trials, strict=True) if said not in ("", FINITE)
+    ]
+    assert others == []
+    assert trials.count(FINITE) >= len(mine) / 2
+
+
+@pytest.mark.only("torch")
+def test_an_edit_that_leaves_a_nan_is_not_confirmed():
+    """Where a second quotient is singular too, the first edit alone is not confirmed."""
+    body = "r = (1 - x) / y + x / y**3\nreturn torch.where(y > 0, r, 0.0)"
+
+    _, (said,) = proofs(lint_cases.Snippet("torch", body))
+
+    assert said == "still not finite with the edit alone"
+
+
+@pytest.mark.only("torch")
+def test_a_recipe_is_named(tmp_path, capsys):
+    """A confirmed edit has the command that prints its function to copy."""
+    file = tmp_path / "a.py"
+    file.write_text(lint_cases.Snippet("torch", "return (x**2).sum().sqrt()").source)
+
+    main(["lint", "--confirm", str(file)])
+
+    assert f"  {FINITE}\n  no dependency wanted? python -m safeops recipe safe_norm\n" in (
+        capsys.readouterr().out
+    )
+
+
 @pytest.mark.second
 @pytest.mark.only("torch")
 def test_the_nan_is_shown():
     """What was seen says for which array, and at which number."""
-    (said,) = proofs(lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)"))
+    (said,), _ = proofs(lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)"))
 
     assert said == "confirmed: the gradient for x is nan at x = 0"
 
@@ -75,7 +116,7 @@ def test_a_process_that_takes_too_long_is_ended():
     """The limit of time holds for each finding."""
     snippet = lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)")
 
-    assert proofs(snippet, limit=0.001) == ["not executed: it took more than 0.001 seconds"]
+    assert proofs(snippet, limit=0.001)[0] == ["not executed: it took more than 0.001 seconds"]
 
 
 @pytest.mark.only("numpy")
@@ -90,6 +131,6 @@ def test_a_process_that_takes_too_long_is_ended():
 )
 def test_nothing_but_known_operations_is_executed(body):
     """What calls anything else is either an array to the expression, or is not executed."""
-    (said,) = proofs(lint_cases.Snippet("torch", body), limit=0.001)
+    (said,), _ = proofs(lint_cases.Snippet("torch", body), limit=0.001)
 
     assert said == NOT_PURE or said.startswith("not executed")
