@@ -1,6 +1,7 @@
 """Which safe operation takes the place of an expression, for `explain` and `lint`."""
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -397,7 +398,7 @@ def _parameters(parts: Sequence[str], taken: set[str]) -> dict[str, str]:
     """Return a parameter name for each operand: its last word."""
     found: dict[str, str] = {}
     for part in parts:
-        words = [w for w in "".join(c if c.isidentifier() else " " for c in part).split() if w]
+        words = re.findall(r"\b[^\W\d]\w*", part)
         name = words[-1] if words else "x"
         while name in taken | set(found.values()) or iskeyword(name):
             name += "_"

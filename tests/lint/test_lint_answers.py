@@ -44,6 +44,11 @@ def edits_of(program):
             "y - jnp.cross(x, y) / jnp.linalg.norm(jnp.cross(x, y), axis=-1, keepdims=True)",
             "y - safe_normalize(jnp.cross(x, y), axis=-1)",
         ),
+        (
+            JAX,
+            "jnp.where(x2_d == 0, 0.0, y / x2_d)",
+            "safe_where(x2_d != 0, (y, x2_d), lambda y, x2_d: y / x2_d, fill_value=0.0)",
+        ),
         (JAX, "jnp.sqrt(jnp.mean(x * x, axis=0))", "safe_rms(x, axis=0)"),
         (JAX, "jnp.sqrt(x**2 + y**2)", "safe_hypot(x, y)"),
         (JAX, "jnp.sqrt(jnp.maximum(x, 0))", "safe_sqrt(x)"),
