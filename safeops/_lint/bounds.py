@@ -2,47 +2,10 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
+from safeops._lint.operations import ABOVE_0, ALL, AT_LEAST_0, OPERATIONS, UNKNOWN, Bounds
 from safeops._lint.terms import Term
 
-
-class Bounds(NamedTuple):
-    """An interval; with `above` its lower end is excluded."""
-
-    low: float = -math.inf
-    high: float = math.inf
-    above: bool = False
-
-    @property
-    def is_positive(self) -> bool:
-        """Whether all of the interval is above 0."""
-        return self.low > 0 or (self.low == 0 and self.above)
-
-
-ALL = Bounds()
-AT_LEAST_0 = Bounds(0.0)
-ABOVE_0 = Bounds(0.0, math.inf, above=True)
-FIXED = {
-    "abs": AT_LEAST_0,
-    "cosh": Bounds(1.0),
-    "cdist": AT_LEAST_0,
-    "exp": ABOVE_0,
-    "hypot": AT_LEAST_0,
-    "norm": AT_LEAST_0,
-    "relu": AT_LEAST_0,
-    "sigmoid": Bounds(0.0, 1.0, above=True),
-    "softmax": Bounds(0.0, 1.0, above=True),
-    "softplus": ABOVE_0,
-    "sqrt": AT_LEAST_0,
-    "std": AT_LEAST_0,
-    "tanh": Bounds(-1.0, 1.0),
-    "cos": Bounds(-1.0, 1.0),
-    "sin": Bounds(-1.0, 1.0),
-    "var": AT_LEAST_0,
-    "logsigmoid": Bounds(-math.inf, 0.0),
-    "log_softmax": Bounds(-math.inf, 0.0),
-}
 ENTRIES = frozenset({"max", "mean", "min", "segment", "sum", "prod", "cumsum"})
 
 
@@ -51,8 +14,9 @@ def bounds(term: Term) -> Bounds:
     word, args = term.operation, term.args
     if term.value is not None:
         return Bounds(term.value, term.value)
-    if word in FIXED:
-        return FIXED[word]
+    known = OPERATIONS.get(word, UNKNOWN).bounds
+    if known is not None:
+        return known
     if word in ENTRIES:
         inside = bounds(args[0])
         return (

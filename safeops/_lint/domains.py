@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from safeops._lint.bounds import bounds
 from safeops._lint.found import File, Found
 from safeops._lint.heuristics import SCHEDULE
-from safeops._lint.shapes import CLOSE, ENDS, is_root, is_square, number
+from safeops._lint.operations import ENDS
+from safeops._lint.shapes import CLOSE, is_root, is_square, number
 from safeops._lint.terms import Term
 
 HALF = 0.5

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from safeops._lint.found import File, Found, zeros
 from safeops._lint.masks import is_never_empty, last_word
+from safeops._lint.operations import TRUTH
 from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number
-from safeops._lint.terms import TRUTH, Term
+from safeops._lint.terms import Term
 
 LEAST = -1e38
 MOST_USES = 20  # uses of a name that are looked at

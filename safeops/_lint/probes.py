@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from safeops._lint.bounds import bounds
 from safeops._lint.heuristics import ENDS, SAFE
-from safeops._lint.terms import REDUCTIONS, Term
-from safeops._lint.values import SINGULAR, Program, Value
+from safeops._lint.operations import REDUCTIONS, SINGULAR
+from safeops._lint.terms import Term
+from safeops._lint.values import Program, Value
 
 # In the order in which they are tried; the first that shows the fault is reported.
 POINTS = (0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 200.0, -200.0)

@@ -4,23 +4,11 @@ import math
 
 from safeops._lint.bounds import bounds
 from safeops._lint.heuristics import EVENTS, MASK
-from safeops._lint.terms import TRUTH, Term
+from safeops._lint.operations import TRUTH
+from safeops._lint.terms import Term
 
 # Frameworks whose norm has no finite slope at a zero vector; PyTorch's has slope 0.
 STEEP = frozenset({"jax", "tensorflow", "keras", "xp"})
-ENDS = {  # the ends of a domain at which the slope is infinite
-    "acos": (-1.0, 1.0),
-    "acosh": (1.0, math.inf),
-    "asin": (-1.0, 1.0),
-    "atanh": (-1.0, 1.0),
-    "log": (0.0, math.inf),
-    "log10": (0.0, math.inf),
-    "log1p": (-1.0, math.inf),
-    "log2": (0.0, math.inf),
-    "logit": (0.0, 1.0),
-    "rsqrt": (0.0, math.inf),
-    "sqrt": (0.0, math.inf),
-}
 CLOSE = 3e-8  # float32 rounds 1 - CLOSE to 1
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from safeops._lint.heuristics import PLAIN_NAMES, SMALL
 from safeops._lint.names import DIFFERENTIATED, Called, Names
+from safeops._lint.operations import OPERATIONS, REDUCTIONS, TRUTH
 from safeops._lint.scopes import Definition, Scopes
 
 if TYPE_CHECKING:
@@ -123,12 +124,6 @@ class Term:
 # Sums over the entries with the same index; functions called `scatter` are so with an option.
 SEGMENTS = frozenset({"segment_sum", "unsorted_segment_sum", "scatter_sum"})
 SCATTERS = frozenset({"scatter", "segment"})
-REDUCTIONS = frozenset(
-    """
-    cdist cosine_similarity cumsum dot inner logsumexp matmul max mean min norm prod segment softmax
-    log_softmax std sum var vdot
-    """.split()  # noqa: SIM905  (names read best in a row)
-)
 
 
 class Reader:
@@ -437,20 +432,9 @@ def _in_order(
 
 X = ("x", "input", "a", "tensor", "input_tensor", "logits", "t", "value", "features")
 Y = ("y", "other", "b", "x2")
-ONE, TWO = (X,), ((*X, "x1"), Y)
-OF_ONE = """
-abs acos acosh asin asinh atan atanh cos cosh digamma erf erfc erfinv exp expm1 isfinite isinf isnan
-lgamma log log10 log1p log2 logical_not logit logsigmoid neg reciprocal relu rsqrt sigmoid sign sin
-sinc sinh softplus sqrt square tan tanh ndtri nan_to_num cumsum logsumexp max mean min norm prod
-softmax log_softmax std sum var
-"""
-OF_TWO = """
-add atan2 div eq ge gt hypot le logical_and logical_or logical_xor lt maximum minimum mul ne pow sub
-cdist fmax fmin divide_no_nan multiply_no_nan xlogy xlog1py xdivy dot matmul inner vdot cross
-"""
+ORDER = {1: (X,), 2: ((*X, "x1"), Y)}
 ORDERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    **dict.fromkeys(OF_ONE.split(), ONE),
-    **dict.fromkeys(OF_TWO.split(), TWO),
+    **{word: ORDER[row.arrays] for word, row in OPERATIONS.items() if row.arrays},
     "where": (("condition", "cond", "pred"), ("x", "input", "self"), ("y", "other")),
     "masked_fill": (X, ("mask",), ("value", "fill_value")),
     "clip": (
@@ -460,10 +444,6 @@ ORDERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "cosine_similarity": (("x1", "x"), ("x2", "y")),
 }
-TRUTH = frozenset(
-    {"eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not"}
-    | {"logical_or", "logical_xor", "lt", "ne"}
-)
 
 
 def _where_args(called: Called, args: tuple[ast.expr, ...], full: str) -> tuple[ast.expr, ...]:

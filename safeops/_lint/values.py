@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from safeops._lint.terms import REDUCTIONS, Term
+from safeops._lint.operations import OPERATIONS, REDUCTIONS, UNKNOWN, Slopes
+from safeops._lint.terms import Term
 
 LARGEST, SMALLEST = 3.4028235e38, 1.1754944e-38
 Numbers = Mapping[str, float]
-Slopes = Callable[..., tuple[float, ...]]
 
 
 class Value(NamedTuple):
@@ -66,20 +66,21 @@ def _computed(term: Term, parts: list[Value]) -> Value:
     bad = next((x.bad for x in parts if x.bad is not None), None)
     live = any(x.live for x in parts) and not term.is_plain
     given = [x.number for x in parts if x.number is not None]
-    if len(given) < len(parts) or not _is_known(term):
+    row = OPERATIONS.get(term.operation, UNKNOWN)
+    f = None if _is_open_power(term) else row.value
+    if f is None or len(given) < len(parts):
         return Value(None, live, bad)
-    f, slopes = OPERATIONS[term.operation]
     is_known = not any(map(math.isnan, given))
-    if bad is None and live and is_known and slopes is not _flat and not _is_smooth(term, given):
-        steep = _tried(slopes, given)
+    if bad is None and live and is_known and row.slopes is not None and not _is_smooth(term, given):
+        steep = _tried(row.slopes, given)
         if any(x.live and not _is_finite(s) for x, s in zip(parts, steep, strict=True)):
             bad = term
     return Value(_single(_tried(lambda *x: (f(*x),), given)[0]), live, bad)
 
 
-def _is_known(term: Term) -> bool:
-    is_power = term.operation == "pow"  # with a variable exponent too little is known
-    return term.operation in OPERATIONS and (not is_power or term.args[1].value is not None)
+def _is_open_power(term: Term) -> bool:
+    """Whether a term is a power with a variable exponent, of which too little is known."""
+    return term.operation == "pow" and term.args[1].value is None
 
 
 def _is_smooth(term: Term, given: list[float]) -> bool:
@@ -109,124 +110,6 @@ def _single(x: float) -> float:
     if abs(x) > LARGEST:
         return math.copysign(math.inf, x)
     return 0.0 if abs(x) < SMALLEST else x
-
-
-def divided(x: float, y: float) -> float:
-    """Return a quotient by IEEE 754."""
-    if y:
-        return x / y
-    return math.nan if not x or math.isnan(x) else math.copysign(math.inf, x)
-
-
-def logarithm(x: float) -> float:
-    """Return a logarithm, -inf at 0."""
-    return math.log(x) if x else -math.inf
-
-
-def power(x: float, p: float) -> float:
-    """Return a power, inf for a negative power of 0."""
-    if not x and p < 0:
-        return math.inf
-    found = x**p
-    return math.nan if isinstance(found, complex) else found
-
-
-def _root(x: float) -> tuple[float, ...]:
-    return (divided(0.5, math.sqrt(x)),)
-
-
-def _inverse(x: float) -> tuple[float, ...]:
-    return (divided(1.0, math.sqrt(1 - x * x)),)
-
-
-def _log_slope(x: float) -> tuple[float, ...]:
-    return (divided(1.0, x),)
-
-
-def _angle(y: float, x: float) -> tuple[float, ...]:
-    r = x * x + y * y
-    return divided(x, r), divided(y, r)
-
-
-def _length(x: float, y: float) -> tuple[float, ...]:
-    r = math.hypot(x, y)
-    return divided(x, r), divided(y, r)
-
-
-def _gamma(x: float) -> tuple[float, ...]:
-    return (math.nan if x <= 0 else 1.0,)  # at 0 and below: poles, or NaN
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0  # noqa: PLR2004  (below it overflows)
-
-
-def _flat(*given: float) -> tuple[float, ...]:
-    """Return slopes that are finite everywhere."""
-    return (0.0,) * len(given)
-
-
-def _power_slopes(x: float, p: float) -> tuple[float, ...]:
-    return (p * power(x, p - 1) if p else 0.0), 0.0
-
-
-Rule = tuple[Callable[..., float], Slopes]
-OPERATIONS: dict[str, Rule] = {
-    "abs": (abs, _flat),
-    "acos": (math.acos, _inverse),
-    "acosh": (math.acosh, lambda x: (divided(1.0, math.sqrt(x * x - 1)),)),
-    "add": (lambda x, y: x + y, _flat),
-    "asin": (math.asin, _inverse),
-    "atan2": (math.atan2, _angle),
-    "atanh": (
-        lambda x: math.atanh(x) if abs(x) < 1 else math.inf,
-        lambda x: (divided(1.0, 1 - x * x),),
-    ),
-    "cos": (math.cos, _flat),
-    "cosh": (math.cosh, lambda x: (math.sinh(x),)),
-    "digamma": (lambda x: 0.0 if x > 0 else math.nan, _gamma),
-    "div": (divided, lambda x, y: (divided(1.0, y), divided(-x, y * y))),
-    "eq": (lambda x, y: float(x == y), _flat),
-    "exp": (math.exp, lambda x: (math.exp(x),)),
-    "expm1": (math.expm1, lambda x: (math.exp(x),)),
-    "ge": (lambda x, y: float(x >= y), _flat),
-    "gt": (lambda x, y: float(x > y), _flat),
-    "hypot": (math.hypot, _length),
-    "isfinite": (lambda x: float(math.isfinite(x)), _flat),
-    "isinf": (lambda x: float(math.isinf(x)), _flat),
-    "isnan": (lambda x: float(math.isnan(x)), _flat),
-    "le": (lambda x, y: float(x <= y), _flat),
-    "lgamma": (lambda x: math.lgamma(x) if x > 0 else math.inf, _gamma),
-    "log": (logarithm, _log_slope),
-    "log10": (logarithm, _log_slope),
-    "log1p": (lambda x: logarithm(1 + x), lambda x: (divided(1.0, 1 + x),)),
-    "log2": (logarithm, _log_slope),
-    "logical_and": (lambda x, y: float(bool(x) and bool(y)), _flat),
-    "logical_not": (lambda x: float(not x), _flat),
-    "logical_or": (lambda x, y: float(bool(x) or bool(y)), _flat),
-    "logical_xor": (lambda x, y: float(bool(x) != bool(y)), _flat),
-    "logit": (lambda x: logarithm(x) - logarithm(1 - x), lambda x: (divided(1.0, x * (1 - x)),)),
-    "lt": (lambda x, y: float(x < y), _flat),
-    "mul": (lambda x, y: x * y, lambda x, y: (y, x)),
-    "ne": (lambda x, y: float(x != y), _flat),
-    "neg": (lambda x: -x, _flat),
-    "pow": (power, _power_slopes),
-    "reciprocal": (lambda x: divided(1.0, x), lambda x: (divided(1.0, x * x),)),
-    "rsqrt": (lambda x: divided(1.0, math.sqrt(x)), lambda x: (divided(1.0, math.sqrt(x) ** 3),)),
-    "sigmoid": (_sigmoid, _flat),
-    "sign": (lambda x: math.copysign(1.0, x) if x else 0.0, _flat),
-    "sin": (math.sin, _flat),
-    "sinh": (math.sinh, lambda x: (math.cosh(x),)),
-    "softplus": (lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0), _flat),
-    "sqrt": (math.sqrt, _root),
-    "square": (lambda x: x * x, lambda x: (2 * x,)),
-    "sub": (lambda x, y: x - y, _flat),
-    "tanh": (math.tanh, _flat),
-}
-# Operations whose derivative may not be finite; a product passes on the faults of its factors.
-SINGULAR = frozenset(OPERATIONS) - {
-    name for name, (_, slopes) in OPERATIONS.items() if slopes is _flat
-}
 
 
 # Choices: a case that is not taken has gradient 0, and keeps a NaN that is made in it.

@@ -140,7 +140,7 @@ LAYERS = (
     ("integrations.*",),
     ("__init__",),
     ("_recipes", "_cli", "_cli.terminal", "_lint"),
-    ("_lint.heuristics",),
+    ("_lint.heuristics", "_lint.operations"),
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
     ("_lint.bounds", "_lint.guards", "_lint.values"),

@@ -1,0 +1,218 @@
+"""The table of operations: what is known of each, whatever its framework and its operands."""
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+Slopes: TypeAlias = Callable[..., tuple[float, ...]]
+
+
+class Bounds(NamedTuple):
+    """An interval; with `above` its lower end is excluded."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    above: bool = False
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether all of the interval is above 0."""
+        return self.low > 0 or (self.low == 0 and self.above)
+
+
+ALL = Bounds()
+AT_LEAST_0 = Bounds(0.0)
+ABOVE_0 = Bounds(0.0, math.inf, above=True)
+WITHIN_1 = Bounds(-1.0, 1.0)
+OPEN_UNIT = Bounds(0.0, 1.0, above=True)
+AT_MOST_0 = Bounds(-math.inf, 0.0)
+
+
+class Operation(NamedTuple):
+    """
+    What is known of an operation.
+
+    Attributes
+    ----------
+    value : function, optional
+        Its value for numbers; NaN where an error is raised.
+    slopes : function, optional
+        Its derivatives for numbers. Without it they are finite wherever the value is.
+    bounds : Bounds, optional
+        The interval of its values, whatever the operands.
+    ends : (float, float), optional
+        The ends of its domain at which the slope is infinite.
+    arrays : int
+        How many arrays it takes; 0 where a function of `terms` says which.
+    kind : {"truth", "reduction", ""}
+        Whether its values are booleans, or depend on several entries.
+    """
+
+    value: Callable[..., float] | None = None
+    slopes: Slopes | None = None
+    bounds: Bounds | None = None
+    ends: tuple[float, float] | None = None
+    arrays: int = 1
+    kind: Literal["truth", "reduction", ""] = ""
+
+
+def divided(x: float, y: float) -> float:
+    """Return a quotient by IEEE 754."""
+    if y:
+        return x / y
+    return math.nan if not x or math.isnan(x) else math.copysign(math.inf, x)
+
+
+def logarithm(x: float) -> float:
+    """Return a logarithm, -inf at 0."""
+    return math.log(x) if x else -math.inf
+
+
+def power(x: float, p: float) -> float:
+    """Return a power, inf for a negative power of 0."""
+    if not x and p < 0:
+        return math.inf
+    found = x**p
+    return math.nan if isinstance(found, complex) else found
+
+
+def _root(x: float) -> tuple[float, ...]:
+    return (divided(0.5, math.sqrt(x)),)
+
+
+def _inverse(x: float) -> tuple[float, ...]:
+    return (divided(1.0, math.sqrt(1 - x * x)),)
+
+
+def _log_slope(x: float) -> tuple[float, ...]:
+    return (divided(1.0, x),)
+
+
+def _angle(y: float, x: float) -> tuple[float, ...]:
+    r = x * x + y * y
+    return divided(x, r), divided(y, r)
+
+
+def _length(x: float, y: float) -> tuple[float, ...]:
+    r = math.hypot(x, y)
+    return divided(x, r), divided(y, r)
+
+
+def _gamma(x: float) -> tuple[float, ...]:
+    return (math.nan if x <= 0 else 1.0,)
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0  # noqa: PLR2004  (below it overflows)
+
+
+def _power_slopes(x: float, p: float) -> tuple[float, ...]:
+    return (p * power(x, p - 1) if p else 0.0), 0.0
+
+
+OPERATIONS: dict[str, Operation] = {
+    "abs": Operation(abs, bounds=AT_LEAST_0),
+    "acos": Operation(math.acos, _inverse, ends=(-1.0, 1.0)),
+    "acosh": Operation(
+        math.acosh, lambda x: (divided(1.0, math.sqrt(x * x - 1)),), ends=(1.0, math.inf)
+    ),
+    "add": Operation(lambda x, y: x + y, arrays=2),
+    "asin": Operation(math.asin, _inverse, ends=(-1.0, 1.0)),
+    "atan2": Operation(math.atan2, _angle, arrays=2),
+    "atanh": Operation(
+        lambda x: math.atanh(x) if abs(x) < 1 else math.inf,
+        lambda x: (divided(1.0, 1 - x * x),),
+        ends=(-1.0, 1.0),
+    ),
+    "cdist": Operation(bounds=AT_LEAST_0, arrays=2, kind="reduction"),
+    "cos": Operation(math.cos, bounds=WITHIN_1),
+    "cosh": Operation(math.cosh, lambda x: (math.sinh(x),), bounds=Bounds(1.0)),
+    "cosine_similarity": Operation(arrays=0, kind="reduction"),
+    "digamma": Operation(lambda x: 0.0 if x > 0 else math.nan, _gamma),
+    "div": Operation(divided, lambda x, y: (divided(1.0, y), divided(-x, y * y)), arrays=2),
+    "eq": Operation(lambda x, y: float(x == y), arrays=2, kind="truth"),
+    "exp": Operation(math.exp, lambda x: (math.exp(x),), bounds=ABOVE_0),
+    "expm1": Operation(math.expm1, lambda x: (math.exp(x),)),
+    "ge": Operation(lambda x, y: float(x >= y), arrays=2, kind="truth"),
+    "gt": Operation(lambda x, y: float(x > y), arrays=2, kind="truth"),
+    "hypot": Operation(math.hypot, _length, bounds=AT_LEAST_0, arrays=2),
+    "isfinite": Operation(lambda x: float(math.isfinite(x)), kind="truth"),
+    "isinf": Operation(lambda x: float(math.isinf(x)), kind="truth"),
+    "isnan": Operation(lambda x: float(math.isnan(x)), kind="truth"),
+    "le": Operation(lambda x, y: float(x <= y), arrays=2, kind="truth"),
+    "lgamma": Operation(lambda x: math.lgamma(x) if x > 0 else math.inf, _gamma),
+    "log": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
+    "log10": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
+    "log1p": Operation(
+        lambda x: logarithm(1 + x), lambda x: (divided(1.0, 1 + x),), ends=(-1.0, math.inf)
+    ),
+    "log2": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
+    "log_softmax": Operation(bounds=AT_MOST_0, kind="reduction"),
+    "logical_and": Operation(lambda x, y: float(bool(x) and bool(y)), arrays=2, kind="truth"),
+    "logical_not": Operation(lambda x: float(not x), kind="truth"),
+    "logical_or": Operation(lambda x, y: float(bool(x) or bool(y)), arrays=2, kind="truth"),
+    "logical_xor": Operation(lambda x, y: float(bool(x) != bool(y)), arrays=2, kind="truth"),
+    "logit": Operation(
+        lambda x: logarithm(x) - logarithm(1 - x),
+        lambda x: (divided(1.0, x * (1 - x)),),
+        ends=(0.0, 1.0),
+    ),
+    "logsigmoid": Operation(bounds=AT_MOST_0),
+    "lt": Operation(lambda x, y: float(x < y), arrays=2, kind="truth"),
+    "mul": Operation(lambda x, y: x * y, lambda x, y: (y, x), arrays=2),
+    "ne": Operation(lambda x, y: float(x != y), arrays=2, kind="truth"),
+    "neg": Operation(lambda x: -x),
+    "norm": Operation(bounds=AT_LEAST_0, kind="reduction"),
+    "pow": Operation(power, _power_slopes, arrays=2),
+    "reciprocal": Operation(lambda x: divided(1.0, x), lambda x: (divided(1.0, x * x),)),
+    "relu": Operation(bounds=AT_LEAST_0),
+    "rsqrt": Operation(
+        lambda x: divided(1.0, math.sqrt(x)),
+        lambda x: (divided(1.0, math.sqrt(x) ** 3),),
+        ends=(0.0, math.inf),
+    ),
+    "segment": Operation(arrays=0, kind="reduction"),
+    "sigmoid": Operation(_sigmoid, bounds=OPEN_UNIT),
+    "sign": Operation(lambda x: math.copysign(1.0, x) if x else 0.0),
+    "sin": Operation(math.sin, bounds=WITHIN_1),
+    "sinh": Operation(math.sinh, lambda x: (math.cosh(x),)),
+    "softmax": Operation(bounds=OPEN_UNIT, kind="reduction"),
+    "softplus": Operation(lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0), bounds=ABOVE_0),
+    "sqrt": Operation(math.sqrt, _root, bounds=AT_LEAST_0, ends=(0.0, math.inf)),
+    "square": Operation(lambda x: x * x, lambda x: (2 * x,)),
+    "std": Operation(bounds=AT_LEAST_0, kind="reduction"),
+    "sub": Operation(lambda x, y: x - y, arrays=2),
+    "tanh": Operation(math.tanh, bounds=WITHIN_1),
+    "var": Operation(bounds=AT_LEAST_0, kind="reduction"),
+}
+OPERATIONS |= dict.fromkeys(
+    ["asinh", "atan", "erf", "erfc", "erfinv", "nan_to_num", "ndtri", "sinc", "tan"], Operation()
+)
+OPERATIONS |= dict.fromkeys(
+    [
+        "cross",
+        "divide_no_nan",
+        "fmax",
+        "fmin",
+        "maximum",
+        "minimum",
+        "multiply_no_nan",
+        "xdivy",
+        "xlog1py",
+        "xlogy",
+    ],
+    Operation(arrays=2),
+)
+OPERATIONS |= dict.fromkeys(
+    ["cumsum", "logsumexp", "max", "mean", "min", "prod", "sum"], Operation(kind="reduction")
+)
+OPERATIONS |= dict.fromkeys(
+    ["dot", "inner", "matmul", "vdot"], Operation(arrays=2, kind="reduction")
+)
+
+UNKNOWN = Operation()  # for words that the table lacks
+TRUTH = frozenset(word for word, row in OPERATIONS.items() if row.kind == "truth")
+REDUCTIONS = frozenset(word for word, row in OPERATIONS.items() if row.kind == "reduction")
+# Operations whose derivative may not be finite; a product passes on the faults of its factors.
+SINGULAR = frozenset(word for word, row in OPERATIONS.items() if row.slopes is not None)
+ENDS = {word: row.ends for word, row in OPERATIONS.items() if row.ends is not None}
