@@ -12,6 +12,7 @@ from safeops import __version__
 from safeops._lint.found import TITLES, File
 from safeops._lint.linting import Finding
 from safeops._lint.sources import Source, lines_of
+from safeops._source.locations import path_of
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -26,10 +27,7 @@ class Row(NamedTuple):
     @property
     def path(self) -> str:
         """The path of the file, relative to the working directory if it lies below."""
-        path = self.source.path
-        here = Path.cwd()
-        inside = path.is_absolute() and path.is_relative_to(here)
-        return (path.relative_to(here) if inside else path).as_posix()
+        return path_of(self.source.path)
 
     @property
     def message(self) -> str:

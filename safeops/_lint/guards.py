@@ -8,7 +8,15 @@ from functools import cached_property
 
 from safeops._lint.heuristics import DATA, FIRST, OF_RULE
 from safeops._lint.names import DIFFERENTIATED, Names, framework_of
-from safeops._lint.scopes import BLOCKS, NO_GRADIENT, Function, Scopes, mentions, parts_of
+from safeops._lint.scopes import (
+    BLOCKS,
+    NO_GRADIENT,
+    Function,
+    Scopes,
+    last_word,
+    mentions,
+    parts_of,
+)
 from safeops._lint.terms import COMPARISONS, Term
 
 # Functions with a derivative rule of their own: their bodies are not differentiated.
@@ -17,26 +25,12 @@ RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "sto
 GRADIENTS = frozenset({"grad", "grads", "gradients", "updates", "opt_state", "optimizer_state"})
 # What a function returns that makes the steps of an optimizer.
 STEPS = ("GradientTransformation", "GradientTransformationExtraArgs", "Optimizer")
+# Functions without a gradient; `assign` writes into a variable, from which none comes back.
 STOPS = frozenset(
-    {
-        "allclose",
-        "argmax",
-        "argmin",
-        "argsort",
-        "assign",  # into a variable: no gradient comes back
-        "assign_add",
-        "assign_sub",
-        "bucketize",
-        "searchsorted",
-        "detach",
-        "stop_gradient",
-        "item",
-        "isclose",
-        "numpy",
-        "tolist",
-        "no_grad",
-        "nonzero",
-    }
+    """
+    allclose argmax argmin argsort assign assign_add assign_sub bucketize detach isclose item
+    no_grad nonzero numpy searchsorted stop_gradient tolist
+    """.split()  # noqa: SIM905  (names read best in a row)
 )
 # Functions that differentiate what they are given, wherever their result goes.
 DERIVATIVES = frozenset(
@@ -97,7 +91,7 @@ class Guards:
         """Return the syntax around an expression that stops gradients; None if there is none."""
         child = node
         for outer in self.scopes.around(node):
-            if isinstance(outer, ast.Call) and _word(outer.func) in DERIVATIVES:
+            if isinstance(outer, ast.Call) and last_word(outer.func) in DERIVATIVES:
                 return None  # what is printed is the derivative
             if _is_stopped(outer, child) or self._is_foreign(outer):
                 return outer
@@ -156,8 +150,8 @@ class Guards:
         """Return, for each function, the places where its name is read."""
         found: dict[str, list[ast.AST]] = {name: [] for name in functions}
         for node in self.scopes.order:
-            if isinstance(node, ast.Name | ast.Attribute) and _word(node) in found:
-                found[_word(node)].append(node)
+            if isinstance(node, ast.Name | ast.Attribute) and last_word(node) in found:
+                found[last_word(node)].append(node)
         return found
 
     def is_asked(self, node: ast.AST, words: set[str]) -> bool:
@@ -188,7 +182,7 @@ class Guards:
                 node = stack.pop()
                 if node not in seen:
                     seen.add(node)
-                    found.add(_word(node))
+                    found.add(last_word(node))
                     stack += parts_of(node)
         return found - self.names.meant.keys() - NOT_WORDS - {""}
 
@@ -233,8 +227,8 @@ def _names_of(statement: ast.AST) -> list[ast.Name] | None:
     else:
         return None
     parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    if len(parts) == 2 and _word(getattr(statement.value, "func", statement)) in FIRST_OF_TWO:  # noqa: PLR2004  (values and places)
-        parts = [] if _word(parts[0]) == "_" else parts[:1]
+    if len(parts) == 2 and last_word(getattr(statement.value, "func", statement)) in FIRST_OF_TWO:  # noqa: PLR2004  (values and places)
+        parts = [] if last_word(parts[0]) == "_" else parts[:1]
     names = [x for x in parts if isinstance(x, ast.Name)]
     return names if len(names) == len(parts) else None
 
@@ -244,7 +238,7 @@ def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a ro
     if isinstance(outer, ast.Call):
         is_builtin = isinstance(outer.func, ast.Name) and outer.func.id in BUILTINS
         is_builtin = is_builtin or _writes_data(outer.func)  # w.data.copy_(x)
-        return is_builtin or _word(outer.func) in STOPS
+        return is_builtin or last_word(outer.func) in STOPS
     if isinstance(outer, ast.Attribute):
         return outer.attr in STOPS | SHAPES
     if isinstance(outer, ast.If | ast.While | ast.IfExp):
@@ -254,7 +248,7 @@ def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a ro
     if isinstance(outer, ast.With):
         return any(mentions(x.context_expr, NO_GRADIENT) for x in outer.items)
     if isinstance(outer, ast.ClassDef):
-        bases = [_word(x) for x in outer.bases]
+        bases = [last_word(x) for x in outer.bases]
         is_made = getattr(child, "name", "") == "__init__" and "Module" in bases
         return is_made or any(DATA.search(name) for name in (outer.name, *bases))
     if isinstance(outer, ast.FunctionDef):
@@ -276,10 +270,6 @@ def _is_without(function: ast.FunctionDef) -> bool:
     return marked or bool(FIRST.search(function.name)) or not takes.isdisjoint(GRADIENTS)
 
 
-def _word(node: ast.AST) -> str:
-    return str(getattr(node, "attr", "") or getattr(node, "id", ""))
-
-
 def _asked(test: ast.expr | None) -> Iterator[str]:
     """Yield the names whose numbers a condition tests."""
     stack: list[ast.AST] = [test] if test is not None else []
@@ -287,14 +277,14 @@ def _asked(test: ast.expr | None) -> Iterator[str]:
         node = stack.pop()
         if isinstance(node, ast.Attribute) and node.attr in SHAPES:
             continue
-        if isinstance(node, ast.Call) and _word(node.func) in {"len", "isinstance", "hasattr"}:
+        if isinstance(node, ast.Call) and last_word(node.func) in {"len", "isinstance", "hasattr"}:
             continue
         if isinstance(node, ast.Compare) and not all(type(op) in COMPARISONS for op in node.ops):
             continue
         if isinstance(node, ast.Compare) and any(_is_text(x) for x in node.comparators):
             continue
         if isinstance(node, ast.Name | ast.Attribute):
-            yield _word(node)
+            yield last_word(node)
         stack += ast.iter_child_nodes(node)
 
 

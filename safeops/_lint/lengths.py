@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from safeops._lint.found import File, Found, zeros
 from safeops._lint.heuristics import CONSTANTS, WINDOW
-from safeops._lint.masks import last_word
 from safeops._lint.probes import is_safe
+from safeops._lint.scopes import last_word
 from safeops._lint.shapes import length_of, number
 from safeops._lint.terms import Term
 

@@ -15,6 +15,7 @@ from safeops._lint.names import DIFFERENTIATED
 from safeops._lint.rules import check
 from safeops._lint.sources import lines_of
 from safeops._source.edits import Edits, Page
+from safeops._source.locations import column_in
 from safeops._source.rewrites import Refused, Rewrite
 
 IGNORE = re.compile(r"#\s*safeops:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
@@ -150,9 +151,9 @@ def finding_of(
     found = Finding(
         one.rule,
         node.lineno,
-        column_of(lines, node.lineno, node.col_offset),
+        column_in(lines[node.lineno - 1], node.col_offset),
         end_line,
-        column_of(lines, end_line, end),
+        column_in(lines[end_line - 1], end),
         one.why,
         one,
         cure=one.cure,
@@ -164,8 +165,3 @@ def finding_of(
         found.names = tuple(name for name in names if f"{name}(" in found.edit[2])
         found.cure = found.cure or fix.note
     return found
-
-
-def column_of(lines: Sequence[str], line: int, offset: int) -> int:
-    """Return the column of a character, from 1, at an offset in bytes."""
-    return len(lines[line - 1].encode()[:offset].decode(errors="replace")) + 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from safeops._lint.found import File, Found
 from safeops._lint.probes import causes_of
-from safeops._lint.scopes import Function
+from safeops._lint.scopes import Function, last_word
 from safeops._lint.terms import Term, folded
 
 # The smallest number above 0, and the distance from 1 to the next number below.
@@ -90,7 +90,7 @@ def is_home(node: ast.AST) -> bool:
 
 def dtypes_of(call: ast.Call) -> Iterator[str]:
     """Yield the dtypes that a call sets."""
-    word = getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+    word = last_word(call)
     if word in {"half", "bfloat16", "float", "double"} and isinstance(call.func, ast.Attribute):
         yield WORDS.get(word, word)
     if not SETTERS.search(word):

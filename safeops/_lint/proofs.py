@@ -18,7 +18,7 @@ from safeops._lint.formats import Row
 from safeops._lint.found import File
 from safeops._lint.shapes import is_mask
 from safeops._lint.terms import Term
-from safeops._source.edits import Edits, rendered
+from safeops._source.edits import Edits, rendered, root
 
 if TYPE_CHECKING:
     from safeops._lint.linting import Finding
@@ -184,10 +184,7 @@ class Writer:
 
     def module(self, node: ast.expr) -> ast.expr:
         """Return the name of a module or of an attribute of it."""
-        root = node
-        while isinstance(root, ast.Attribute):
-            root = root.value
-        self.modules.add(getattr(root, "id", ""))
+        self.modules.add(root(node))
         return node
 
     def array(self, term: Term) -> ast.expr:

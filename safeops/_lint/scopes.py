@@ -188,7 +188,7 @@ class Scopes:
     def buffers(self) -> list[ast.Call]:
         """The calls of `register_buffer`, which name an attribute and its value."""
         calls = (x for x in self.order if isinstance(x, ast.Call) and len(x.args) > 1)
-        return [x for x in calls if getattr(x.func, "attr", "") == "register_buffer"]
+        return [x for x in calls if last_word(x) == "register_buffer"]
 
     @cached_property
     def functions(self) -> list[Function]:
@@ -208,10 +208,16 @@ def parts_of(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def last_word(node: ast.AST) -> str:
+    """Return the last word of a name, an attribute or a called function; "" for all else."""
+    f = node.func if isinstance(node, ast.Call) else node
+    return str(getattr(f, "attr", "") or getattr(f, "id", ""))
+
+
 def mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
     """Whether any of the given names is in an expression."""
     names = (x for x in ast.walk(node) if isinstance(x, ast.Name | ast.Attribute))
-    return any((x.id if isinstance(x, ast.Name) else x.attr) in words for x in names)
+    return any(last_word(x) in words for x in names)
 
 
 def definitions_in(node: ast.AST) -> Iterator[Definition]:

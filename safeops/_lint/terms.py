@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from safeops._lint.heuristics import PLAIN_NAMES, SMALL
 from safeops._lint.names import DIFFERENTIATED, Called, Names
 from safeops._lint.operations import OPERATIONS, REDUCTIONS, TRUTH
-from safeops._lint.scopes import Definition, Scopes
+from safeops._lint.scopes import Definition, Scopes, last_word
+from safeops._source.edits import root
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,9 +228,9 @@ class Reader:
 
     def _attribute(self, node: ast.Attribute) -> Term | None:
         word = node.attr
-        if word in WORDS and (self.names.full(node) or _root(node) == "math"):
+        if word in WORDS and (self.names.full(node) or root(node) == "math"):
             return self._number(node, WORDS[word])
-        if isinstance(node.value, ast.Call) and _last(node.value.func) == "finfo":
+        if isinstance(node.value, ast.Call) and last_word(node.value.func) == "finfo":
             return self._number(node, LIMITS[word]) if word in LIMITS else None
         if SMALL.search(word):
             return self._number(node, EPSILON)
@@ -342,7 +343,7 @@ class Reader:
         return None
 
     def _other(self, node: ast.Call) -> Term:
-        word = _last(node.func)
+        word = last_word(node.func)
         plain = word in PLAIN or word.endswith("meshgrid") or word.startswith("is_")
         plain = plain or ".random." in f".{self.names.full(node.func)}"
         is_function = isinstance(node.func, ast.Name) or bool(self.names.full(node.func))
@@ -352,7 +353,7 @@ class Reader:
         plain = plain or self._is_of_constants(node)
         if not plain and (whole := self._segments(node, word)) is not None:
             return whole
-        return self._atom(node, is_plain=plain or _root(node.func) == "math")
+        return self._atom(node, is_plain=plain or root(node.func) == "math")
 
     def _segments(self, node: ast.Call, word: str) -> Term | None:
         """Return the term of sums over the entries with the same index, as a reduction."""
@@ -371,7 +372,7 @@ class Reader:
         given = [*node.args, *(k.value for k in node.keywords)]
         if isinstance(node.func, ast.Attribute) and not self.names.full(node.func):
             given = [node.func.value, *given]
-        if _last(node.func)[:1].isupper() or any(map(_is_option, node.keywords)):
+        if last_word(node.func)[:1].isupper() or any(map(_is_option, node.keywords)):
             return False  # a class; its objects may have parameters
         given = [x for x in given if not _is_text(x)]
         return bool(given) and all(self.term(x).is_plain for x in given)
@@ -508,16 +509,6 @@ def _is_option(option: ast.keyword) -> bool:
 
 def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and not isinstance(node.value, int | float)
-
-
-def _last(node: ast.AST) -> str:
-    return getattr(node, "attr", "") or getattr(node, "id", "")
-
-
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return getattr(node, "id", "")
 
 
 def _float(value: object) -> float:

@@ -52,6 +52,18 @@ def location(file: str, line: int, span: Span | None = None) -> Location:
     return Location(file, line, linecache.getline(file, line).strip(), span)
 
 
+def path_of(file: str | Path) -> str:
+    """Return the path of a file, relative to the working directory if it lies below."""
+    path, here = Path(file), Path.cwd()
+    inside = path.is_absolute() and path.is_relative_to(here)
+    return (path.relative_to(here) if inside else path).as_posix()
+
+
+def column_in(text: str, offset: int) -> int:
+    """Return a column in characters, from 1, of an offset in bytes in a line."""
+    return len(text.encode()[:offset].decode(errors="replace")) + 1
+
+
 def definition(code: CodeType) -> Location:
     """Return the line at which a function is defined, below its decorators."""
     lines = range(code.co_firstlineno, code.co_firstlineno + 20)

@@ -144,7 +144,7 @@ LAYERS = (
     ("_lint.names", "_lint.scopes", "_lint.sources"),
     ("_lint.terms",),
     ("_lint.bounds", "_lint.guards", "_lint.values"),
-    ("_lint.masks", "_lint.shapes", "_lint.probes"),
+    ("_lint.shapes", "_lint.probes"),
     ("_lint.found",),
     ("_lint.domains", "_lint.emptiness", "_lint.lengths", "_lint.precision", "_lint.selections"),
     ("_lint.rules",),

@@ -2,21 +2,13 @@
 
 import linecache
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safeops._source.locations import Location
+from safeops._source.locations import Location, column_in, path_of
 
 if TYPE_CHECKING:
     from safeops.autodiff._explain.repairs import Repair
     from safeops.autodiff._explain.report import Finding
-
-
-def path_of(file: str) -> str:
-    """Return the path of a file, relative to the working directory if it lies below."""
-    path, here = Path(file), Path.cwd()
-    inside = path.is_absolute() and path.is_relative_to(here)
-    return (path.relative_to(here) if inside else path).as_posix()
 
 
 def place_record(where: Location | None) -> dict[str, Any] | None:
@@ -26,14 +18,10 @@ def place_record(where: Location | None) -> dict[str, Any] | None:
     record: dict[str, Any] = {"path": path_of(where.file), "line": where.line}
     if where.span is not None:
         _, last, start, end = where.span
-        record["column"] = column(where.file, where.line, start)
-        record |= {"end_line": last, "end_column": column(where.file, last, end)}
+        record["column"] = column_in(linecache.getline(where.file, where.line), start)
+        end_column = column_in(linecache.getline(where.file, last), end)
+        record |= {"end_line": last, "end_column": end_column}
     return record | {"source": where.source}
-
-
-def column(file: str, line: int, offset: int) -> int:
-    """Return a column in characters, from an offset in bytes."""
-    return len(linecache.getline(file, line).encode()[:offset].decode(errors="replace")) + 1
 
 
 def fix_record(repair: "Repair") -> dict[str, Any] | None:
