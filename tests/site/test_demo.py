@@ -221,25 +221,7 @@ def test_the_readme_lists_every_family():
 
 def test_the_readme_is_short():
     """A reader is at the cure in a minute; the rest has pages."""
-    assert len(README.splitlines()) <= 260
-
-
-@pytest.mark.only("jax")
-def test_the_readme_shows_what_comes_out(capsys, monkeypatch):
-    """The picture in the README is the head of the output, versions apart."""
-    monkeypatch.setenv("COLUMNS", "80")
-    picture = re.search(r"^```text\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)[1]
-
-    main(["--framework", "jax"])
-
-    lines = [without_versions(line) for line in capsys.readouterr().out.splitlines()]
-    wanted = [without_versions(line) for line in picture.splitlines()]
-    assert lines[: len(wanted)] == wanted
-
-
-def without_versions(line):
-    """Return a line without version numbers and without space at its end."""
-    return re.sub(r"\d+\.\d+\.\d+", "", line).rstrip()
+    assert len(README.splitlines()) <= 200
 
 
 @SHOWN
