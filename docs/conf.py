@@ -13,6 +13,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]  # pages.py, and the case tables
 
+import links  # noqa: E402  (after the path)
 import pages  # noqa: E402  (after the path)
 
 import safeops  # noqa: E402  (after the path)
@@ -57,5 +58,6 @@ napoleon_use_rtype = False
 def setup(app: Sphinx) -> None:
     """Write the pages that are made from recipes, docstrings and case tables."""
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir)))
+    app.connect("doctree-read", links.add)
     # It only names a script; pages may be read in two processes, which it does not say.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True

@@ -1,0 +1,20 @@
+import jax
+import jax.numpy as jnp
+
+from safeops import safe_log, safe_where
+
+x = jnp.asarray([0.0, 4.0])
+
+
+def slope(f):
+    return jax.grad(lambda x: f(x).sum())(x).tolist()
+
+
+naive = lambda x: jnp.where(x > 0, jnp.log(x), 0.0)
+assert str(slope(naive)) == "[nan, 0.25]"  # the bug
+
+safe = lambda x: safe_where(x > 0, x, jnp.log, fill_value=0.0)
+assert slope(safe) == [0, 0.25]  # the cure
+
+ready = lambda x: safe_log(x, fill_value=0.0)
+assert slope(ready) == [0, 0.25]  # the same, ready-made
