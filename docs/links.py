@@ -1,4 +1,4 @@
-"""Links from the names of functions, as pages write them in inline code, to the reference."""
+"""Links of what pages write plainly: a function in inline code, and a public report by number."""
 
 import re
 
@@ -9,6 +9,9 @@ from sphinx.application import Sphinx
 import safeops
 from safeops import linalg, rotations, segments
 
+HOST = "https://github.com"  # of the reports
+# pytorch/pytorch#41508, and #41509 after it
+REPORT = re.compile(r"([\w.-]+/[\w.-]+)?#(\d+)")
 # `safe_log`, `safe_log(x)`, `rotations.safe_angle(a, b)`
 CALL = re.compile(r"(?:safeops\.|so\.)?((?:\w+\.)*\w+)(?:\(.*\))?")
 PATHS = {name: f"safeops.{name}" for name in safeops.__all__}
@@ -19,7 +22,7 @@ for _module in (linalg, rotations, segments):
 
 
 def add(app: Sphinx, tree: nodes.document) -> None:
-    """Make a link of each name in inline code, but in titles and links."""
+    """Make links on a page, but in its titles and its own links."""
     if app.env.docname.startswith("reference/"):
         return  # whose docstrings have links of their own
     for literal in list(tree.findall(nodes.literal)):
@@ -29,3 +32,22 @@ def add(app: Sphinx, tree: nodes.document) -> None:
             link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=path)
             literal.replace_self(link)
             link += literal
+    for paragraph in tree.findall(nodes.paragraph):
+        repository = ""
+        for text in [node for node in paragraph.children if isinstance(node, nodes.Text)]:
+            parts, repository = with_reports(text.astext(), repository)
+            paragraph.replace(text, parts)
+
+
+def with_reports(text: str, repository: str) -> tuple[list[nodes.Node], str]:
+    """Return text with links to the reports in it, and the repository of the last one."""
+    parts: list[nodes.Node] = []
+    end = 0
+    for found in REPORT.finditer(text):
+        repository = found[1] or repository
+        if repository:
+            parts.append(nodes.Text(text[end : found.start()]))
+            target = f"{HOST}/{repository}/issues/{found[2]}"
+            parts.append(nodes.reference(found[0], found[0], refuri=target))
+            end = found.end()
+    return [*parts, nodes.Text(text[end:])], repository

@@ -108,6 +108,18 @@ def test_internal_links_lead_somewhere(site):
 
 
 @pytest.mark.site
+def test_names_of_functions_and_numbers_of_reports_are_links(site):
+    """The tables of functions lead to the reference, and each public report to its thread."""
+    pages = {file.name: page.links for file, page in site.items()}
+    functions = {unquote(urlsplit(link).fragment) for link in pages["functions.html"]}
+    threads = (DOCS / "threads.md").read_text()
+
+    assert {f"safeops.{name}" for name in safeops.__all__} <= functions
+    numbers = set(re.findall(r"(?<=#)\d+", re.sub("```.*?```", "", threads, flags=re.DOTALL)))
+    assert {link.rpartition("/issues/")[2] for link in pages["threads.html"]} >= numbers
+
+
+@pytest.mark.site
 def test_every_function_has_a_reference_and_a_recipe(site):
     """Each public function is an anchor of the reference, and a page of the recipes."""
     anchors = set().union(*(page.anchors for page in site.values()))
