@@ -18,7 +18,7 @@ import reductions
 import safeops
 import slices
 from safeops import _recipes, linalg, rotations, segments
-from safeops._cli.families import FAMILIES, family_of, functions_of, path_of
+from safeops._cli.families import FAMILIES, WHY_NONE, family_of, functions_of, path_of
 
 # Words that people may search for, by the name of the function.
 SYNONYMS = {
@@ -62,12 +62,17 @@ Each page has one bug, and its cure as code to copy, which runs without safeops.
 The tests run every recipe on PyTorch, JAX, TensorFlow and NumPy, and compare it with the function
 of the same name in safeops.
 
-The command line prints the same texts:
+Their licence is MIT-0: copy them without asking, and without a notice.
+
+The command line prints the same texts, `--only` the function alone, and several names one module:
 
 ```console
 python -m safeops recipe --list
 python -m safeops recipe safe_log --framework jax
-```"""
+python -m safeops recipe safe_norm safe_log -f jax > _safe.py
+```
+
+`safeops.linalg`, `safeops.segments` and some rotations have no recipe: {why}."""
 SUPPORT = """# What is tested
 
 This page is made from the case tables that the tests run through.
@@ -159,7 +164,8 @@ def recipe_page(recipe: _recipes.Recipe) -> str:
         f"# {recipe.name}\n\n{recipe.summary}\n\n"
         f"In the library it is {{py:func}}`{path_of(recipe.name)}`, with more options; "
         f"see [its family](../reference/{page}.md). "
-        f"`python -m safeops recipe {recipe.name} --framework torch` prints this page as a program."
+        f"`python -m safeops recipe {recipe.name} -f torch` prints this page as a program, "
+        f"`--only` the function alone. {_recipes.LICENCE}"
     )
     parts = [head, *(section(recipe.name, *item) for item in recipe.sections.items())]
     return "\n\n".join(parts) + "\n"
@@ -181,7 +187,7 @@ def section(name: str, title: str, part: _recipes.Section) -> str:
 
 def recipe_index() -> str:
     """Return the page that lists the recipes by family."""
-    parts = [RECIPES]
+    parts = [RECIPES.format(why=WHY_NONE)]
     for module, (_, title) in FAMILIES.items():
         rows = [f"- [{n}]({n}.md): {_recipes.read(n).summary}" for n in recipes_of(module)]
         toctree = "\n".join(["```{toctree}", ":hidden:", "", *recipes_of(module), "```"])

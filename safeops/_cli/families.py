@@ -40,8 +40,11 @@ FAMILIES = {
 }
 
 
-# Rotations too have recipes. `linalg` and `segments` have none: their decompositions and sums by
-# number are operations of the framework, each with other arguments.
+# Rotations too have recipes, and `linalg` and `segments` have none.
+WHY_NONE = (
+    "decompositions, sums by number and derivatives of every order are other code in each "
+    "framework, and too long to copy"
+)
 FUNCTIONS = {name: getattr(safeops, name) for name in safeops.__all__}
 FUNCTIONS |= {name: getattr(rotations, name) for name in rotations.__all__}
 # The first has no singular point but the quaternion 0, the second is the first half of the recipe

@@ -6,9 +6,10 @@ array API standard, such as ``xp.log``. `spell` puts in the names of a framework
 The command line prints a recipe as a program, and the documentation shows it as a page.
 """
 
+import ast
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from typing import NamedTuple
@@ -23,6 +24,7 @@ SECTIONS = (
     "When not to use it",
     "Another way",
 )
+LICENCE = "Licence: MIT-0. Copy it without asking, and without this line."
 TITLES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "numpy": "NumPy"}
 
 # Of `scipy.special`.
@@ -81,6 +83,8 @@ IMPORTS = {
     "tf": "import tensorflow as tf",
     "torch": "import torch",
 }
+# Options that a framework has in words of its own.
+WORDS = {"torch": {"axis": "dim", "keepdims": "keepdim"}}
 NAME = re.compile(r"\bxp\.(\w+)")
 SORT = re.compile(r"\bxp\.sort\((\w+), axis=([-\w]+)\)")
 FINFO = re.compile(r"\bxp\.finfo\((\w+)\.dtype\)")
@@ -132,6 +136,8 @@ def spell(code: str, framework: str) -> str:
     code = FINFO.sub(partial(limits, framework), code)
     if framework == "torch":  # torch.sort returns the places too
         code = SORT.sub(r"torch.sort(\1, dim=\2, stable=True).values", code)
+    for word, own in WORDS.get(framework, {}).items():
+        code = re.sub(rf"\b{word}\b", own, code)
     return NAME.sub(partial(spelling, framework), code).replace("\n\n\n\n", "\n\n\n").strip("\n")
 
 
@@ -206,10 +212,27 @@ def program(recipe: Recipe, framework: str) -> str:
         for title in SECTIONS
         if title not in left_out
     ]
-    head = comment(f"{recipe.name} for {TITLES[framework]}, without safeops.\n\n{recipe.summary}")
+    title = f"{recipe.name} for {TITLES[framework]}, without safeops. {LICENCE}"
+    head = comment(f"{title}\n\n{recipe.summary}")
     body = "\n\n".join(parts)
     code = re.sub(r"^#.*", "", body, flags=re.MULTILINE)
     return f"{head}\n\n{imports_of(code)}\n\n{body}\n"
+
+
+def module(names: Sequence[str], framework: str) -> str:
+    """Return the functions of recipes alone as one module, without their bugs and proofs."""
+    codes = (spell(read(name).sections["The recipe"].code, framework) for name in names)
+    body = "\n\n\n".join(dict.fromkeys(part for code in codes for part in definitions(code)))
+    head = comment(f"{', '.join(names)} for {TITLES[framework]}, from the recipes of safeops.")
+    return f"{head}\n{comment(LICENCE)}\n\n{imports_of(body)}\n\n\n{body}\n"
+
+
+def definitions(code: str) -> Iterator[str]:
+    """Return the functions in code one by one, each with the comments above it."""
+    lines, start = code.splitlines(), 0
+    for node in ast.parse(code).body:
+        yield "\n".join(lines[start : node.end_lineno]).strip("\n")
+        start = node.end_lineno or start
 
 
 def section_of_program(title: str, section: Section, framework: str) -> str:

@@ -40,6 +40,12 @@ def with_imports(code):
     return f"{_recipes.imports_of(code)}\n\n{code}"
 
 
+def in_words_of_safeops(f):
+    """Return a function of the library that takes the options of a recipe of PyTorch too."""
+    words = {own: word for words in _recipes.WORDS.values() for word, own in words.items()}
+    return lambda *args, **options: f(*args, **{words.get(k, k): v for k, v in options.items()})
+
+
 def calls_of(name, framework):
     """Return the calls in which a recipe agrees with safeops, as source text."""
     code = sections_in(name, framework)[_recipes.AGREEMENT]
@@ -127,7 +133,7 @@ def test_a_recipe_agrees_with_safeops(name, framework):
 
     for call in calls:
         function, args, options = captured(call, names)
-        of_library = names | {name: FUNCTIONS[name]}
+        of_library = names | {name: in_words_of_safeops(FUNCTIONS[name])}
         ours, theirs = (run(f"f = {function}", **n)["f"] for n in (names, of_library))
         got = outcome(ours, args, options, framework)
         wanted = outcome(theirs, args, options, framework)
@@ -172,6 +178,52 @@ def test_the_command_prints_the_program(name, framework, capsys):
     assert main(["recipe", name, "--framework", framework]) == 0
 
     assert capsys.readouterr().out == _recipes.program(_recipes.read(name), framework)
+
+
+@SPELLED
+@pytest.mark.usefixtures("users_defaults")
+def test_several_recipes_make_one_module(framework, capsys):
+    """A module of all names has each function of each recipe once, and their proofs pass."""
+    assert main(["recipe", *NAMES, "-f", framework]) == 0
+
+    text = capsys.readouterr().out
+    names = run(text)
+    for name in NAMES:
+        code = sections_in(name, framework)["The recipe"]
+        assert all(text.count(f"\n{part}\n") == 1 for part in _recipes.definitions(code))
+    for name in ("safe_norm", "safe_log", "safe_softmax", "nanquantile", "safe_var"):
+        run(with_imports(sections_in(name, framework)["The proof"]), **names)
+    assert "The bug" not in text
+
+
+@SPELLED
+def test_only_the_function(framework, capsys):
+    """`--only` prints the function, what it imports and the licence, and that is all."""
+    assert main(["recipe", "safe_norm", "--only", "--framework", framework]) == 0
+
+    licence, imports, *function = capsys.readouterr().out.split("\n\n")
+    assert _recipes.LICENCE in licence
+    assert imports.startswith("import ")
+    assert [node.name for node in ast.parse("\n\n".join(function)).body] == ["safe_norm"]
+
+
+@pytest.mark.parametrize("said", ["torch", "pytorch", "PyTorch"])
+def test_pytorch_has_its_own_words(said, capsys):
+    """A recipe for PyTorch, by any of its names, says `dim` and `keepdim`, and no `axis`."""
+    assert main(["recipe", "safe_softmax", "safe_std", "-f", said]) == 0
+
+    out = capsys.readouterr().out
+    assert "keepdim=True" in out
+    assert not re.search(r"\baxis\b|\bkeepdims\b", out)
+
+
+@pytest.mark.parametrize("name", ["polar", "segment_sum", "quaternion_slerp"])
+def test_a_function_without_a_recipe_says_why(name, capsys):
+    """A public function that has no recipe is no misspelt name."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["recipe", name])
+
+    assert f"{name} has no recipe: " in capsys.readouterr().err
 
 
 def test_the_command_lists_all(capsys):
