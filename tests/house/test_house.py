@@ -40,7 +40,7 @@ PUBLIC = sorted(name for name in NAMES if inspect.isfunction(public(name)))
 
 # A module imports from the lines above its own; patterns cover what is not named before them.
 LAYERS = (
-    ("_doors", "_typing", "_speech", "_versions"),
+    ("_deprecation", "_doors", "_typing", "_speech", "_versions"),
     ("_dtypes",),
     # A framework: what it is built of, then itself, then the list of all.
     ("_backends.jax.bodies",),
