@@ -37,7 +37,7 @@ html_title = f"safeops {release}"
 pygments_dark_style = "github-dark"  # the default underlines names of modules, as if links
 html_static_path = ["static"]
 html_css_files = ["safeops.css"]
-html_extra_path = ["llms.txt"]
+html_extra_path = ["llms.txt", "llms-full.txt"]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -175,13 +177,42 @@ def test_the_finders_find():
 
 
 @pytest.mark.site
-def test_the_list_for_language_models_leads_to_pages(pytestconfig):
-    """Each line of `llms.txt` is a page of the site."""
+@pytest.mark.parametrize(("name", "least"), [("llms.txt", 10), ("llms-full.txt", 200)])
+def test_the_lists_for_language_models_lead_to_pages(name, least, site, pytestconfig):
+    """Each link of the two lists is a file of the site, and a place that there is on it."""
     folder = Path(pytestconfig.getoption("site")).resolve()
-    targets = re.findall(r"\]\((.*?)\)", (folder / "llms.txt").read_text())
+    targets = re.findall(r"\]\((.*?)\)", (folder / name).read_text())
+    lost = [
+        target
+        for target in targets
+        for file, _, anchor in [target.partition("#")]
+        if not (folder / file).is_file() or (anchor and anchor not in site[folder / file].anchors)
+    ]
 
-    assert len(targets) > 10
-    assert [target for target in targets if not (folder / target).is_file()] == []
+    assert len(targets) > least
+    assert lost == []
+
+
+@pytest.mark.site
+def test_the_list_of_names_is_that_of_the_package(pytestconfig):
+    """`llms-full.txt` has the version and every function, with the file in which it stands."""
+    text = (Path(pytestconfig.getoption("site")) / "llms-full.txt").read_text()
+    names = re.findall(r"^- `(\w+)", text, flags=re.MULTILINE)
+    files = set(re.findall(r"; (safeops/\S+\.py)$", text, flags=re.MULTILINE))
+
+    assert f"safeops {safeops.__version__}:" in text
+    assert {*safeops.__all__, *safeops.linalg.__all__, *safeops.segments.__all__} <= {*names}
+    assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+def test_names_on_the_page_for_agents_exist():
+    """What the page calls `safeops.something` is there."""
+    names = set(re.findall(r"`(safeops(?:\.\w+)+)", (DOCS / "agents.md").read_text()))
+    away = {name for name in ("jax", "torch", "tensorflow") if find_spec(name) is None}
+    found = {resolve_name(name) for name in names if not away & {*name.split(".")}}
+
+    assert len(names) >= 6
+    assert None not in found
 
 
 @pytest.mark.site
