@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]  # pages.py, and the case tables
 
 import links  # noqa: E402  (after the path)
+import listing  # noqa: E402  (after the path)
 import pages  # noqa: E402  (after the path)
 
 import safeops  # noqa: E402  (after the path)
@@ -37,7 +38,7 @@ html_title = f"safeops {release}"
 pygments_dark_style = "github-dark"  # the default underlines names of modules, as if links
 html_static_path = ["static"]
 html_css_files = ["safeops.css"]
-html_extra_path = ["llms.txt", "llms-full.txt"]
+html_extra_path = ["llms.txt"]
 
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 3
@@ -59,5 +60,6 @@ def setup(app: Sphinx) -> None:
     """Write the pages that are made from recipes, docstrings and case tables."""
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir)))
     app.connect("doctree-read", links.add)
+    app.connect("build-finished", listing.write)
     # It only names a script; pages may be read in two processes, which it does not say.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True

@@ -6,6 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+from sphinx.application import Sphinx
+
 import safeops
 from safeops import _recipes
 from safeops._cli.families import FAMILIES, FUNCTIONS, family_of
@@ -37,6 +39,12 @@ MODULES = {
     "safeops.integrations.tensorflow": "integrations",
     "safeops.integrations.transformers": "integrations",
 }
+
+
+def write(app: Sphinx, error: Exception | None) -> None:
+    """Write the list beside the pages."""
+    if error is None:
+        (Path(app.outdir) / "llms-full.txt").write_text(text())
 
 
 def text() -> str:

@@ -8,7 +8,6 @@ import accuracy_page
 import collectives_table
 import error_tables
 import lint_pages
-import listing
 import masked_classes
 import real_table
 
@@ -133,7 +132,6 @@ def write(docs: Path) -> None:
     made["reference/collectives.md"] = collectives_table.page()
     titles = {name: FAMILIES[family_of(name)][1] for name in safeops.__all__}
     made["reference/accuracy.md"] = accuracy_page.write(docs / "reference", titles)
-    made["llms-full.txt"] = listing.text()
     for name, text in made.items():
         file = docs / name
         file.parent.mkdir(exist_ok=True)
