@@ -9,6 +9,8 @@ from sphinx.application import Sphinx
 import safeops
 from safeops import linalg, rotations, segments
 
+# What a link is not made in.
+WITHOUT = (nodes.title, nodes.reference, addnodes.pending_xref)
 HOST = "https://github.com"  # of the reports
 # pytorch/pytorch#41508, and #41509 after it
 REPORT = re.compile(r"([\w.-]+/[\w.-]+)?#(\d+)")
@@ -28,7 +30,7 @@ def add(app: Sphinx, tree: nodes.document) -> None:
     for literal in list(tree.findall(nodes.literal)):
         found = CALL.fullmatch(literal.astext())
         path = PATHS.get(found[1]) if found else None
-        if path and not isinstance(literal.parent, (nodes.title, nodes.reference)):
+        if path and not isinstance(literal.parent, WITHOUT):
             link = addnodes.pending_xref("", refdomain="py", reftype="obj", reftarget=path)
             literal.replace_self(link)
             link += literal
