@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 from safeops._lint.operations import ABOVE_0, ALL, AT_LEAST_0, OPERATIONS, UNKNOWN, Bounds
 from safeops._lint.terms import Term
@@ -72,36 +73,25 @@ def _clip(x: Term, low: Term, high: Term) -> Bounds:
     return Bounds(least, most, above=a.above and least == a.low)
 
 
-def _maximum(x: Term, y: Term) -> Bounds:
+def _either(lower: Callable[..., Bounds], upper: Callable[..., float], x: Term, y: Term) -> Bounds:
+    """Return the interval of a maximum, a minimum or a choice, from the ends that it takes."""
     a, b = bounds(x), bounds(y)
-    big = max(a, b, key=lambda one: (one.low, one.above))
-    return Bounds(big.low, max(a.high, b.high), above=big.above)
-
-
-def _minimum(x: Term, y: Term) -> Bounds:
-    a, b = bounds(x), bounds(y)
-    small = min(a, b, key=lambda one: (one.low, one.above))
-    return Bounds(small.low, min(a.high, b.high), above=small.above)
-
-
-def _choice(_: Term, x: Term, y: Term) -> Bounds:
-    a, b = bounds(x), bounds(y)
-    small = min(a, b, key=lambda one: (one.low, one.above))
-    return Bounds(small.low, max(a.high, b.high), above=small.above)
+    end = lower(a, b, key=lambda one: (one.low, one.above))
+    return Bounds(end.low, upper(a.high, b.high), above=end.above)
 
 
 RULES: dict[str, Callable[..., Bounds]] = {
     "add": _add,
     "clip": _clip,
     "div": _div,
-    "if": _choice,
+    "if": lambda _, x, y: _either(min, max, x, y),
     "index": lambda x, _: bounds(x),
-    "maximum": _maximum,
-    "minimum": _minimum,
+    "maximum": partial(_either, max, max),
+    "minimum": partial(_either, min, min),
     "mul": _mul,
     "neg": lambda x: Bounds(-bounds(x).high, -bounds(x).low),
     "pow": _pow,
     "square": _square,
     "sub": lambda x, y: Bounds(bounds(x).low - bounds(y).high, bounds(x).high - bounds(y).low),
-    "where": _choice,
+    "where": lambda _, x, y: _either(min, max, x, y),
 }

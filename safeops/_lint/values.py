@@ -7,6 +7,7 @@ Computed as a framework does in float32, entry by entry: what exceeds the larges
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from safeops._lint.operations import OPERATIONS, REDUCTIONS, UNKNOWN, Slopes
@@ -147,15 +148,7 @@ def _is_open(end: Value) -> bool:
     return end.number is None or math.isnan(end.number)
 
 
-def _larger(x: Value, y: Value) -> Value:
-    return _extreme(x, y, max)
-
-
-def _smaller(x: Value, y: Value) -> Value:
-    return _extreme(x, y, min)
-
-
-def _extreme(x: Value, y: Value, choose: Callable[..., float]) -> Value:
+def _extreme(choose: Callable[..., float], x: Value, y: Value) -> Value:
     bad = x.bad or y.bad
     if x.number is None or y.number is None:
         return Value(None, x.live or y.live, bad)
@@ -172,12 +165,12 @@ def _relu(x: Value) -> Value:
 
 CHOICES: dict[str, Callable[..., Value]] = {
     "clip": _clip,
-    "fmax": _larger,
-    "fmin": _smaller,
+    "fmax": partial(_extreme, max),
+    "fmin": partial(_extreme, min),
     "if": _if,
     "index": _index,
-    "maximum": _larger,
-    "minimum": _smaller,
+    "maximum": partial(_extreme, max),
+    "minimum": partial(_extreme, min),
     "relu": _relu,
     "where": _where,
 }
