@@ -89,12 +89,7 @@ def block_of(row: Row, *copies: Row) -> list[str]:
         block.append(f"    from safeops import {', '.join(found.names)}")
     if found.cure:
         block.append(f"  {found.cure}")
-    if found.proof:
-        block.append(f"  {found.proof}")
-    if found.trial:
-        block.append(f"  {found.trial}")
-    if found.trial.startswith("confirmed"):
-        block += [f"  no dependency wanted? python -m safeops recipe {x}" for x in found.names]
+    block += proof_of(found)
     if copies:
         places = [place_of(copy) for copy in copies]
         more = f", and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
@@ -103,6 +98,14 @@ def block_of(row: Row, *copies: Row) -> list[str]:
 
 
 SHOWN = 20  # places of copies
+
+
+def proof_of(found: Finding) -> list[str]:
+    """Return what --confirm saw, and the recipe of an edit that is confirmed."""
+    said = [f"  {text}" for text in (found.proof, found.trial) if text]
+    if found.trial.startswith("confirmed"):
+        said += [f"  no dependency wanted? python -m safeops recipe {x}" for x in found.names]
+    return said
 
 
 def record(row: Row) -> dict[str, Any]:

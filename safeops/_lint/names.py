@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
+from safeops._lint.operations import OPERATIONS
 from safeops._source.names import NAMED
 
 # The first word of a module's name, and the framework whose functions it has.
@@ -23,33 +24,7 @@ DIFFERENTIATED = frozenset({"jax", "keras", "tensorflow", "torch", "xp"})
 NAMESPACES = {"xp": "xp", "xnp": "xp"}
 # The one word for each operation: those of `explain`, and those that only lint needs.
 WORDS = {name: row.word for name, row in NAMED.items()} | {
-    "add_n": "add",
-    "bitwise_and": "logical_and",
-    "bitwise_not": "logical_not",
-    "bitwise_or": "logical_or",
-    "clamp_max": "minimum",
-    "clamp_min": "maximum",
-    "clip_by_value": "clip",
-    "float_power": "pow",
-    "gammaln": "lgamma",
-    "greater": "gt",
-    "greater_equal": "ge",
-    "is_finite": "isfinite",
-    "is_inf": "isinf",
-    "is_nan": "isnan",
-    "less": "lt",
-    "less_equal": "le",
-    "matrix_norm": "matrixnorm",
-    "nansum": "sum",
-    "not_equal": "ne",
-    "reduce_euclidean_norm": "norm",
-    "reduce_mean": "mean",
-    "reduce_prod": "prod",
-    "reduce_sum": "sum",
-    "select": "where",
-    "where_v2": "where",
-    "equal": "eq",
-    "expit": "sigmoid",
+    name: word for word, row in OPERATIONS.items() for name in row.names.split()
 }
 # Methods of arrays that mean the function of the same name.
 METHODS = frozenset(

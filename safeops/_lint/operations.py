@@ -46,6 +46,8 @@ class Operation(NamedTuple):
         How many arrays it takes; 0 where a function of `terms` says which.
     kind : {"truth", "reduction", ""}
         Whether its values are booleans, or depend on several entries.
+    names : str
+        Names in programs that the table of `_source` lacks.
     """
 
     value: Callable[..., float] | None = None
@@ -54,6 +56,7 @@ class Operation(NamedTuple):
     ends: tuple[float, float] | None = None
     arrays: int = 1
     kind: Literal["truth", "reduction", ""] = ""
+    names: str = ""
 
 
 def divided(x: float, y: float) -> float:
@@ -116,7 +119,7 @@ OPERATIONS: dict[str, Operation] = {
     "acosh": Operation(
         math.acosh, lambda x: (divided(1.0, math.sqrt(x * x - 1)),), ends=(1.0, math.inf)
     ),
-    "add": Operation(lambda x, y: x + y, arrays=2),
+    "add": Operation(lambda x, y: x + y, arrays=2, names="add_n"),
     "asin": Operation(math.asin, _inverse, ends=(-1.0, 1.0)),
     "atan2": Operation(math.atan2, _angle, arrays=2),
     "atanh": Operation(
@@ -130,17 +133,17 @@ OPERATIONS: dict[str, Operation] = {
     "cosine_similarity": Operation(arrays=0, kind="reduction"),
     "digamma": Operation(lambda x: 0.0 if x > 0 else math.nan, _gamma),
     "div": Operation(divided, lambda x, y: (divided(1.0, y), divided(-x, y * y)), arrays=2),
-    "eq": Operation(lambda x, y: float(x == y), arrays=2, kind="truth"),
+    "eq": Operation(lambda x, y: float(x == y), arrays=2, kind="truth", names="equal"),
     "exp": Operation(math.exp, lambda x: (math.exp(x),), bounds=ABOVE_0),
     "expm1": Operation(math.expm1, lambda x: (math.exp(x),)),
-    "ge": Operation(lambda x, y: float(x >= y), arrays=2, kind="truth"),
-    "gt": Operation(lambda x, y: float(x > y), arrays=2, kind="truth"),
+    "ge": Operation(lambda x, y: float(x >= y), arrays=2, kind="truth", names="greater_equal"),
+    "gt": Operation(lambda x, y: float(x > y), arrays=2, kind="truth", names="greater"),
     "hypot": Operation(math.hypot, _length, bounds=AT_LEAST_0, arrays=2),
-    "isfinite": Operation(lambda x: float(math.isfinite(x)), kind="truth"),
-    "isinf": Operation(lambda x: float(math.isinf(x)), kind="truth"),
-    "isnan": Operation(lambda x: float(math.isnan(x)), kind="truth"),
-    "le": Operation(lambda x, y: float(x <= y), arrays=2, kind="truth"),
-    "lgamma": Operation(lambda x: math.lgamma(x) if x > 0 else math.inf, _gamma),
+    "isfinite": Operation(lambda x: float(math.isfinite(x)), kind="truth", names="is_finite"),
+    "isinf": Operation(lambda x: float(math.isinf(x)), kind="truth", names="is_inf"),
+    "isnan": Operation(lambda x: float(math.isnan(x)), kind="truth", names="is_nan"),
+    "le": Operation(lambda x, y: float(x <= y), arrays=2, kind="truth", names="less_equal"),
+    "lgamma": Operation(lambda x: math.lgamma(x) if x > 0 else math.inf, _gamma, names="gammaln"),
     "log": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
     "log10": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
     "log1p": Operation(
@@ -148,9 +151,13 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "log2": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
     "log_softmax": Operation(bounds=AT_MOST_0, kind="reduction"),
-    "logical_and": Operation(lambda x, y: float(bool(x) and bool(y)), arrays=2, kind="truth"),
-    "logical_not": Operation(lambda x: float(not x), kind="truth"),
-    "logical_or": Operation(lambda x, y: float(bool(x) or bool(y)), arrays=2, kind="truth"),
+    "logical_and": Operation(
+        lambda x, y: float(bool(x) and bool(y)), arrays=2, kind="truth", names="bitwise_and"
+    ),
+    "logical_not": Operation(lambda x: float(not x), kind="truth", names="bitwise_not"),
+    "logical_or": Operation(
+        lambda x, y: float(bool(x) or bool(y)), arrays=2, kind="truth", names="bitwise_or"
+    ),
     "logical_xor": Operation(lambda x, y: float(bool(x) != bool(y)), arrays=2, kind="truth"),
     "logit": Operation(
         lambda x: logarithm(x) - logarithm(1 - x),
@@ -158,12 +165,12 @@ OPERATIONS: dict[str, Operation] = {
         ends=(0.0, 1.0),
     ),
     "logsigmoid": Operation(bounds=AT_MOST_0),
-    "lt": Operation(lambda x, y: float(x < y), arrays=2, kind="truth"),
+    "lt": Operation(lambda x, y: float(x < y), arrays=2, kind="truth", names="less"),
     "mul": Operation(lambda x, y: x * y, lambda x, y: (y, x), arrays=2),
-    "ne": Operation(lambda x, y: float(x != y), arrays=2, kind="truth"),
+    "ne": Operation(lambda x, y: float(x != y), arrays=2, kind="truth", names="not_equal"),
     "neg": Operation(lambda x: -x),
-    "norm": Operation(bounds=AT_LEAST_0, kind="reduction"),
-    "pow": Operation(power, _power_slopes, arrays=2),
+    "norm": Operation(bounds=AT_LEAST_0, kind="reduction", names="reduce_euclidean_norm"),
+    "pow": Operation(power, _power_slopes, arrays=2, names="float_power"),
     "reciprocal": Operation(lambda x: divided(1.0, x), lambda x: (divided(1.0, x * x),)),
     "relu": Operation(bounds=AT_LEAST_0),
     "rsqrt": Operation(
@@ -172,7 +179,7 @@ OPERATIONS: dict[str, Operation] = {
         ends=(0.0, math.inf),
     ),
     "segment": Operation(arrays=0, kind="reduction"),
-    "sigmoid": Operation(_sigmoid, bounds=OPEN_UNIT),
+    "sigmoid": Operation(_sigmoid, bounds=OPEN_UNIT, names="expit"),
     "sign": Operation(lambda x: math.copysign(1.0, x) if x else 0.0),
     "sin": Operation(math.sin, bounds=WITHIN_1),
     "sinh": Operation(math.sinh, lambda x: (math.cosh(x),)),
@@ -184,28 +191,21 @@ OPERATIONS: dict[str, Operation] = {
     "sub": Operation(lambda x, y: x - y, arrays=2),
     "tanh": Operation(math.tanh, bounds=WITHIN_1),
     "var": Operation(bounds=AT_LEAST_0, kind="reduction"),
+    "clip": Operation(arrays=0, names="clip_by_value"),
+    "matrixnorm": Operation(arrays=0, names="matrix_norm"),
+    "maximum": Operation(arrays=2, names="clamp_min"),
+    "mean": Operation(kind="reduction", names="reduce_mean"),
+    "minimum": Operation(arrays=2, names="clamp_max"),
+    "prod": Operation(kind="reduction", names="reduce_prod"),
+    "sum": Operation(kind="reduction", names="nansum reduce_sum"),
+    "where": Operation(arrays=0, names="select where_v2"),
 }
 OPERATIONS |= dict.fromkeys(
     ["asinh", "atan", "erf", "erfc", "erfinv", "nan_to_num", "ndtri", "sinc", "tan"], Operation()
 )
-OPERATIONS |= dict.fromkeys(
-    [
-        "cross",
-        "divide_no_nan",
-        "fmax",
-        "fmin",
-        "maximum",
-        "minimum",
-        "multiply_no_nan",
-        "xdivy",
-        "xlog1py",
-        "xlogy",
-    ],
-    Operation(arrays=2),
-)
-OPERATIONS |= dict.fromkeys(
-    ["cumsum", "logsumexp", "max", "mean", "min", "prod", "sum"], Operation(kind="reduction")
-)
+OF_TWO = "cross divide_no_nan fmax fmin multiply_no_nan xdivy xlog1py xlogy"
+OPERATIONS |= dict.fromkeys(OF_TWO.split(), Operation(arrays=2))
+OPERATIONS |= dict.fromkeys(["cumsum", "logsumexp", "max", "min"], Operation(kind="reduction"))
 OPERATIONS |= dict.fromkeys(
     ["dot", "inner", "matmul", "vdot"], Operation(arrays=2, kind="reduction")
 )
