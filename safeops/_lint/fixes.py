@@ -63,7 +63,7 @@ class Maker:
         if culprit is None:
             refuse(REASONS.get(self.found.rule, "a product has to become a selection"))
         self.check_whole(culprit)
-        is_dropped = self.found.filled is not None
+        is_dropped = self.found.filled is not None or self.found.rule == "SO004"
         return rewrite_of(self.page, culprit.node, options, is_dropped=is_dropped)
 
     def check_whole(self, culprit: Term) -> None:

@@ -224,23 +224,25 @@ def direction_of(page: Page, node: ast.expr) -> Rewrite | None:
 
 def root_in(page: Page, node: ast.expr) -> ast.expr | None:
     """Return x of ``sqrt(x)`` and ``x**0.5``."""
-    parts = operands(page, node)
-    if parts is None or parts[1] or not parts[0]:
-        return None
-    base, *rest = parts[0]
-    is_power = named(node) in POWERS and len(rest) == 1 and is_number(rest[0], 0.5)
-    return base if is_power or (named(node) == "sqrt" and not rest) else None
+    return _base_of(page, node, 0.5, "sqrt")
 
 
 def square_root_of(page: Page, node: ast.expr) -> ast.expr | None:
     """Return x of ``x**2``, ``x * x`` and ``square(x)``."""
+    return _base_of(page, node, 2, "square")
+
+
+def _base_of(page: Page, node: ast.expr, exponent: float, word: str) -> ast.expr | None:
+    """Return x of a power with this exponent, or of the function that is one."""
     parts = operands(page, node)
-    if parts is None or parts[1] or not parts[0]:
+    if parts is None or parts[1] or not 0 < len(parts[0]) <= 2:  # noqa: PLR2004  (x and p)
         return None
     base, *rest = parts[0]
-    is_power = named(node) in POWERS and len(rest) == 1 and is_number(rest[0], 2)
-    is_product = named(node) == "mul" and _same(page, base, rest[0])
-    return base if is_power or is_product or (named(node) == "square" and not rest) else None
+    if not rest:
+        return base if named(node) == word else None
+    is_power = named(node) in POWERS and is_number(rest[0], exponent)
+    is_product = word == "square" and named(node) == "mul" and _same(page, base, rest[0])
+    return base if is_power or is_product else None
 
 
 POWERS = BY_WORD["pow"].names

@@ -55,6 +55,7 @@ def edits_of(program):
         (TORCH, "x.clamp(min=0).sqrt()", "safe_sqrt(x)"),
         (TORCH, "x.clamp(0, 1).sqrt()", "safe_sqrt(x.clamp(0, 1))"),
         (TORCH, "mask * torch.log(x)", "xlogy(mask, x)"),
+        (TORCH, "torch.nan_to_num(y * x.log())", "torch.nan_to_num(y * safe_log(x))"),
         (TORCH, "-torch.log(x) * mask", "-xlogy(mask, x)"),
         (TORCH, "(torch.log(x) * mask).sum()", "xlogy(mask, x).sum()"),
         (TORCH, "(-torch.log(x) * mask).sum()", "(-xlogy(mask, x)).sum()"),
