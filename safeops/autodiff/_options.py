@@ -16,11 +16,6 @@ class UnknownOperationWarning(UserWarning):
     __module__ = "safeops.autodiff"
 
 
-# Why a guard that masks raises all the same.
-NOT_CURED = "the masked gradient is not finite either"
-NAN_IS_USED = "the masked gradient is finite, but the loss is NaN by an entry that is used"
-
-
 class NonFiniteGradientError(FloatingPointError):
     """
     A step of a guarded training has made a gradient that is not finite.

@@ -11,15 +11,10 @@ import numpy as np
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report, never_clean
-from safeops.autodiff._options import (
-    NAN_IS_USED,
-    NOT_CURED,
-    NonFiniteGradientError,
-    is_one,
-    places_of,
-)
+from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import value_and_grad
 from safeops.autodiff.jax._explain.passes import explained_call
+from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle
 
 TRACED = (
     "expected arrays, got traced ones, which have no values; call the guarded function outside of "
@@ -113,25 +108,24 @@ def guarded(
         step, steps = steps, steps + 1
         if all_finite(found[1]):
             return found
-        batch = batch_of((without(args, argnums), kwargs))
-        report = explained_call(partial(value, **kwargs), args, argnums, LIMIT, None, batch)
-        report = replace(
-            never_clean(report), parameters=bad_names(found[1], argnums, len(args)), step=step
-        )
-        tell(report)
-        error = NonFiniteGradientError(report)
-        if on_nan == "mask":
+
+        def explain() -> Report:
+            batch = batch_of((without(args, argnums), kwargs))
+            report = explained_call(partial(value, **kwargs), args, argnums, LIMIT, None, batch)
+            names = bad_names(found[1], argnums, len(args))
+            return replace(never_clean(report), parameters=names, step=step)
+
+        def run_masked() -> tuple[Any, str]:
             found = masked(*args, **kwargs)
-            return if_cured(found, found[0][0] if has_aux else found[0], error)
-        raise error
+            return found, fault_of(found[1], found[0][0] if has_aux else found[0])
+
+        return settle(BadStep(explain, run_masked), on_nan, tell)
 
     return both
 
 
-def if_cured(found: Any, loss: Any, error: NonFiniteGradientError) -> Any:
-    """Return a masked step; raise if its gradient is not finite, or its loss is NaN."""
-    finite = all_finite(found[1])
-    if finite and not jnp.isnan(loss):
-        return found
-    error.add_note(NAN_IS_USED if finite else NOT_CURED)
-    raise error
+def fault_of(gradients: Any, loss: Any) -> str:
+    """Return why a masked step is no cure: its gradient is not finite, or its loss is NaN."""
+    if not all_finite(gradients):
+        return NOT_CURED
+    return NAN_IS_USED if jnp.isnan(loss) else ""

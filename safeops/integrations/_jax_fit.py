@@ -9,6 +9,7 @@ tells which gradients are not finite.
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -16,11 +17,11 @@ import jax
 import jax.numpy as jnp
 
 from safeops.autodiff._explain.report import Finding, Report, make_report
-from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.jax import masked_grad
 from safeops.autodiff.jax._redirect import changed_here
 from safeops.autodiff.jax._watching import Watch, watching
 from safeops.integrations._jax import batch_of, which_are_finite
+from safeops.integrations._policy import NOT_CURED, BadStep, settle
 
 ONE = Lock()  # a watch is told of the gradients that any thread has watched
 KINDS = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -71,22 +72,25 @@ class Fit:
         if not self.is_alarm(after, finite) or not (names := self.bad_names(state, data)):
             self.usual = finite
             return logs, after
-        report = self.explained(state, data, names)
-        self.tell(report)
-        if self.on_nan == "skip":
-            return self.logs_of(state), state
-        error = NonFiniteGradientError(report)
-        if self.on_nan == "mask":
-            with masked_grad():  # which counts when the step is traced
-                (flags, logs), after = self.run("masked", self.noted, state, data)
-            if all(flags):
-                return logs, with_finite(state, after)
-            error.add_note(NOT_CURED)
-        # What `fit` puts back into the model when it ends, by an error too.
+        bad = BadStep(
+            explain=partial(self.explained, state, data, names),
+            run_masked=partial(self.run_masked, state, data),
+            skip=lambda: (self.logs_of(state), state),
+            release=partial(self.release_in, state),
+        )
+        return settle(bad, self.on_nan, self.tell)
+
+    def run_masked(self, state: Any, data: Any) -> tuple[Any, str]:
+        """Run a step with masked gradients; return also why it is no cure."""
+        with masked_grad():  # which counts when the step is traced
+            (flags, logs), after = self.run("masked", self.noted, state, data)
+        return (logs, with_finite(state, after)), "" if all(flags) else NOT_CURED
+
+    def release_in(self, state: Any) -> None:
+        """Let the model be as it was, in a state that `fit` puts into it, after an error too."""
         held = {f"{kind}_variables": part for kind, part in zip(KINDS, state, strict=True)}
         self.model._jax_state = held  # noqa: SLF001  (Keras has no other door to its own state)
         self.release()
-        raise error
 
     def finite_in(self, state: Any) -> Any:
         """Return which weights, and which numbers of the optimizer, are finite."""

@@ -9,11 +9,11 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Report, never_clean
-from safeops.autodiff._options import NAN_IS_USED, NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
+from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle
 
 IN_GRAPH = (
     "expected a call outside of tf.function, which has no values to look at; the loss may be one"
@@ -88,8 +88,9 @@ class Guard:
         own = {v.ref() for v in self.sources}
         return [v for v in loss.get_concrete_function().variables if v.ref() not in own]
 
-    def explained(self, args: Any, kwargs: Any, gradients: Any) -> Report:
-        """Return the report on the step."""
+    def explained(self, before: Any, args: Any, kwargs: Any, gradients: Any) -> Report:
+        """Return the report on the step, which begins again where it did."""
+        put_back(before)
 
         def value(_: Any) -> Any:
             return self.loss_in(self.f(*args, **kwargs))
@@ -105,20 +106,22 @@ class Guard:
         found, gradients, finite, before = self.ordinary(*args, **kwargs)
         if finite:
             return found, gradients
-        put_back(before)
-        report = self.explained(args, kwargs, gradients)
-        put_back(before)
-        self.tell(report)
-        error = NonFiniteGradientError(report)
-        if self.on_nan == "mask":
-            found, gradients, finite, _ = self.masked(*args, **kwargs)
-            is_used = finite and bool(tf.math.is_nan(self.loss_in(found)))
-            if finite and not is_used:
-                put_back_bad(before)
-                return found, gradients
-            put_back(before)
-            error.add_note(NAN_IS_USED if is_used else NOT_CURED)
-        raise error
+        step = BadStep(
+            explain=partial(self.explained, before, args, kwargs, gradients),
+            run_masked=partial(self.run_masked, before, args, kwargs),
+            restore=partial(put_back, before),
+        )
+        return settle(step, self.on_nan, self.tell)
+
+    def run_masked(self, before: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
+        """Return value and masked gradients, and why they are no cure."""
+        found, gradients, finite, _ = self.masked(*args, **kwargs)
+        if not finite:
+            return None, NOT_CURED
+        if tf.math.is_nan(self.loss_in(found)):
+            return None, NAN_IS_USED
+        put_back_bad(before)
+        return (found, gradients), ""
 
 
 def guarded(f: Callable[..., Any], *args: Any) -> Callable[..., Any]:

@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
-from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.passes import explained_call
 from safeops.autodiff.tensorflow._redirect import taped_by
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
+from safeops.integrations._policy import NOT_CURED, BadStep, settle
 from safeops.integrations._tensorflow import REPLICAS, batch_of
 
 ELSEWHERE = (
@@ -162,22 +162,23 @@ class Fit:
         if not self.is_alarm(finite) or self.is_of_optimizer(before, found["data"]):
             self.usual = finite
             return found["logs"]
-        report = self.explained(found["data"])
-        self.restore(before)
-        self.tell(report)
-        if self.on_nan == "skip":
-            return self.model.get_metrics_result()
-        error = NonFiniteGradientError(report)
-        if self.on_nan == "mask":
-            with taped_by(GradientTape):
-                logs = self.masked(found["data"])
-            if not self.bad.numpy().any():
-                put_back_bad(before)
-                return logs
-            self.restore(before)
-            error.add_note(NOT_CURED)
-        self.release()
-        raise error
+        step = BadStep(
+            explain=partial(self.explained, found["data"]),
+            run_masked=partial(self.run_masked, before, found["data"]),
+            restore=partial(self.restore, before),
+            skip=self.model.get_metrics_result,
+            release=self.release,
+        )
+        return settle(step, self.on_nan, self.tell)
+
+    def run_masked(self, before: Any, data: Any) -> tuple[Any, str]:
+        """Run a step with masked gradients; return also why it is no cure."""
+        with taped_by(GradientTape):
+            logs = self.masked(data)
+        if self.bad.numpy().any():
+            return None, NOT_CURED
+        put_back_bad(before)
+        return logs, ""
 
     def is_alarm(self, finite: Any) -> bool:
         """Whether to look at the gradients: in a weight that is NaN already no NaN shows."""

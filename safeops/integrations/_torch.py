@@ -22,7 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._explain.report import Finding, Report, counted, listed, make_report
-from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite, what_of
 from safeops.autodiff.torch._explain.passes import eagerly
@@ -30,6 +29,7 @@ from safeops.autodiff.torch._explain.report import rows_of
 from safeops.autodiff.torch._modes import Watch
 from safeops.autodiff.torch._ranks import ranks
 from safeops.autodiff.torch._sharded import is_sharded, local_of
+from safeops.integrations._policy import NOT_CURED, BadStep, settle
 
 ANOTHER_RANK = "the gradients that this rank made are finite: what is not came from another rank"
 AGAIN = (
@@ -259,17 +259,27 @@ class Guard:
         step, self.steps = self.steps, self.steps + 1
         if not self.is_alarm() or self.is_overflow(memory, again):
             return result
-        report = replace(self.explain(memory, again), step=step, rank=rank())
-        self.tell(report)
+        bad = BadStep(
+            explain=lambda: replace(self.explain(memory, again), step=step, rank=rank()),
+            run_masked=partial(self.run_masked, memory, again),
+            restore=partial(self.restore, memory),
+            skip=partial(self.skip, memory, result),
+        )
+        return settle(bad, self.on_nan, self.tell)
+
+    def restore(self, memory: Memory) -> None:
+        """Put back what a step has changed; an error leaves all as it is, to be looked at."""
         if self.on_nan == "raise":
-            raise NonFiniteGradientError(report)
+            return
         memory.restore_buffers()
-        if self.on_nan == "skip" and self.is_scaled:
-            return result  # a GradScaler wants to see what is not finite, and skips the step itself
-        memory.restore_gradients()
-        if self.on_nan == "mask":
-            return self.masked(memory, again, report)
-        self.drop(memory)
+        # A GradScaler wants to see what is not finite, and skips the step itself.
+        if self.on_nan == "mask" or not self.is_scaled:
+            memory.restore_gradients()
+
+    def skip(self, memory: Memory, result: Any) -> Any:
+        """Return the result of a step that has not been."""
+        if not self.is_scaled:
+            self.drop(memory)
         return result
 
     def drop(self, memory: Memory) -> None:
@@ -422,12 +432,10 @@ class Guard:
         named: Iterable[tuple[str, Any]] = self.model.named_modules()
         return named
 
-    def masked(self, memory: Memory, again: Callable[[], Any], report: Report) -> Any:
-        """Run the step once more with masked gradients; raise if these are not finite either."""
-        error = NonFiniteGradientError(report)
+    def run_masked(self, memory: Memory, again: Callable[[], Any]) -> tuple[Any, str]:
+        """Run a step once more with masked gradients; return also why it is no cure."""
         if self.is_on_any_rank(memory.written):
-            error.add_note(NO_RERUN)
-            raise error
+            return None, NO_RERUN
 
         def run() -> Any:
             with eagerly(), masked_backward(), without_optimizer():
@@ -436,12 +444,9 @@ class Guard:
         memory.restore_random()
         result = run()
         if self.is_alarm() and not self.is_overflow(memory, run):
-            memory.restore_gradients()
-            memory.restore_buffers()
-            error.add_note(NOT_CURED)
-            raise error
+            return None, NOT_CURED
         memory.mend_buffers()
-        return result
+        return result, ""
 
 
 class StepWatch(Watch):

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any
 
 from safeops.autodiff._explain.report import Report
-from safeops.autodiff._options import NOT_CURED, NonFiniteGradientError
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.lines import not_finite
 from safeops.autodiff.torch._sharded import local_of
-from safeops.integrations._torch import NO_RERUN, Guard, Place, all_finite
+from safeops.integrations._policy import NOT_CURED, BadStep, settle
+from safeops.integrations._torch import NO_RERUN, Guard, Memory, Place, all_finite
 
 COMPILED = (
     "expected jit_compile=False, got True, with which the optimizer is compiled together with the "
@@ -96,28 +96,32 @@ class Fit(Guard):
         self.steps += 1
         with suppress(StepEnded):
             return self.model.train_step(batch)
-        report = self.explain(memory, partial(self.look, batch))
-        report = replace(report, step=self.steps - 1)
+        look = partial(self.look, batch)
+        bad = BadStep(
+            explain=lambda: replace(self.explain(memory, look), step=self.steps - 1),
+            run_masked=partial(self.train_masked, memory, batch),
+            restore=partial(self.restore, memory),
+            skip=self.model.get_metrics_result,
+            release=self.release,
+        )
+        return settle(bad, self.on_nan, self.tell)
+
+    def restore(self, memory: Memory) -> None:
+        """Put back what a step has changed."""
         memory.restore_buffers()
         memory.restore_random()
         for place in self.parameters:
             place.get().grad = None  # which a step of one's own may add to
-        self.tell(report)
-        if self.on_nan == "skip":
-            return self.model.get_metrics_result()
-        error = NonFiniteGradientError(report)
-        if self.on_nan == "mask" and memory.written:
-            error.add_note(NO_RERUN)
-        elif self.on_nan == "mask":
-            with suppress(StepEnded), masked_backward():
-                logs = self.model.train_step(batch)
-                memory.mend_buffers()
-                return logs
-            memory.restore_buffers()
-            memory.restore_random()
-            error.add_note(NOT_CURED)
-        self.release()
-        raise error
+
+    def train_masked(self, memory: Memory, batch: Any) -> tuple[Any, str]:
+        """Run a step with masked gradients; return also why it is no cure."""
+        if memory.written:
+            return None, NO_RERUN
+        with suppress(StepEnded), masked_backward():
+            logs = self.model.train_step(batch)
+            memory.mend_buffers()
+            return logs, ""
+        return None, NOT_CURED
 
     def look(self, batch: Any) -> None:
         """Run a step as far as to its gradients."""

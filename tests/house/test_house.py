@@ -133,7 +133,7 @@ LAYERS = (
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
     ("_public",),
-    ("integrations._outlets",),
+    ("integrations._outlets", "integrations._policy"),
     ("integrations._jax", "integrations._tensorflow", "integrations._torch"),
     ("integrations._*_fit",),
     ("integrations",),
