@@ -62,7 +62,7 @@ def tell(message: str, on_unknown: str) -> None:
         warnings.warn(message, UnknownOperationWarning, stacklevel=3)
 
 
-def check_options(on_unknown: str, *, lazy: bool = False, return_mask: bool = False) -> None:
+def check_options(on_unknown: str, *, lazy: bool | None = False, return_mask: bool = False) -> None:
     """Raise ValueError for an unknown option, or for two that exclude each other."""
     if on_unknown not in ON_UNKNOWN:
         msg = f"expected on_unknown out of ({', '.join(ON_UNKNOWN)}), got {on_unknown!r}"

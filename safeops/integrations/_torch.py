@@ -438,7 +438,7 @@ class Guard:
             return None, NO_RERUN
 
         def run() -> Any:
-            with eagerly(), masked_backward(), without_optimizer():
+            with eagerly(), masked_backward(lazy=False), without_optimizer():
                 return again()
 
         memory.restore_random()

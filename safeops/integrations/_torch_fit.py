@@ -117,7 +117,7 @@ class Fit(Guard):
         """Run a step with masked gradients; return also why it is no cure."""
         if memory.written:
             return None, NO_RERUN
-        with suppress(StepEnded), masked_backward():
+        with suppress(StepEnded), masked_backward(lazy=False):
             logs = self.model.train_step(batch)
             memory.mend_buffers()
             return logs, ""

@@ -100,7 +100,8 @@ def ours(outputs, inputs, cotangents=None):
     """Return the masked gradients, and the operations without a rule that they met."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = masked.grad(outputs, inputs, cotangents, allow_unused=True, retain_graph=True)
+        how = {"allow_unused": True, "retain_graph": True, "lazy": False}
+        found = masked.grad(outputs, inputs, cotangents, **how)
     words = [str(w.message) for w in told if w.category is masked.UnknownOperationWarning]
     return found, {re.match(r"no rule for (\w+)", text)[1] for text in words}
 

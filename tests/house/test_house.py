@@ -126,7 +126,12 @@ LAYERS = (
     ("autodiff.jax._explain.whole",),
     ("autodiff.*._explain.watch", "autodiff.*._explain.backward"),
     ("autodiff.*._explain.passes",),
-    ("autodiff.torch._compiled", "autodiff.torch._functional", "autodiff.torch._modes"),
+    (
+        "autodiff.torch._compiled",
+        "autodiff.torch._first",
+        "autodiff.torch._functional",
+        "autodiff.torch._modes",
+    ),
     ("autodiff.torch.func",),
     ("autodiff.jax._recording", "autodiff.*._redirect", "autodiff.tensorflow._variables"),
     ("autodiff.*._watching",),

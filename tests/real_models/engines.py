@@ -73,7 +73,7 @@ class Torch:
         from safeops.autodiff.torch import backward
 
         with heard() as names:
-            gradients = self.gradients(backward, step)
+            gradients = self.gradients(partial(backward, lazy=False), step)
         return gradients, names
 
     def gradients(self, backward, step):

@@ -288,6 +288,30 @@ def gradient_hooks(x: Array) -> Any:
     return getattr(x, "_post_accumulate_grad_hooks", None)
 
 
+def tensor_hooks(x: Array) -> Any:
+    """Return the hooks that see the gradient of a tensor."""
+    # Tensor._backward_hooks (2.15): whether a second backward pass would run them again.
+    return x._backward_hooks
+
+
+def hooks_made() -> int:
+    """Return how many hooks of any kind this process has registered so far."""
+    # torch.utils.hooks.RemovableHandle.next_id (2.15): whether a hook is new, as no node tells.
+    return int(torch.utils.hooks.RemovableHandle.next_id)
+
+
+def without_gradient(x: Array) -> Array:
+    """Return a tensor whose cotangent goes no further, though the nodes before it run."""
+    # torch._C._functions.UndefinedGrad (2.15): frees a graph without computing.
+    return torch._C._functions.UndefinedGrad()(x)
+
+
+def is_in_mode() -> bool:
+    """Whether a mode sees functions or operations of this thread."""
+    # torch._C._len_torch_function_stack, _len_torch_dispatch_stack (2.15): who would see a pass.
+    return bool(torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
+
+
 def storage_id(storage: Any) -> int:
     """Return a number for memory."""
     # UntypedStorage._cdata (2.15): which memory a tensor lives in, as views share it.

@@ -76,26 +76,24 @@ from safeops.autodiff.torch import func
 from safeops.autodiff.torch._compiled import compile  # noqa: A004  (the name that PyTorch has)
 from safeops.autodiff.torch._explain.lines import RecordLines
 from safeops.autodiff.torch._explain.passes import explained, explained_call
+from safeops.autodiff.torch._first import carried, chosen
 from safeops.autodiff.torch._graph import (
-    all_finite,
     check_graph,
+    graph_of,
     input_of,
-    leaves_of,
     listed,
-    nodes_of,
     require_one_number,
-    seeds_of,
 )
 from safeops.autodiff.torch._modes import Redirect, watch_backward
 from safeops.autodiff.torch._passes import (
     FORMER,
-    accumulates_finite,
+    accumulated,
     gradients_of,
     mask_of_gradient,
     mask_of_leaf,
-    masking,
+    returned,
 )
-from safeops.autodiff.torch._ranks import require_kept_gradients, require_one_rank, union_over
+from safeops.autodiff.torch._ranks import require_kept_gradients, union_over
 from safeops.autodiff.torch._sharded import is_sharded, local_of
 
 __all__ = [
@@ -125,7 +123,7 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
     return_mask: bool = False,
-    lazy: bool = False,
+    lazy: bool | None = None,
     on_unknown: Reaction = "warn",
 ) -> Any:
     """
@@ -145,10 +143,11 @@ def backward(
         Leaves to accumulate into. Default: all that the graph reaches.
     return_mask : bool, default: False
         Whether to return, for each leaf, where its gradient is active.
-    lazy : bool, default: False
+    lazy : bool, optional
         Whether to take the ordinary gradient, and the masked one only if the ordinary one is not
-        finite. Hooks then run twice. Refused where several processes share a gradient, as their
-        decisions could differ.
+        finite. Default: where nobody can tell that there are two passes, see Notes. True has hooks
+        run twice, takes a NaN for gone where a hook or a custom function writes 0 over it, and is
+        refused where several processes share a gradient, as their decisions could differ.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule that meets absent entries. It runs as it is,
         and hides nothing.
@@ -172,6 +171,10 @@ def backward(
     **Gradient.** The gradient of a scalar tape, which visits only what the output reaches. It
     equals the gradient of `torch.autograd.backward` where that is finite.
 
+    By default the ordinary pass runs first, on a CPU, in one process, without `return_mask`,
+    `create_graph`, ``on_unknown="error"``, modes and anomaly detection, unless hooks, a custom
+    function or a checkpoint would run twice. It keeps the graph, and frees it at its end.
+
     **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
     unused from a 0 that comes from it is numerically 0".
 
@@ -184,21 +187,20 @@ def backward(
     tensor([0.0000, 0.2500])
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
-    outputs = listed(tensors)
-    nodes = nodes_of(outputs)
-    check_graph(nodes)
-    cotangents = seeds_of(outputs, grad_tensors)
-    leaves = leaves_of(nodes) if inputs is None else listed(inputs)
+    lazy = chosen(lazy, return_mask, create_graph, on_unknown == "error")
+    graph = graph_of(listed(tensors), grad_tensors)
+    leaves = graph.leaves if inputs is None else listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
-    given = None if inputs is None else leaves
     run = partial(
-        torch.autograd.backward, outputs, cotangents, create_graph=create_graph, inputs=given
+        torch.autograd.backward,
+        graph.outputs,
+        graph.cotangents,
+        create_graph=create_graph,
+        inputs=None if inputs is None else leaves,
     )
-    if lazy and accumulates_finite(partial(run, retain_graph=True), nodes, leaves):
-        return None
-    with masking(nodes, outputs, cotangents, on_unknown, create_graph=create_graph) as mode:
-        run(retain_graph=keep)
-    for leaf in leaves:
+    how: Any = {"lazy": lazy, "keep": keep, "on_unknown": on_unknown, "create_graph": create_graph}
+    _, mode = carried(run, accumulated, graph, leaves, **how)
+    for leaf in leaves if mode else ():
         if leaf.grad is not None:
             FORMER.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
     if not return_mask:
@@ -214,7 +216,7 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     Parameters
     ----------
     x : tensor
-        A leaf, after `backward`, or after `masked_backward`.
+        A leaf, after a masked pass.
     group : process group, optional
         The process group over which to unite the masks, such as `torch.distributed.group.WORLD`;
         then all its ranks have to call this function. Default: the mask of this rank alone, even
@@ -241,7 +243,7 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     --------
     >>> import torch
     >>> x = torch.tensor([3.0, 4.0], requires_grad=True)
-    >>> backward(0.0 * x[1])
+    >>> backward(0.0 * x[1], lazy=False)
     >>> x.grad, gradient_mask(x)
     (tensor([0., 0.]), tensor([False,  True]))
     """
@@ -251,7 +253,8 @@ def gradient_mask(x: Array, /, *, group: Any = None) -> Array:
     if mask is None:
         msg = (
             "expected a tensor whose .grad a masked backward has made, got one without a mask, as "
-            "from an ordinary backward, or from FSDP2, which makes another gradient of it"
+            "from an ordinary backward, of which lazy=False makes a masked one, or from FSDP2, "
+            "which makes another gradient of it"
         )
         raise ValueError(msg)
     return mask
@@ -268,7 +271,7 @@ def grad(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
     return_mask: bool = False,
-    lazy: bool = False,
+    lazy: bool | None = None,
     on_unknown: Reaction = "warn",
 ) -> Any:
     """
@@ -291,7 +294,7 @@ def grad(
         Whether the gradient of an unused input is zeros.
     return_mask : bool, default: False
         Whether to return masks as well.
-    lazy : bool, default: False
+    lazy : bool, optional
         As for `backward`.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         As for `backward`.
@@ -321,39 +324,33 @@ def grad(
     ((tensor([0.0000, 0.2500]),), (tensor([False,  True]),))
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
-    ys, xs = listed(outputs), listed(inputs)
-    nodes = nodes_of(ys)
-    check_graph(nodes)
-    cotangents = seeds_of(ys, grad_outputs)
+    lazy = chosen(lazy, return_mask, create_graph, on_unknown == "error")
+    graph, xs = graph_of(listed(outputs), grad_outputs), listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
     run = partial(
         torch.autograd.grad,
-        ys,
+        graph.outputs,
         xs,
-        cotangents,
+        graph.cotangents,
         create_graph=create_graph,
         allow_unused=allow_unused,
         materialize_grads=materialize_grads,
     )
-    if lazy:
-        require_one_rank(nodes)
-        if all_finite(found := run(retain_graph=True)):
-            return found
-    with masking(nodes, ys, cotangents, on_unknown, create_graph=create_graph) as mode:
-        found = run(retain_graph=keep)
+    how: Any = {"lazy": lazy, "keep": keep, "on_unknown": on_unknown, "create_graph": create_graph}
+    found, mode = carried(run, returned, graph, xs, **how)
     if not return_mask:
         return found
     return found, tuple(mask_of_gradient(mode, x, g) for x, g in zip(xs, found, strict=True))
 
 
 @contextmanager
-def masked_backward(*, on_unknown: Reaction = "warn") -> Iterator[None]:
+def masked_backward(*, lazy: bool | None = None, on_unknown: Reaction = "warn") -> Iterator[None]:
     """
     Context in which ``loss.backward()`` is masked, for code that cannot be changed.
 
     Parameters
     ----------
-    on_unknown : {"warn", "error", "ignore"}, default: "warn"
+    lazy, on_unknown
         As for `backward`.
 
     Yields
@@ -377,8 +374,8 @@ def masked_backward(*, on_unknown: Reaction = "warn") -> Iterator[None]:
     >>> x.grad
     tensor([0.0000, 0.2500])
     """
-    check_options(on_unknown)
-    with Redirect(OURS, on_unknown):
+    check_options(on_unknown, lazy=lazy)
+    with Redirect({call: partial(f, lazy=lazy) for call, f in OURS.items()}, on_unknown):
         yield
 
 
@@ -396,7 +393,7 @@ def value_and_grad(
     has_aux: bool = False,
     create_graph: bool = False,
     return_mask: bool = False,
-    lazy: bool = False,
+    lazy: bool | None = None,
     on_unknown: Reaction = "warn",
 ) -> Callable[..., Any]:
     """
@@ -455,9 +452,8 @@ def value_and_grad(
             value = f(*every, **kwargs)
         value, aux = value if has_aux else (value, None)
         require_one_number(value)
-        gradients, masks = gradients_of(
-            grad, value, inputs, create_graph=create_graph, lazy=lazy, on_unknown=on_unknown
-        )
+        how: Any = {"return_mask": return_mask, "lazy": lazy, "on_unknown": on_unknown}
+        gradients, masks = gradients_of(grad, value, inputs, create_graph=create_graph, **how)
         found, active = (tree_unflatten(list(x), structure) for x in (gradients, masks))
         found, active = (x[0] if one else tuple(x) for x in (found, active))
         value = value if create_graph else value.detach()

@@ -1,6 +1,8 @@
 """The graph of a PyTorch program: nodes, leaves, and the arguments of a backward pass."""
 
+from cmath import isfinite
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,6 +27,23 @@ def input_of(x: Any, *, create_graph: bool) -> Array:
     if create_graph and x.requires_grad:
         return x.view_as(x)
     return x.detach().requires_grad_()
+
+
+@dataclass
+class Graph:
+    """What one backward pass runs through."""
+
+    nodes: Sequence[Any]
+    leaves: Sequence[Array]
+    outputs: Sequence[Array]
+    cotangents: Sequence[Any]
+
+
+def graph_of(outputs: Sequence[Array], given: Any) -> Graph:
+    """Return the graph of outputs, with their cotangents; raise RuntimeError if it is fused."""
+    nodes = nodes_of(outputs)
+    check_graph(nodes)
+    return Graph(nodes, leaves_of(nodes), outputs, seeds_of(outputs, given))
 
 
 def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
@@ -103,4 +122,4 @@ def leaves_of(nodes: Iterable[Any]) -> list[Array]:
 def all_finite(gradients: Any) -> bool:
     """Whether gradients are finite: told by their sum, or, if that overflows, by each entry."""
     given = [g.detach() for g in gradients if g is not None]
-    return all(bool(g.sum().isfinite()) or bool(g.isfinite().all()) for g in given)
+    return all(isfinite(g.sum().item()) or bool(g.isfinite().all()) for g in given)

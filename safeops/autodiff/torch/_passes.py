@@ -11,7 +11,7 @@ import torch
 from safeops._typing import Array
 from safeops.autodiff.torch._edges import edges_told
 from safeops.autodiff.torch._evaluator import Masking
-from safeops.autodiff.torch._graph import all_finite, leaves_of
+from safeops.autodiff.torch._graph import Graph, all_finite
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import attached, is_custom
 from safeops.autodiff.torch._opaque import scripts_told
@@ -20,7 +20,6 @@ from safeops.autodiff.torch._ranks import (
     mask_here,
     noted_here,
     require_gradients,
-    require_one_rank,
 )
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
 from safeops.autodiff.torch._tags import Tags
@@ -38,10 +37,11 @@ def masking(
     on_unknown: str,
     *,
     create_graph: bool,
+    kind: type[Masking] = Masking,
 ) -> Iterator[Masking]:
     """Context in which a backward pass is masked; with `create_graph` its masks are kept."""
     FORMER.forget_expired()
-    mode = Masking(FORMER, on_unknown)
+    mode = kind(FORMER, on_unknown)
     for g in cotangents:
         if g is not None:
             mode.tags.write(local_of(g), active=True)
@@ -101,40 +101,53 @@ def mask_of_leaf(x: Array) -> Array | None:
     return whole_of(mask, x.grad)
 
 
-def accumulates_finite(
-    run: Callable[[], None], nodes: Sequence[Any], leaves: Sequence[Array]
-) -> bool:
+def accumulated(run: Callable[..., None], graph: Graph, leaves: Sequence[Array]) -> Any:
     """
-    Accumulate the ordinary gradients; if one is not finite, restore the earlier gradients.
+    Accumulate the ordinary gradients; if one is not finite, restore the earlier ones: None.
 
     A missing gradient of a leaf that is in the graph counts as not finite.
     """
-    require_one_rank(nodes)
     earlier = [leaf.grad for leaf in leaves]
     for leaf, gradient in zip(leaves, earlier, strict=True):
         leaf.grad = None if gradient is None else gradient.clone()
-    run()
-    own = set(map(id, leaves_of(nodes)))
-    reached = [leaf for leaf in leaves if id(leaf) in own]
-    require_gradients(reached)
-    found = all(leaf.grad is not None for leaf in reached)
-    finite = found and all_finite(leaf.grad for leaf in leaves)
-    for leaf, gradient in zip(leaves, earlier, strict=True):
-        if finite and gradient is not None and not leaf.grad.requires_grad:
-            leaf.grad = gradient.copy_(leaf.grad)  # others may hold the tensor
-        elif not finite:
-            leaf.grad = gradient
-    return finite
+    finite = False
+    try:
+        run(retain_graph=True)
+        own = set(map(id, graph.leaves))
+        reached = [leaf for leaf in leaves if id(leaf) in own]
+        require_gradients(reached)
+        found = all(leaf.grad is not None for leaf in reached)
+        finite = found and all_finite(leaf.grad for leaf in leaves)
+    finally:
+        for leaf, gradient in zip(leaves, earlier, strict=True):
+            settle(leaf, gradient, finite=finite)
+    return () if finite else None
+
+
+def settle(leaf: Array, earlier: Any, *, finite: bool) -> None:
+    """Keep the gradient of an ordinary pass, whose mask is unknown, or restore the earlier one."""
+    if not finite:
+        leaf.grad = earlier
+        return
+    if earlier is not None and not leaf.grad.requires_grad:
+        leaf.grad = earlier.copy_(leaf.grad)  # others may hold the tensor
+    if leaf.grad is not None and FORMER.find(leaf.grad) is not None:
+        FORMER.drop(leaf.grad)
+
+
+def returned(run: Callable[..., Any], graph: Graph, inputs: Any) -> Any:
+    """Return the ordinary gradients if they are finite, else None."""
+    del graph, inputs
+    found = run(retain_graph=True)
+    return found if all_finite(found) else None
 
 
 def gradients_of(
-    grad: Callable[..., Any], value: Array, inputs: Any, *, lazy: bool, **how: Any
+    grad: Callable[..., Any], value: Array, inputs: Any, *, return_mask: bool, **how: Any
 ) -> tuple[Any, Any]:
     """Return gradients and masks; for a value without a graph, zeros, none of them active."""
     if not value.requires_grad:
         zeros = [torch.zeros_like(x) for x in inputs]
         return zeros, [torch.zeros_like(x, dtype=torch.bool) for x in inputs]
-    if lazy:
-        found = grad(value, inputs, materialize_grads=True, lazy=True, **how)
-        return found, found
-    return grad(value, inputs, materialize_grads=True, return_mask=True, **how)
+    found = grad(value, inputs, materialize_grads=True, return_mask=return_mask, **how)
+    return found if return_mask else (found, found)

@@ -1,0 +1,193 @@
+"""
+An ordinary backward pass before the masked one, where nobody can tell that there were two.
+
+Where the ordinary gradient is finite the masked one is equal to it, and takes two to three times as
+long in eager mode. So the ordinary pass runs first, if a second one would repeat no work of others:
+no hook, no function of the user, nothing of a checkpoint, no other process. What of these is known
+beforehand is asked beforehand. The rest is Python that the engine calls: it ends the pass before it
+runs, and the masked pass is the first that it sees.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from safeops._backends.torch import private
+from safeops._typing import Array
+from safeops.autodiff.torch._evaluator import Call, Kind, Masking
+from safeops.autodiff.torch._graph import Graph
+from safeops.autodiff.torch._nodes import APPLY, is_custom, is_foreign
+from safeops.autodiff.torch._passes import masking
+from safeops.autodiff.torch._ranks import in_group, require_one_rank
+from safeops.autodiff.torch._tags import is_leaf
+
+# Leaves in whose backward pass Python ran: it will run in the next one too.
+MET: Any = WeakTensorKeyDictionary()
+hooks_known = private.hooks_made()
+
+
+class PythonRunsError(Exception):
+    """The engine was about to call Python code that is not ours."""
+
+
+def chosen(lazy: bool | None, *others: bool) -> bool | None:  # noqa: FBT001  (as above)
+    """Return the option `lazy`: False by default if another option is of a masked pass alone."""
+    return False if lazy is None and any(others) else lazy
+
+
+def carried(
+    run: Callable[..., Any],
+    attempt: Callable[..., Any],
+    graph: Graph,
+    inputs: Sequence[Array],
+    *,
+    lazy: bool | None,
+    keep: bool,
+    **how: Any,
+) -> tuple[Any, Any]:
+    """Return what a pass makes, and the mode in which it was masked, None if it was not."""
+    found, kind = tried(lazy, partial(attempt, run, graph, inputs), graph, inputs)
+    if found is not None:
+        if lazy is None and not keep:
+            free(graph.outputs, inputs, graph.cotangents)
+        return found, None
+    with masking(graph.nodes, graph.outputs, graph.cotangents, kind=kind, **how) as mode:
+        found = run(retain_graph=keep)
+    note_hooks()
+    return found, mode
+
+
+def tried(
+    lazy: bool | None,  # noqa: FBT001  (the option as it was given)
+    run: Callable[[], Any],
+    graph: Graph,
+    inputs: Sequence[Array],
+) -> tuple[Any, type[Masking]]:
+    """Return what an ordinary pass makes, None if it has to be masked; and the mode for that."""
+    if lazy:
+        require_one_rank(graph.nodes)
+        return run(), Second
+    if lazy is False or not is_unseen(graph, inputs):
+        return None, Masking
+    try:
+        return watched(run), Second
+    except PythonRunsError:
+        MET.update(dict.fromkeys((*graph.leaves, *inputs), True))
+        return None, Second
+
+
+def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
+    """Whether nothing that is known beforehand would notice a second pass."""
+    leaves = graph.leaves if inputs is graph.leaves else (*graph.leaves, *inputs)
+    return not (
+        private.hooks_made() != hooks_known
+        or in_group()
+        or torch.is_anomaly_enabled()
+        or private.is_in_mode()
+        or sys.getprofile() is not None
+        or any(y.retains_grad for y in graph.outputs)
+        or not all(x.is_leaf and is_quiet(x) for x in leaves)
+        or not all(map(is_quiet, graph.outputs))
+        or any(map(is_seen, graph.nodes))
+    )
+
+
+def is_quiet(x: Array) -> bool:
+    """Whether a tensor is a plain one without hooks; on a device the engine has other threads."""
+    plain = type(x) in PLAIN and x.is_cpu and not (MET and x in MET)
+    return plain and not private.tensor_hooks(x) and not private.gradient_hooks(x)
+
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_seen(node: Any) -> bool:
+    """Whether a node is Python code of others, or PyTorch's gradient may be finite and wrong."""
+    if is_custom(node):
+        return not is_of_safeops(node)
+    return type(node).__name__ == "EmbeddingBagBackward0"  # by frequency (2.13)
+
+
+def is_of_safeops(node: Any) -> bool:
+    """Whether a custom function is one of this package."""
+    return private.forward_class(node).__module__.startswith("safeops.")
+
+
+def note_hooks() -> None:
+    """Take the hooks that are there as known: the next graph is made after them."""
+    global hooks_known  # noqa: PLW0603  (a number of the process, as that of PyTorch)
+    hooks_known = private.hooks_made()
+
+
+def watched(run: Callable[[], Any]) -> Any:
+    """Run a backward pass, and raise PythonRunsError before it calls Python that is not ours."""
+    sys.setprofile(Profile())
+    try:
+        return run()
+    finally:
+        sys.setprofile(None)
+
+
+class Profile:
+    """A profile function, which is told of each call before it begins."""
+
+    def __init__(self) -> None:
+        self.in_engine = False  # outside, a signal may call Python where the engine has returned
+
+    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Take note of one event."""
+        if event != "call":
+            if getattr(arg, "__name__", None) == "run_backward":
+                self.in_engine = event == "c_call"
+        elif self.in_engine and is_called_by_engine(frame) and not is_ours(frame):
+            raise PythonRunsError
+
+
+def is_called_by_engine(frame: FrameType) -> bool:
+    """Whether no Python stands between a call and the engine."""
+    return frame.f_back is not None and frame.f_back.f_code.co_name == private.ENGINE
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether a call is of the backward method of a function of this package."""
+    return frame.f_code in APPLY and is_of_safeops(frame.f_locals["self"])
+
+
+def free(outputs: Iterable[Array], inputs: Sequence[Array], cotangents: Sequence[Any]) -> None:
+    """Free the graph by a backward pass without cotangents, which computes nothing."""
+    with torch.enable_grad():
+        ends = [private.without_gradient(y) for y in outputs]
+    torch.autograd.grad(ends, inputs, cotangents, allow_unused=True)
+
+
+class Second(Masking):
+    """The mode of a masked pass after an ordinary one; what that has left must not count twice."""
+
+    def evaluate(self, call: Call, kind: Kind) -> Any:
+        """Run one operation."""
+        if call.name == "add" and self.is_of_retained(call):
+            raise RuntimeError(RETAINED)
+        return super().evaluate(call, kind)
+
+    def is_of_retained(self, call: Call) -> bool:
+        """
+        Whether PyTorch adds a gradient to that of a tensor with `retain_grad`.
+
+        No formula adds a cotangent to a coefficient, and no node tells that somebody retains.
+        """
+        earlier, new = call.args[:2]
+        known = self.active(earlier) is not None or not isinstance(earlier, torch.Tensor)
+        if known or self.active(new) is None or call.is_literal_zero(earlier):
+            return False
+        return not (call.node is None or is_leaf(call.node) or is_foreign(call.node))
+
+
+RETAINED = (
+    "expected gradients of leaves alone, got a tensor on the way with retain_grad(), to which the "
+    "ordinary pass has added its gradient already; pass lazy=False, whose one pass is masked"
+)
