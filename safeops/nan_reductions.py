@@ -218,7 +218,9 @@ def nanquantile(
     Notes
     -----
     **Gradient.** To the two entries next to the quantile their weights, to other entries 0; 0 to
-    absent entries and for an empty slice, at every order.
+    absent entries and for an empty slice, at every order. Equal entries count in the order in which
+    they stand, at 0 and 1 too, where `nanmin` and `nanmax` split evenly: a quantile has no
+    subgradient, and its slope would jump there.
 
     **Source.** `numpy.nanquantile` for the values; R. J. Hyndman and Y. Fan, *Sample Quantiles
     in Statistical Packages* (1996), for the methods.
