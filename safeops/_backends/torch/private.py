@@ -309,8 +309,7 @@ def without_gradient(x: Array) -> Array:
 def is_in_mode() -> bool:
     """Whether a mode sees functions or operations of this thread."""
     # torch._C._len_torch_function_stack (2.15): who would see the call of a backward pass.
-    # torch._C._len_torch_dispatch_stack (2.15): who would see its operations.
-    return bool(torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack())
+    return bool(torch._C._len_torch_function_stack() or dispatch_modes())
 
 
 def storage_id(storage: Any) -> int:

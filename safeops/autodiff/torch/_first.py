@@ -21,7 +21,7 @@ from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, Kind, Masking
 from safeops.autodiff.torch._graph import Graph
-from safeops.autodiff.torch._nodes import APPLY, is_custom, is_foreign
+from safeops.autodiff.torch._nodes import APPLY, is_foreign
 from safeops.autodiff.torch._passes import masking
 from safeops.autodiff.torch._ranks import in_group, require_one_rank
 from safeops.autodiff.torch._tags import is_leaf
@@ -93,7 +93,7 @@ def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
         or any(y.retains_grad for y in graph.outputs)
         or not all(x.is_leaf and is_quiet(x) for x in leaves)
         or not all(map(is_quiet, graph.outputs))
-        or any(map(is_seen, graph.nodes))
+        or any(map(is_seen, set(map(type, graph.nodes))))
     )
 
 
@@ -106,15 +106,15 @@ def is_quiet(x: Array) -> bool:
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def is_seen(node: Any) -> bool:
-    """Whether a node is Python code of others, or PyTorch's gradient may be finite and wrong."""
-    if is_custom(node):
-        return not is_of_safeops(node)
-    return type(node).__name__ == "EmbeddingBagBackward0"  # by frequency (2.13)
+def is_seen(kind: type) -> bool:
+    """Whether nodes are Python code of others, or PyTorch's gradient may be finite and wrong."""
+    if issubclass(kind, private.Custom):
+        return not is_of_safeops(kind)
+    return kind.__name__ == "EmbeddingBagBackward0"  # by frequency (2.13)
 
 
 def is_of_safeops(node: Any) -> bool:
-    """Whether a custom function is one of this package."""
+    """Whether a custom function, or the class of its nodes, is one of this package."""
     return private.forward_class(node).__module__.startswith("safeops.")
 
 
