@@ -84,6 +84,7 @@ def owners():
     jax.jvp(lambda x: traces.append(private.running_trace()) or x, (1.0,), (1.0,))
     tracers = []
     jax.jit(lambda x: tracers.append(x + 1) or x)(1.0)
+    jax.vjp(lambda x: tracers.append(x) or x, 1.0)
     eqn, jaxpr = found["integer_pow"], bodies.opened(jax.make_jaxpr(jnp.sin)(1.0))
     owners = {
         "Trace": traces[0],
@@ -93,6 +94,7 @@ def owners():
         "Primitive": eqn.primitive,
         "ShapedArray": jaxpr.invars[0].aval,
         "DynamicJaxprTracer": tracers[0],
+        "LinearizeTracer": tracers[1],
         "TracingEqn": tracers[0].parent,
         "FlatTree": next(filter(None, map(module_of, TREES)), None),
         "WrappedFun": module_of("jax._src.linear_util.WrappedFun"),

@@ -15,7 +15,7 @@ from jax.experimental import io_callback, sparse  # noqa: E402
 
 from safeops import autodiff  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
-from safeops.autodiff.jax._explain import passes, steps, whole  # noqa: E402
+from safeops.autodiff.jax._explain import passes, watch, whole  # noqa: E402
 
 X = np.array([0.0, 2.0, 4.0])
 
@@ -31,13 +31,13 @@ def stepped(monkeypatch):
     """Return a list that gets the name of each loop that is run step by step."""
     found = []
     for name in ("scan", "while_loop"):
-        method = getattr(steps.Steps, name)
+        method = getattr(watch.Watch, name)
 
         def noted(self, *args, name=name, method=method):
             found.append(name)
             return method(self, *args)
 
-        monkeypatch.setattr(steps.Steps, name, noted)
+        monkeypatch.setattr(watch.Watch, name, noted)
     return found
 
 
@@ -177,7 +177,7 @@ def test_progress(monkeypatch):
 
 
 def test_callbacks_are_called_once():
-    """`explain` runs a program three times, and the callbacks of the user once for each call."""
+    """`explain` runs the operations of a program again, but not the callbacks of the user."""
     calls = []
 
     def tapped(name):
@@ -208,6 +208,21 @@ def test_callbacks_are_called_once():
 
     assert [finding.operation for finding in report.findings] == ["log"]
     assert sorted(calls) == ["debug", "debug in jit", *["io"] * 3, "pure", "pure in jit"]
+
+
+def test_the_function_runs_once():
+    """What a loss draws is what is explained: its operations run again, and not the loss."""
+    batches = [X, X[1:], X[2:]]
+    names = {"jnp": jnp, "rows": iter(batches)}
+    text = (
+        "def f(x):\n    y = x * next(rows)\n    return jnp.where(y > 0, jnp.log(y), 0.0).sum()"
+    )
+    exec(text, names)  # without source there is no edit to try
+
+    (finding,) = masked.explain(names["f"], jnp.asarray(1.0)).findings
+
+    assert (finding.kind, finding.operation, finding.entries) == ("BLOCKED", "log", 1)
+    assert [len(batch) for batch in names["rows"]] == [2, 1]
 
 
 # What it cannot see into.

@@ -12,9 +12,7 @@ Program: TypeAlias = Any  # a Jaxpr, or one with its constants
 _Closed: Any = Jaxpr if hasattr(Jaxpr, "consts") else core.ClosedJaxpr
 
 
-def is_program(x: Any) -> bool:
-    """Whether a parameter is a program, with its constants or without."""
-    return isinstance(x, (Jaxpr, _Closed))
+PROGRAMS = (Jaxpr, _Closed)  # with its constants or without
 
 
 def opened(program: Program) -> Jaxpr:
@@ -27,13 +25,21 @@ def closed(program: Program) -> Any:
     return program if isinstance(program, _Closed) else _Closed(program, ())
 
 
-def with_bodies(param: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a parameter with other bodies, which `change` makes of closed ones."""
-    if isinstance(param, (tuple, list)) and any(map(is_program, param)):
+def with_bodies(params: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """Return parameters with other bodies, which `change` makes of closed ones."""
+    changed = {name: _with_bodies(x, change) for name, x in params.items() if _has_bodies(x)}
+    return {**params, **changed} if changed else params
+
+
+def _has_bodies(param: Any) -> bool:
+    several = isinstance(param, (tuple, list))
+    return any(isinstance(x, PROGRAMS) for x in param) if several else isinstance(param, PROGRAMS)
+
+
+def _with_bodies(param: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(param, (tuple, list)):
         make = getattr(type(param), "_make", type(param))
-        return make([with_bodies(x, change) for x in param])
-    if not is_program(param):
-        return param
+        return make([_with_bodies(x, change) if isinstance(x, PROGRAMS) else x for x in param])
     changed = change(closed(param))
     return changed if isinstance(param, _Closed) else opened(changed)
 
@@ -45,5 +51,9 @@ def constants(program: Program) -> Sequence[Any]:
 
 def bodies_in(params: Mapping[str, Any]) -> list[Jaxpr]:
     """Return the bodies among the parameters of an operation."""
-    every = [x for p in params.values() for x in (p if isinstance(p, (tuple, list)) else (p,))]
-    return [opened(x) for x in every if is_program(x)]
+    found = []
+    for param in params.values():
+        for x in param if isinstance(param, (tuple, list)) else (param,):
+            if isinstance(x, PROGRAMS):
+                found.append(opened(x))  # noqa: PERF401  (asked for each operation)
+    return found

@@ -219,6 +219,14 @@ def plain(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
     return list(out) if eqn.primitive.multiple_results else [out]
 
 
+def primal_of(x: Any) -> Any:
+    """Return the value of a tracer of `jax.vjp`, which is known where nothing is compiled."""
+    # LinearizeTracer.primal (0.12): the value beside a tangent.
+    while isinstance(x, jax.core.Tracer) and hasattr(x, "primal"):
+        x = x.primal
+    return x
+
+
 class Origin(NamedTuple):
     """The operation that made a value: itself, its arguments, and which of its results it is."""
 

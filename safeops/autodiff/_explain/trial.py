@@ -45,6 +45,7 @@ class Program:
     leaves: Leaves
     masked: Leaves  # the masked gradient
     is_half: bool = False  # whether it runs in float16
+    before: tuple[Any, Leaves] | None = None  # value and gradient without edits, if known
 
 
 def tried(report: Report, program: Program) -> Report:
@@ -55,7 +56,7 @@ def tried(report: Report, program: Program) -> Report:
     if not repairs:
         return report
     try:
-        before = program.value_and_grad()
+        before = program.before or program.value_and_grad()
         with in_place(repairs) as known:
             after = program.value_and_grad() if known else None
     except Exception as error:  # noqa: BLE001  (whatever a program raises)

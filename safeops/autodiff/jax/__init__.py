@@ -573,8 +573,9 @@ def explain(
     Notes
     -----
     **Gradient.** None is changed, and none is returned. The ordinary gradient is taken, and, if it
-    is not finite, the masked one, which tells the unused entries. Then `f` runs three times.
-    Callbacks are called once; the later runs get their first results.
+    is not finite, the masked one, which tells the unused entries. Then the operations of
+    `f` run again, from a record, and callbacks are not called again: `f` itself runs once, and once
+    more for each edit on trial.
 
     **Source.** JAX issue 1052.
 

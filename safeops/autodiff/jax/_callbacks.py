@@ -6,6 +6,7 @@ without results, such as `jax.debug.print`, are left out of later runs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ class Callbacks:
 
     def __init__(self) -> None:
         self.results: list[Any] = []
+        self.names: set[str] = set()  # the operations that call them
 
     def noting(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """Return `f`, with the results of its callbacks recorded."""
@@ -36,10 +38,12 @@ class Callbacks:
 
             return run
 
-        return traced(f, lambda parent: Calling(parent, noted, silent=False))
+        return traced(f, lambda parent: Calling(parent, self.names, noted, silent=False))
 
     def answering(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """Return `f`, with recorded results in place of its callbacks."""
+        if not self.names:
+            return f
         left: Iterator[Any] = iter(self.results)
 
         def answered(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,7 +54,7 @@ class Callbacks:
 
             return run
 
-        return traced(f, lambda parent: Calling(parent, answered, silent=True))
+        return traced(f, lambda parent: Calling(parent, self.names, answered, silent=True))
 
 
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -59,20 +63,21 @@ Change = Callable[[Callable[..., Any]], Callable[..., Any]]
 class Calling(Choosing):
     """Pass each operation on to the trace below, callbacks with a changed function."""
 
-    def __init__(self, parent: Any, change: Change, *, silent: bool) -> None:
+    def __init__(self, parent: Any, names: set[str], change: Change, *, silent: bool) -> None:
         super().__init__(parent)
-        self.change, self.silent = change, silent
+        self.names, self.change, self.silent = names, change, silent
 
     def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         name = primitive.name
         with self.below():
+            if name in (*SILENT, *ANSWERING):
+                self.names.add(name)
             if name in SILENT and self.silent:
                 return []
             if name in ANSWERING:
                 params = with_callback(params, self.change)
-            params = {key: with_bodies(value, self.changed) for key, value in params.items()}
-            return primitive.bind(*args, **params)
+            return primitive.bind(*args, **with_bodies(params, self.changed))
 
     def changed(self, program: Program) -> Program:
         """Return a body with other callbacks."""
@@ -82,8 +87,8 @@ class Calling(Choosing):
 
     def body(self, program: Program, args: Sequence[Any]) -> list[Any]:
         """Run a body, with each operation treated as at the top."""
-        run = jaxpr_as_fun(program)
-        return traced(run, lambda parent: Calling(parent, self.change, silent=self.silent))(*args)
+        again = partial(Calling, names=self.names, change=self.change, silent=self.silent)
+        return traced(jaxpr_as_fun(program), again)(*args)
 
 
 def _calls(jaxpr: Jaxpr) -> bool:

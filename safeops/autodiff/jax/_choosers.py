@@ -22,10 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
-from jax.extend.core import Jaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from safeops._backends.jax.bodies import Program, bodies_in, opened, with_bodies
-from safeops._backends.jax.private import Call, Passing, is_where, traced
+from safeops._backends.jax.private import Call, Passing, is_where, plain, traced
 from safeops._typing import Array
 from safeops.autodiff.jax._pairs import axes_of, is_inexact
 
@@ -44,7 +44,7 @@ class Choosing(Passing):
             chooser = chooser_of(primitive.name, args)
             if chooser:
                 return chooser(*args, **params)
-            chosen = {key: with_bodies(value, _chosen) for key, value in params.items()}
+            chosen = with_bodies(params, _chosen)
             return using_nan(primitive.name, params, args, primitive.bind(*args, **chosen))
 
     def shards(self, call: Call, args: Any) -> Any:
@@ -57,6 +57,16 @@ class Choosing(Passing):
             if call.is_reverse:
                 args = list(map(_as_data, args))
             return all_using_nan(super().ruled(call, args), args)
+
+
+def chosen_equation(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
+    """Run one equation, a chooser in place of a max or min, also in the steps of a loop."""
+    name, params = eqn.primitive.name, eqn.params
+    if (chooser := chooser_of(name, ins)) is not None:
+        return [chooser(*ins, **params)]
+    if name in ("scan", "while"):
+        eqn = eqn.replace(params=with_bodies(params, _chosen))
+    return list(using_nan(name, params, ins, plain(eqn, ins)))
 
 
 def _as_data(x: Any) -> Any:

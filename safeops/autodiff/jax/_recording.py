@@ -48,6 +48,16 @@ class Record:
             self.slot(x)
         return traced(f, partial(Recording, record=self))
 
+    def recording(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `f`, a function of the arrays that it is differentiated for, recorded whole."""
+
+        def recorded(*args: Any) -> Any:
+            value = self.recorded(f, args)(*args)
+            self.close(value)
+            return value
+
+        return recorded
+
     def slot(self, x: Any) -> int:
         """Return the slot of a new value."""
         self.slot_of[id(x)] = self.count

@@ -7,7 +7,7 @@ rules for masks.
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax.bodies import Program
-from safeops._backends.jax.private import branches_of, plain, scan_of, while_of
+from safeops._backends.jax.private import body_of_call, plain
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
@@ -34,118 +34,38 @@ from safeops.autodiff._explain.evidence import (
 )
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax import _control as control
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
-from safeops.autodiff.jax._explain.sites import Sites, each, numbers_of
-from safeops.autodiff.jax._explain.steps import Steps
+from safeops.autodiff.jax._explain.sites import CALLS, Sites, each, numbers_of
 from safeops.autodiff.jax._explain.whole import LOOPS, Looking
 from safeops.autodiff.jax._pairs import Factors, Options
 
 ELEMENTWISE = ("mul", "div")
-WHOLE = ("shard_map",)  # whose body runs on several devices
-# Elementwise operations without a rule, which leave no entry out.
-SMOOTH = frozenset(
-    """
-    abs acos acosh asin asinh atan atan2 atanh cbrt ceil clamp cos cosh digamma erf erf_inv erfc exp
-    exp2 expm1 floor integer_pow is_finite lgamma log log1p logistic max min nextafter pow rem round
-    rsqrt sign sin sinh sqrt square tan tanh
-    """.split()  # noqa: SIM905  (a list of words)
-)
+WHOLE = (*LOOPS, "cond", "shard_map")  # whose bodies are not looked into
 PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 
 
-class Backward(Steps):
+class Backward:
     """Run a linear program over marked pairs, and record what it meets."""
 
-    def __init__(
-        self,
-        how: Options,
-        sites: Sites,
-        evidence: Evidence,
-        looking: Looking,
-        outer: tuple[Site, int] = (Site("call"), 0),
-    ) -> None:
-        super().__init__(self.body, looking)
-        self.how, self.sites, self.evidence, self.outer = how, sites, evidence, outer
+    def __init__(self, how: Options, sites: Sites, evidence: Evidence, looking: Looking) -> None:
+        self.how, self.sites, self.evidence, self.looking = how, sites, evidence, looking
         self.compiled: dict[Any, Any] = {}  # by identity of the equation, which is kept alive here
 
-    def body(self, program: Program, args: Sequence[Any]) -> list[Any]:
-        """Run a body."""
-        return each(program, args, self.equation)
+    def body(
+        self, program: Program, args: Sequence[Any], outer: tuple[Site, int] = (Site("call"), 0)
+    ) -> list[Any]:
+        """Run a program; what has no site of its own has the outer one."""
 
-    def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
-        """Run one equation."""
-        if not any(isinstance(x, Pair) for x in ins):
-            return pairs.computed(eqn, ins, self.how)
-        site, run = place = self.sites.of(eqn, self.outer)
-        inner = Backward(self.how, self.sites, self.evidence, self.looking, place)
-        ins = self.settled(eqn, ins, site) if eqn.primitive.name in LOOPS else ins
-        outs = inner.controlled(eqn.primitive.name, eqn.params, ins, site)
-        return self.marked(eqn, ins, site, run) if outs is None else outs
+        def equation(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+            if not any(isinstance(x, Pair) for x in ins):
+                return pairs.computed(eqn, ins, self.how)
+            place = self.sites.of(eqn, outer)
+            if eqn.primitive.name in CALLS:
+                return self.body(body_of_call(eqn.params), ins, place)
+            return self.marked(eqn, ins, *place)
 
-    def settled(self, eqn: JaxprEqn, ins: list[Any], site: Site) -> list[Any]:
-        """Return the operands of a loop: what becomes a pair in its carry is one from the start."""
-        how = replace(self.how, exact=False)
-        kinds = control.kinds_after(lambda: self.rule(eqn)(eqn, ins, how))
-        is_scan = eqn.primitive.name == "scan"
-        parts = list((scan_of if is_scan else while_of)(eqn.params).parts(ins))
-        carry = parts[1 if is_scan else 2]
-        joined = control.as_kinds(carry, kinds[: len(carry)])
-        parts[1 if is_scan else 2] = [self.unread(x, site) for x in joined]
-        return [x for part in parts for x in part]
-
-    def unread(self, x: Any, site: Site) -> Any:
-        """Return a new pair with the operation that drops its absent entries."""
-        is_new = isinstance(x, Pair) and not isinstance(x, Marked)
-        return Marked(x.value, x.active, {site: ~mask_of(x)}) if is_new else x
-
-    def value(self, x: Any) -> Any:
-        """Return the value of a pair, or the coefficient."""
-        return pairs.value_of(x)
-
-    def row(self, x: Any, i: int) -> Any:
-        """Return one entry along the first axis."""
-        if isinstance(x, pairs.Zero):
-            return pairs.Zero(x.value[i])
-        if not isinstance(x, Pair):
-            return x[i]
-        return Marked(
-            x.value[i],
-            mask_of(x)[i],
-            {key: mask[i] for key, mask in marks_of(x, "dropped").items()},
-            {key: mask[i] for key, mask in marks_of(x, "tainted").items()},
-        )
-
-    def stack(self, rows: Sequence[Any], like: Any) -> Any:
-        """Return rows as one value."""
-        if not any(isinstance(x, Pair) for x in rows):
-            whole = super().stack([pairs.value_of(x) for x in rows], like)
-            return pairs.Zero(whole) if rows and all(map(pairs.is_zero, rows)) else whole
-        every = [
-            x if isinstance(x, Pair) else Marked(pairs.value_of(x), pairs.active_of(x))
-            for x in rows
-        ]
-
-        def stacked(name: str) -> Marks:
-            none, marks = np.zeros(like.shape, bool), [marks_of(x, name) for x in every]
-            keys = dict.fromkeys(key for some in marks for key in some)
-            return {key: np.stack([some.get(key, none) for some in marks]) for key in keys}
-
-        return Marked(
-            jnp.stack([x.value for x in every]),
-            np.stack([mask_of(x) for x in every]),
-            stacked("dropped"),
-            stacked("tainted"),
-        )
-
-    def cond(self, params: Mapping[str, Any], ins: Sequence[Any]) -> list[Any]:
-        """Run the branch that is taken; entries that only another branch uses are dropped here."""
-        outs = super().cond(params, ins)
-        bodies = [control.body_of(branch, ins[1:], self.how) for branch in branches_of(params)]
-        joined = control.as_kinds(outs, control.kinds_of_branches(bodies))
-        site, _ = self.outer
-        return [self.unread(x, site) for x in joined]
+        return each(program, args, equation)
 
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks by the same rule."""
@@ -163,9 +83,9 @@ class Backward(Steps):
                 continue
             absent = ~mask_of(out)
             own = united(tainted[i], new)
-            if eqn.primitive.name in (*WHOLE, *LOOPS):
+            if eqn.primitive.name in WHOLE:
                 self.compare(own, (eqn, run), ins, i, out, site)
-            if self.is_unclear(eqn, ins, site):
+            if self.is_unclear(eqn, site):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
             dropped_by = blamed(site, absent, dropped[i])
@@ -246,12 +166,9 @@ class Backward(Steps):
         every = (*(kept.counts if kept else ()), *counts)
         return tell(Slope(site, value, every), np.asarray(value))
 
-    def is_unclear(self, eqn: JaxprEqn, ins: list[Any], site: Site) -> bool:
+    def is_unclear(self, eqn: JaxprEqn, site: Site) -> bool:
         """Whether it is unknown which entries an operation uses."""
-        if site in self.looking.stopped:
-            return True
-        known = eqn.primitive.name in SMOOTH
-        return self.rule(eqn) is pairs.unknown and not (known and all(map(is_full, ins)))
+        return site in self.looking.stopped or self.rule(eqn) is pairs.unknown
 
     def once(self, eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         """Run one operation by its rule; a loop is compiled once for all marks."""
@@ -308,11 +225,6 @@ def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
 def mask_of(x: Any) -> np.ndarray:
     """Return where a pair is active, as an array."""
     return np.asarray(pairs.spread(pairs.active_of(x), pairs.shape_of(x)))
-
-
-def is_full(x: Any) -> bool:
-    """Whether a value has no absent entry."""
-    return not isinstance(x, Pair) or bool(mask_of(x).all())
 
 
 def _stays(key: Cause | Site, site: Site) -> bool:

@@ -27,11 +27,12 @@ from safeops.autodiff._options import places_of
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._explain.backward import Backward
-from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of, tagging
-from safeops.autodiff.jax._explain.watch import watching
+from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of
+from safeops.autodiff.jax._explain.watch import Watch, watching
 from safeops.autodiff.jax._explain.whole import Looking, cost_of
 from safeops.autodiff.jax._pairs import Options
 from safeops.autodiff.jax._passes import check_inputs, check_output
+from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._tables import RULES
 
 MOST = 2000  # operations that run one by one, with edits
@@ -56,26 +57,22 @@ def explained_call(
     `batch` is the number of rows of the batch; 0 if it is unknown. With `trial` edits run.
     """
     places = places_of(argnums, len(args))
-    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
-        msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
-        raise TypeError(msg)
-    chosen = [jax.tree.map(jnp.asarray, args[i]) for i in places]
-    check_inputs(chosen, allow_int=False)
-
+    chosen = _arrays(args, places)
     of_chosen = _of_chosen(f, args, places)
-    callbacks, start = Callbacks(), time.monotonic()
-    value, pullback = jax.vjp(callbacks.noting(of_chosen), *chosen)
+    callbacks, record, start = Callbacks(), Record(), time.monotonic()
+    value, pullback = jax.vjp(callbacks.noting(record.recording(of_chosen)), *chosen)
     check_output(value)
     program = opened(jax.make_jaxpr(pullback)(jnp.ones_like(value)))
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
     checked = f"the gradient at {counted(entries)}, through {operations(count_of(program))}"
-    ordinary = _bad(jax.tree.leaves(pullback(jnp.ones_like(value))))
+    slopes = jax.tree.leaves(pullback(jnp.ones_like(value)))
+    ordinary = _bad(slopes)
     bad = not jnp.isfinite(value)
     if not (ordinary or bad or interim):
         return make_report("jax", (), checked)
     took = max(time.monotonic() - start, LEAST)
     looking = Looking(limit * took, progress)
-    findings, gradients, on_the_way = _found(of_chosen, chosen, looking, callbacks, batch)
+    findings, gradients, on_the_way = _found(callbacks, record, chosen, looking, batch)
     what, masked = name_of(np.asarray(value)), _bad(gradients)
     found = [*findings, *missing(findings, value=what, ordinary=ordinary, masked=masked)]
     every = [*(found if ordinary or bad else ()), *(on_the_way if interim else ())]
@@ -83,8 +80,19 @@ def explained_call(
     if not (ordinary or bad):
         return report
     if trial and cost_of(program) <= MOST:
-        report = tried(report, _program(callbacks, of_chosen, chosen, gradients))
+        before = [value, *slopes]
+        report = tried(report, _program(callbacks, of_chosen, chosen, before, gradients))
     return never_clean(report)
+
+
+def _arrays(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
+    """Return the arguments that are differentiated for as arrays."""
+    if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(args)):
+        msg = "expected arrays, got traced ones, which have no values; call explain outside of jit"
+        raise TypeError(msg)
+    chosen = [jax.tree.map(jnp.asarray, args[i]) for i in places]
+    check_inputs(chosen, allow_int=False)
+    return chosen
 
 
 def _of_chosen(f: Callable[..., Any], args: Sequence[Any], places: Sequence[int]) -> Any:
@@ -105,7 +113,11 @@ def _bad(arrays: Sequence[Array]) -> int:
 
 
 def _program(
-    callbacks: Callbacks, f: Callable[..., Any], chosen: Sequence[Any], masked: Sequence[Any]
+    callbacks: Callbacks,
+    f: Callable[..., Any],
+    chosen: Sequence[Any],
+    before: Sequence[Any],
+    masked: Sequence[Any],
 ) -> Trial:
     """Return how to run a function again, at other numbers or with edits; JAX compiles none."""
     leaves, form = jax.tree.flatten(list(chosen))
@@ -125,27 +137,17 @@ def _program(
         return arrays([callbacks.answering(f)(*jax.tree.unflatten(form, new))])[0]
 
     half = any(x.dtype == jnp.float16 for x in leaves)
-    return Trial(value_and_grad, value_at, arrays(leaves), arrays(masked), half)
+    was = arrays(before)
+    known = was[0], was[1:]
+    return Trial(value_and_grad, value_at, arrays(leaves), arrays(masked), half, known)
 
 
 def _found(
-    f: Callable[..., Any],
-    chosen: Sequence[Any],
-    looking: Looking,
-    callbacks: Callbacks,
-    batch: int,
+    callbacks: Callbacks, record: Record, chosen: Sequence[Any], looking: Looking, batch: int
 ) -> tuple[list[Finding], list[Any], Iterator[Finding]]:
     """Return the findings, the masked gradients, and INTERIM."""
-    forward, sites = Forward(numbers_of, jax.tree.leaves(chosen)), Sites()
-    shapes = [x.shape for x in jax.tree.leaves(chosen)]
-    result = callbacks.answering(watching(f, forward, looking))(*chosen)
-    value, pullback = jax.vjp(callbacks.answering(tagging(f, sites)), *chosen)
-    closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
-    how = Options(RULES, exact=True, on_unknown="ignore")
-    start = Marked(jnp.ones_like(value), np.ones((), bool))
     while True:
-        evidence = Evidence(forward, batch, shapes)
-        outs = Backward(how, sites, evidence, looking).body(closed, [start])
+        result, evidence, outs = _looked_at(callbacks, record, chosen, looking, batch)
         results = ((x.tainted, np.asarray(x.value)) for x in outs if isinstance(x, Marked))
         causes = list(reaching(results))
         # A loop that ran whole may contain the selection of a finding: run it again, step by step.
@@ -158,5 +160,27 @@ def _found(
         replace(x, reason="loop") if x.kind == "UNKNOWN" and (x.operation, x.where) in cut else x
         for x in evidence.findings(causes, result, named)
     ]
-    gradients = [pairs.value_of(x) for x in outs]
-    return findings, gradients, evidence.interim(result, named)
+    return findings, [pairs.value_of(x) for x in outs], evidence.interim(result, named)
+
+
+def _looked_at(
+    callbacks: Callbacks, record: Record, chosen: Sequence[Any], looking: Looking, batch: int
+) -> tuple[Any, Evidence, list[Any]]:
+    """Return the value of a watched run, what its backward pass has met, and the gradients."""
+    sites = Sites()
+    runs: list[tuple[Forward, Any]] = []
+
+    def watched(*given: Any) -> Any:
+        leaves = jax.tree.leaves(given)
+        forward = Forward(numbers_of, leaves)
+        again = callbacks.answering(watching(record.run, Watch(forward, sites, looking)))
+        runs.append((forward, again(leaves, {})))
+        return runs[-1][1]
+
+    value, pullback = jax.vjp(watched, *chosen)
+    ((forward, result),) = runs
+    evidence = Evidence(forward, batch, [x.shape for x in jax.tree.leaves(chosen)])
+    closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
+    how = Options(RULES, exact=True, on_unknown="ignore")
+    start = Marked(jnp.ones_like(value), np.ones((), bool))
+    return result, evidence, Backward(how, sites, evidence, looking).body(closed, [start])

@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from safeops._backends.jax.bodies import Program, bodies_in, closed, constants, opened, with_bodies
+from safeops._backends.jax.bodies import Program, bodies_in, closed, constants, opened
 from safeops._backends.jax.private import (
     Call,
     Passing,
@@ -30,6 +30,7 @@ from safeops._backends.jax.private import (
     name_of_call,
     place_of,
     plain,
+    primal_of,
     repacked,
     scan_of,
     scope_of,
@@ -41,13 +42,10 @@ from safeops._source.names import IN_JAX, OWN
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._explain.words import word_of
-from safeops.autodiff.jax._choosers import Choosing, chooser_of, using_nan
 from safeops.autodiff.jax._explain.shards import as_map
-from safeops.autodiff.jax._explain.steps import CALLS
 
 SCOPE = re.compile(r"safeops-site-(\d+)-(\d+)")
-# Operations whose bodies belong to the program and run step by step.
-BODIES = ("scan", "while", "cond")
+CALLS = ("jit", "pjit", "closed_call", "core_call", "checkpoint", "remat2", "eval_jaxpr")
 RETYPED = ("pvary", "pcast", "reshard")  # they change types of `shard_map` alone
 
 Code: TypeAlias = tuple[CodeType, int, int]  # code, byte offset, line
@@ -145,89 +143,9 @@ def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
     return codes
 
 
-class Tagging(Choosing):
-    """Run each operation in the name scope of its site, with choosers in place of max and min."""
-
-    def __init__(self, parent: Any, sites: Sites) -> None:
-        super().__init__(parent)
-        self.sites = sites
-
-    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
-        """Run one operation."""
-        site = here(primitive.name, params)
-        with self.below():
-            if primitive.name in CALLS:
-                outs = _scoped(body_of_call(params), args, site, self.sites)
-                with self.sites.scope(site):
-                    return using_nan(primitive.name, params, args, outs)
-            params = _tagged(primitive.name, params, site, self.sites)
-        with self.sites.scope(site):
-            return super().operation(primitive, args, params)
-
-    def shards(self, call: Call, args: Any) -> Any:
-        """Run a sharded function as a map, or else as one operation."""
-        with self.sites.scope(here("shard_map")):
-            whole = super().shards(call, args)
-        with self.below():
-            return mapped(call, args, lambda parent: Tagging(parent, self.sites), whole)
-
-    def ruled(self, call: Call, args: Any) -> Any:
-        """Run a function with a derivative rule of its own, which is kept."""
-        with self.sites.scope(here(word_for(call.functions[0]))):
-            return super().ruled(call, args)
-
-
-def tagging(f: Callable[..., Any], sites: Sites) -> Callable[..., Any]:
-    """Return `f` with each operation in the name scope of its site."""
-    return traced(f, lambda parent: Tagging(parent, sites))
-
-
 def word_for(f: Any) -> str:
     """Return the name of a function with a derivative rule of its own."""
     return getattr(f, "__name__", "custom").strip("_<>")
-
-
-def _tagged(name: str, params: dict[str, Any], site: Site, sites: Sites) -> dict[str, Any]:
-    """Return parameters in whose bodies each equation is in the name scope of its site."""
-    if name not in BODIES:
-        return params
-
-    def body(program: Program) -> Program:
-        return jax.make_jaxpr(lambda *args: _scoped(program, args, site, sites))(*program.in_avals)
-
-    return {key: with_bodies(value, body) for key, value in params.items()}
-
-
-def _scoped(program: Program, args: Sequence[Any], outer: Site, sites: Sites) -> list[Any]:
-    """
-    Run a body, each equation in the scope of its site.
-
-    Calls are inlined: a compiled body would be compiled again for each scope.
-    """
-
-    def run(eqn: JaxprEqn, ins: list[Any]) -> list[Array]:
-        site = inside(eqn, opened(program), outer)
-        if eqn.primitive.name in CALLS:
-            outs = _scoped(body_of_call(eqn.params), ins, site, sites)
-            with sites.scope(site):
-                return list(using_nan(eqn.primitive.name, eqn.params, ins, outs))
-        if eqn.primitive.name == "shard_map":
-            of_map = map_of(eqn, ins, lambda parent: Tagging(parent, sites))
-            if of_map is not None:
-                return of_map
-        params = _tagged(eqn.primitive.name, eqn.params, site, sites)
-        with sites.scope(site):
-            return _chosen(eqn.replace(params=params), ins)
-
-    return each(program, args, run)
-
-
-def _chosen(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
-    """Run one equation, a chooser in place of a max or min."""
-    chooser = chooser_of(eqn.primitive.name, ins)
-    if chooser:
-        return [chooser(*ins, **eqn.params)]
-    return list(using_nan(eqn.primitive.name, eqn.params, ins, plain(eqn, ins)))
 
 
 def each(
@@ -237,14 +155,10 @@ def each(
     jaxpr = opened(program)
     given = zip((*jaxpr.constvars, *jaxpr.invars), (*constants(program), *args), strict=True)
     known: dict[Any, Any] = dict(given)
-
-    def read(atom: Any) -> Any:
-        return atom.val if isinstance(atom, Literal) else known[atom]
-
     for eqn in jaxpr.eqns:
-        outs = run(eqn, [read(atom) for atom in eqn.invars])
+        outs = run(eqn, [x.val if isinstance(x, Literal) else known[x] for x in eqn.invars])
         known.update(zip(eqn.outvars, outs, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.outvars]
 
 
 def map_of(
@@ -314,6 +228,7 @@ def count_of(jaxpr: Jaxpr) -> int:
 
 def numbers_of(x: Any) -> np.ndarray | None:
     """Return the numbers of a value; None if it cannot be infinite."""
+    x = primal_of(x)
     dtype = getattr(x, "dtype", None) or np.result_type(x)
     return np.asarray(x) if jax.dtypes.issubdtype(dtype, np.inexact) else None
 

@@ -1,83 +1,224 @@
 """
-The watched forward pass: which operations make values that are not finite.
+The watched run: each operation in the name scope of its site, and which make what is not finite.
 
-It runs on concrete values, the bodies of loops and calls step by step. A nonfinite array is
-recorded with the operations that made it nonfinite.
+It runs under `jax.vjp`, on values that are known, the bodies of loops, branches and calls step by
+step. So the backward pass is one flat program, each equation of which names the operation whose
+derivative it is; and a value that is not finite is recorded with the operations that made it so.
 """
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
+from jax import lax
 from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax.bodies import Program, opened
-from safeops._backends.jax.private import Call, plain, traced
+from safeops._backends.jax.private import Call, body_of_call, branches_of, scan_of, traced, while_of
+from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Forward, Site
-from safeops.autodiff.jax._choosers import Choosing
-from safeops.autodiff.jax._explain.sites import each, here, inside, map_of, mapped, word_for
-from safeops.autodiff.jax._explain.steps import Steps
-from safeops.autodiff.jax._explain.whole import Looking
+from safeops.autodiff.jax._choosers import Choosing, chosen_equation, using_nan
+from safeops.autodiff.jax._explain.sites import (
+    CALLS,
+    Sites,
+    each,
+    here,
+    inside,
+    map_of,
+    mapped,
+    word_for,
+)
+from safeops.autodiff.jax._explain.whole import LOOPS, Looking, Stopped
+from safeops.autodiff.jax._pairs import is_inexact
+
+
+@dataclass(frozen=True)
+class Watch:
+    """How operations run, and what they have made."""
+
+    forward: Forward
+    sites: Sites
+    looking: Looking
+
+    def operation(
+        self,
+        primitive: Any,
+        params: Mapping[str, Any],
+        ins: Sequence[Any],
+        site: Site,
+        run: Callable[[], list[Any]],
+    ) -> list[Any]:
+        """Run one operation; a call, loop or branch step by step."""
+        outs = self.controlled(primitive, params, ins, site)
+        if outs is None:
+            with self.sites.scope(site):
+                outs = run()
+            self.forward.made(site, ins, outs)
+        return outs
+
+    def body(self, program: Program, args: Sequence[Any], outer: Site) -> list[Any]:
+        """Run the body of the operation at a site."""
+
+        def run(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+            if eqn.primitive.name == "shard_map":
+                outs = map_of(eqn, ins, partial(Watching, watch=self))
+                if outs is not None:
+                    return outs
+            site = inside(eqn, opened(program), outer)
+            plainly = partial(chosen_equation, eqn, ins)
+            return self.operation(eqn.primitive, eqn.params, ins, site, plainly)
+
+        return each(program, args, run)
+
+    def controlled(
+        self, primitive: Any, params: Mapping[str, Any], ins: Sequence[Any], site: Site
+    ) -> list[Any] | None:
+        """Return the results of a call, loop or branch; None to run it as one operation."""
+        name = primitive.name
+        if name in CALLS:
+            outs = self.body(body_of_call(params), ins, site)
+            return self.ended(site, outs, lambda: using_nan(name, params, ins, outs))
+        if name == "cond":
+            return self.cond(params, ins, site)
+        if name not in LOOPS or self.looking.is_whole(primitive, params, ins, site):
+            return None
+        try:
+            return {"scan": self.scan, "while": self.while_loop}[name](params, ins, site)
+        except Stopped:
+            self.looking.stopped[site] = None
+            return None
+
+    def scan(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
+        """Run the steps of a scan."""
+        loop = scan_of(params)
+        fixed, carry, xs = loop.parts(ins)
+        with self.sites.scope(site):
+            rows = list(zip(*(rows_of(x, loop.length) for x in xs), strict=True))
+        rows = rows or [()] * loop.length
+        made: list[list[Any]] = []
+        for done, row in enumerate(reversed(rows) if loop.reverse else rows):
+            self.looking.step(site, done, loop.length)
+            outs = self.body(loop.body, [*fixed, *carry, *row], site)
+            carry = outs[: loop.carried]
+            made.append(outs[loop.carried :])
+        made = made[::-1] if loop.reverse else made
+        with self.sites.scope(site):
+            likes = loop.body.out_avals[loop.carried :]
+            ys = [stacked([row[k] for row in made], like) for k, like in enumerate(likes)]
+        for k, y in enumerate(ys):
+            self.forward.made(site, [row[k] for row in made], [y])
+        outs = [*carry, *ys]
+        return self.ended(site, outs, lambda: reading(outs, outs))
+
+    def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
+        """Run a loop while its condition holds."""
+        loop, steps = while_of(params), itertools.count()
+        tested, fixed, carry = loop.parts(ins)
+        while self.body(loop.test, [*tested, *carry], site)[0]:
+            self.looking.step(site, next(steps))
+            carry = self.body(loop.body, [*fixed, *carry], site)
+        return carry
+
+    def cond(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
+        """Run the branch that is taken; an index beyond the last takes the last."""
+        branches = branches_of(params)
+        index = min(max(int(ins[0]), 0), len(branches) - 1)
+        outs = self.body(branches[index], ins[1:], site)
+        read = {i for branch in branches for i in arguments_read(branch)}
+        others = [x for i, x in enumerate(ins[1:]) if i in read]
+        return self.ended(site, outs, lambda: reading(outs, others))
+
+    def ended(
+        self, site: Site, outs: Sequence[Any], change: Callable[[], Sequence[Any]]
+    ) -> list[Any]:
+        """Return results of a body, changed at its end, which are what they were."""
+        with self.sites.scope(site):
+            changed = list(change())
+        for x, y in zip(outs, changed, strict=True):
+            if x is not y:
+                self.forward.made(site, [x], [y])
+        return changed
+
+
+def rows_of(x: Array, count: int) -> list[Array]:
+    """Return the entries along the first axis, whose cotangents are put together at once."""
+    if not is_inexact(x) or not count:
+        return [x[i] for i in range(count)]
+    return [lax.squeeze(row, (0,)) for row in lax.split(x, [1] * count)]
+
+
+def stacked(rows: Sequence[Any], like: Any) -> Array:
+    """Return rows as one array; `like` is the type of a row."""
+    return jnp.stack(rows) if rows else jnp.zeros((0, *like.shape), like.dtype)
+
+
+def reading(outs: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+    """
+    Return results that depend on others without reading them.
+
+    A loop or branch has a cotangent of zeros for what it could have read: the last carry, or what
+    only another branch reads.
+    """
+    lost = [x for x in others if is_inexact(x) and jnp.size(x)]
+    if not lost:
+        return list(outs)
+    total = sum(jnp.sum(jnp.real(x)).astype(jnp.float32) for x in lost)
+
+    def beside(out: Any) -> Any:
+        if not is_inexact(out):
+            return out
+        other = jnp.broadcast_to(total, jnp.shape(out)).astype(jnp.result_type(out))
+        return lax.select_n(jnp.zeros((), bool), out, other)
+
+    return [beside(out) for out in outs]
+
+
+def arguments_read(program: Program) -> set[int]:
+    """Return which arguments a body reads."""
+    jaxpr = opened(program)
+    read = {id(x) for eqn in jaxpr.eqns for x in eqn.invars} | {id(x) for x in jaxpr.outvars}
+    return {i for i, x in enumerate(jaxpr.invars) if id(x) in read}
 
 
 class Watching(Choosing):
-    """Run each operation, and record it if its results are not finite."""
+    """Watch each operation, with choosers in place of max and min."""
 
-    def __init__(self, parent: Any, forward: Forward, looking: Looking) -> None:
+    def __init__(self, parent: Any, watch: Watch) -> None:
         super().__init__(parent)
-        self.forward, self.looking = forward, looking
+        self.watch = watch
 
     def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
+        many, below = primitive.multiple_results, super().operation
+
+        def run() -> list[Any]:
+            outs = below(primitive, args, params)
+            return list(outs) if many else [outs]
+
         site = here(primitive.name, params)
         with self.below():
-            steps = Steps(_bodies_at(site, self.forward, self.looking), self.looking)
-            outs = steps.controlled(primitive.name, params, args, site)
-            if outs is not None:
-                return outs
-            outs = primitive.bind(*args, **params)
-            several = list(outs) if primitive.multiple_results else [outs]
-            self.forward.made(site, args, several)
-            return outs
+            outs = self.watch.operation(primitive, params, args, site, run)
+        return outs if many else outs[0]
 
     def shards(self, call: Call, args: Any) -> Any:
         """Run a sharded function as a map, or else as one operation."""
-        whole = super().shards(call, args)
+        with self.watch.sites.scope(here("shard_map")):
+            whole = super().shards(call, args)
         with self.below():
-            return mapped(call, args, self.again, whole)
-
-    def again(self, parent: Any) -> "Watching":
-        """Return such a trace over another."""
-        return Watching(parent, self.forward, self.looking)
+            return mapped(call, args, partial(Watching, watch=self.watch), whole)
 
     def ruled(self, call: Call, args: Any) -> Any:
         """Run a function with a derivative rule of its own, which counts as one operation."""
-        outs = super().ruled(call, args)
-        self.forward.made(here(word_for(call.functions[0])), args, outs)
+        site = here(word_for(call.functions[0]))
+        with self.watch.sites.scope(site):
+            outs = super().ruled(call, args)
+        self.watch.forward.made(site, args, outs)
         return outs
 
 
-def watching(f: Callable[..., Any], forward: Forward, looking: Looking) -> Callable[..., Any]:
+def watching(f: Callable[..., Any], watch: Watch) -> Callable[..., Any]:
     """Return `f` with each operation watched."""
-    return traced(f, lambda parent: Watching(parent, forward, looking))
-
-
-def _bodies_at(
-    outer: Site, forward: Forward, looking: Looking
-) -> Callable[[Program, Sequence[Any]], list[Any]]:
-    """Return a function that runs the body of the operation at a site."""
-
-    def run(program: Program, args: Sequence[Any]) -> list[Any]:
-        def watched(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
-            site = inside(eqn, opened(program), outer)
-            steps = Steps(_bodies_at(site, forward, looking), looking)
-            outs = steps.controlled(eqn.primitive.name, eqn.params, ins, site)
-            if outs is None and eqn.primitive.name == "shard_map":
-                outs = map_of(eqn, ins, lambda parent: Watching(parent, forward, looking))
-            if outs is None:
-                outs = plain(eqn, ins)
-                forward.made(site, ins, outs)
-            return outs
-
-        return each(program, args, watched)
-
-    return run
+    return traced(f, partial(Watching, watch=watch))

@@ -13,20 +13,31 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn
 
-from safeops._backends.jax.bodies import Program, bodies_in
-from safeops._backends.jax.private import body_of_call, branches_of, plain, scan_of, while_of
-from safeops._typing import Array
+from safeops._backends.jax.bodies import bodies_in
+from safeops._backends.jax.private import plain, primal_of, scan_of
 from safeops.autodiff._explain.evidence import Site
-from safeops.autodiff.jax._callbacks import SILENT
-from safeops.autodiff.jax._explain.sites import each, numbers_of
-from safeops.autodiff.jax._explain.steps import CALLS, Stopped
+from safeops.autodiff._pairs import Pair
+from safeops.autodiff.jax._explain.sites import CALLS, numbers_of
+from safeops.autodiff.jax._pairs import (
+    Options,
+    Rule,
+    array_of,
+    evaluate,
+    is_inexact,
+    made,
+    value_of,
+)
+from safeops.autodiff.jax._tables import RULES
 
 LOOPS = ("scan", "while")
 FEW = 200  # operations: running so many one by one takes less time than compiling them
 SECOND = 1.0  # between two calls of `progress`
+
+
+class Stopped(Exception):  # noqa: N818  (it is no error)
+    """Raised in a loop that has no time left."""
 
 
 class Looking:
@@ -50,15 +61,16 @@ class Looking:
             of = "" if length is None else f" of {length}"
             self.progress(f"step {i + 1}{of} of the loop at {site.where or 'an unknown line'}")
 
-    def is_whole(self, name: str, params: Mapping[str, Any], values: Any, site: Site) -> bool:
+    def is_whole(self, primitive: Any, params: Mapping[str, Any], values: Any, site: Site) -> bool:
         """Whether to run a loop whole: all in it is finite, or there is no time."""
+        name = primitive.name
         if name == "scan" and _steps(name, params) * sum(map(cost_of, bodies_in(params))) <= FEW:
             return False
         if site in self.opened or any(_is_nonfinite(x) for x in values):
             return False
         if any(body.effects for body in bodies_in(params)):
             return False  # its side effects must not happen twice
-        _, nonfinite = jax.jit(lambda *xs: _flagged(name, params, xs))(*values)
+        nonfinite = makes_nonfinite(primitive, params, list(map(primal_of, values)))
         if not nonfinite:
             self.whole.add(site)
         return not nonfinite
@@ -90,69 +102,36 @@ def _is_nonfinite(x: Any) -> bool:
     return numbers is not None and not np.isfinite(numbers).all()
 
 
-# Bodies with a flag
+# Loops with a flag
 
 
-def _flagged(name: str, params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    """Return the results of a loop, and whether anything in it was not finite."""
-    return {"scan": _scan, "while": _while_loop}[name](params, ins)
+def makes_nonfinite(primitive: Any, params: Mapping[str, Any], values: Sequence[Any]) -> bool:
+    """Whether any operation in any step of a loop makes something that is not finite."""
+    program = jax.make_jaxpr(lambda *xs: primitive.bind(*xs, **params))(*values)
+
+    def flags(*xs: Any) -> list[Any]:
+        ins = [Pair(x, active=False) if is_inexact(x) else x for x in xs]
+        return [array_of(x).any() for x in evaluate(program, ins, FLAGS) if isinstance(x, Pair)]
+
+    return bool(any(jax.jit(flags)(*values)))
 
 
-def _scan(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    loop = scan_of(params)
-    fixed, first, every = loop.parts(ins)
-
-    def step(carry: Any, xs: Any) -> Any:
-        outs, nonfinite = _body(loop.body, [*fixed, *carry[0], *xs])
-        return (outs[: loop.carried], carry[1] | nonfinite), outs[loop.carried :]
-
-    start = (first, jnp.zeros((), bool))
-    how = {"length": loop.length, "reverse": loop.reverse}
-    (last, nonfinite), ys = lax.scan(step, start, every, **how)
-    return [*last, *ys], nonfinite
+def flagged(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
+    """Run one operation; its results are active if it, or one before it, made a NaN or infinity."""
+    values = plain(eqn, [value_of(x) for x in ins])
+    before = [array_of(x).any() for x in ins if isinstance(x, Pair)]
+    now = [~jnp.isfinite(x).all() for x in values if is_inexact(x)]
+    flag = jnp.any(jnp.stack([*before, *now]))
+    return made(values, mask=flag)
 
 
-def _while_loop(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    loop = while_of(params)
-    tested, fixed, first = loop.parts(ins)
+class Flagging(dict[str, Rule]):
+    """The rules of calls, loops and branches, and for all other operations one that flags them."""
 
-    def goes_on(carry: Any) -> Array:
-        return _body(loop.test, [*tested, *carry[0]])[0][0]
-
-    def step(carry: Any) -> Any:
-        outs, nonfinite = _body(loop.body, [*fixed, *carry[0]])
-        return outs, carry[1] | nonfinite
-
-    return lax.while_loop(goes_on, step, (first, jnp.zeros((), bool)))
+    def get(self, name: str, _: Any = None) -> Rule:
+        """Return the rule of an operation."""
+        return super().get(name, flagged)
 
 
-def _cond(params: Mapping[str, Any], ins: Sequence[Any]) -> tuple[list[Any], Array]:
-    branches = [lambda *xs, b=b: _body(b, xs) for b in branches_of(params)]
-    return lax.switch(jnp.asarray(ins[0], jnp.int32), branches, *ins[1:])
-
-
-def _body(program: Program, args: Sequence[Any]) -> tuple[list[Any], Array]:
-    """Run a body; the flag is set by anything nonfinite in it."""
-    flags = [jnp.zeros((), bool)]
-
-    def one(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
-        outs, nonfinite = _equation(eqn, ins)
-        flags.append(nonfinite)
-        return outs
-
-    outs = each(program, args, one)
-    return outs, jnp.any(jnp.stack(flags))
-
-
-def _equation(eqn: JaxprEqn, ins: list[Any]) -> tuple[list[Any], Array]:
-    name = eqn.primitive.name
-    if name in SILENT:
-        return [], jnp.zeros((), bool)
-    if name in CALLS:
-        return _body(body_of_call(eqn.params), ins)
-    ways = {"scan": _scan, "while": _while_loop, "cond": _cond}
-    if name in ways:
-        return ways[name](eqn.params, ins)
-    outs = plain(eqn, ins)
-    nonfinite = [~jnp.isfinite(x).all() for x in outs if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return outs, jnp.any(jnp.stack([jnp.zeros((), bool), *nonfinite]))
+INTO = (*CALLS, *LOOPS, "cond")
+FLAGS = Options(Flagging({name: RULES[name] for name in INTO}))
