@@ -27,13 +27,13 @@ def closed(program: Program) -> Any:
 
 def with_bodies(params: Mapping[str, Any], change: Callable[[Any], Any]) -> Mapping[str, Any]:
     """Return parameters with other bodies, which `change` makes of closed ones."""
-    changed = {name: _with_bodies(x, change) for name, x in params.items() if _has_bodies(x)}
+    changed = {}
+    for name, param in params.items():  # no function for each: asked for each operation
+        for x in param if isinstance(param, (tuple, list)) else (param,):
+            if isinstance(x, PROGRAMS):
+                changed[name] = _with_bodies(param, change)
+                break
     return {**params, **changed} if changed else params
-
-
-def _has_bodies(param: Any) -> bool:
-    several = isinstance(param, (tuple, list))
-    return any(isinstance(x, PROGRAMS) for x in param) if several else isinstance(param, PROGRAMS)
 
 
 def _with_bodies(param: Any, change: Callable[[Any], Any]) -> Any:

@@ -103,8 +103,12 @@ class Forward:
 
     def nonfinite(self, values: Iterable[Any]) -> list[tuple[Any, np.ndarray]]:
         """Return the values that are not finite, with their numbers."""
-        every = ((x, self.numbers(x)) for x in values)
-        return [(x, y) for x, y in every if y is not None and not np.isfinite(y).all()]
+        found = []
+        for x in values:  # no comprehension, which is a call: it is asked for each operation
+            numbers = self.numbers(x)
+            if numbers is not None and not np.isfinite(numbers).all():
+                found.append((x, numbers))
+        return found
 
     def order(self, site: Site) -> int:
         """Return the position of an operation in the order of first runs; -1 if it did not run."""

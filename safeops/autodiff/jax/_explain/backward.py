@@ -232,8 +232,9 @@ def _stays(key: Cause | Site, site: Site) -> bool:
     Whether a mark passes a selection.
 
     An entry stays marked with the selection that dropped it, until a `where` drops it again: the
-    nearest `where` counts. A taint passes where ordinary autodiff multiplies with 0 or 1.
+    nearest `where` counts, and what a loop or branch drops has no other mark. A taint passes where
+    ordinary autodiff multiplies with 0 or 1.
     """
     if isinstance(key, Site):
-        return site.operation != "select_n"
+        return site.operation not in ("select_n", *WHOLE)
     return site.operation in CHOOSERS

@@ -111,7 +111,7 @@ class Watch:
         for k, y in enumerate(ys):
             self.forward.made(site, [row[k] for row in made], [y])
         outs = [*carry, *ys]
-        return self.ended(site, outs, lambda: reading(outs, outs))
+        return self.ended(site, outs, lambda: depending(outs, outs))
 
     def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
         """Run a loop while its condition holds."""
@@ -129,7 +129,7 @@ class Watch:
         outs = self.body(branches[index], ins[1:], site)
         read = {i for branch in branches for i in arguments_read(branch)}
         others = [x for i, x in enumerate(ins[1:]) if i in read]
-        return self.ended(site, outs, lambda: reading(outs, others))
+        return self.ended(site, outs, lambda: depending(outs, others))
 
     def ended(
         self, site: Site, outs: Sequence[Any], change: Callable[[], Sequence[Any]]
@@ -155,7 +155,7 @@ def stacked(rows: Sequence[Any], like: Any) -> Array:
     return jnp.stack(rows) if rows else jnp.zeros((0, *like.shape), like.dtype)
 
 
-def reading(outs: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def depending(outs: Sequence[Any], others: Sequence[Any]) -> list[Any]:
     """
     Return results that depend on others without reading them.
 
