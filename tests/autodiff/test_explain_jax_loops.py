@@ -214,9 +214,7 @@ def test_the_function_runs_once():
     """What a loss draws is what is explained: its operations run again, and not the loss."""
     batches = [X, X[1:], X[2:]]
     names = {"jnp": jnp, "rows": iter(batches)}
-    text = (
-        "def f(x):\n    y = x * next(rows)\n    return jnp.where(y > 0, jnp.log(y), 0.0).sum()"
-    )
+    text = "def f(x):\n    y = x * next(rows)\n    return jnp.where(y > 0, jnp.log(y), 0.0).sum()"
     exec(text, names)  # without source there is no edit to try
 
     (finding,) = masked.explain(names["f"], jnp.asarray(1.0)).findings
@@ -343,3 +341,20 @@ def test_a_carry_that_nothing_reads(f):
     (finding,) = report.findings
     assert (finding.kind, finding.operation) == ("BLOCKED", "mul")
     assert finding.selection in ("slice", "scan")
+
+
+def idle(x):
+    """Have a carry with an infinite slope that nothing ever reads, beside a NaN."""
+
+    def step(c, _):
+        kept = c[1] + jnp.where(x > 0, jnp.log(x), 0.0)
+        return (c[0] + jnp.sqrt(x), kept), None
+
+    return lax.scan(step, (x, x), None, length=2)[0][1].sum()
+
+
+def test_a_carry_that_has_no_cotangent():
+    """JAX leaves a carry out of the backward pass that no result depends on: no finding."""
+    (finding,) = masked.explain(idle, jnp.asarray(X)).findings
+
+    assert finding.operation == "log"

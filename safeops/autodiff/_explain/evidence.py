@@ -29,7 +29,7 @@ class Site:
 
 
 INPUT = Site("input")
-LOOPS = ("scan", "while")
+CONTROL = ("scan", "while", "cond")
 
 
 @dataclass(frozen=True)
@@ -334,8 +334,8 @@ class Evidence:
         ]
         one = runs[0] if runs else Count()
         selections = sum((run.selections for run in runs), Counter[Site]()).most_common()
-        # A loop drops a carry that nothing reads, beside what its steps select.
-        by = min((x for x, _ in selections), key=lambda x: x.operation in LOOPS, default=None)
+        # A loop drops a carry that nothing reads, beside what its steps select; a branch likewise.
+        by = min((x for x, _ in selections), key=lambda x: x.operation in CONTROL, default=None)
         return Finding(
             cause.kind,
             named(cause.site),

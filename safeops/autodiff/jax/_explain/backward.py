@@ -84,7 +84,8 @@ class Backward:
             absent = ~mask_of(out)
             own = united(tainted[i], new)
             if eqn.primitive.name in WHOLE:
-                self.compare(own, (eqn, run), ins, i, out, site)
+                before = Marked(out.value, out.active, dropped[i])
+                own = united(own, self.compare((eqn, run), ins, i, before, site))
             if self.is_unclear(eqn, site):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
@@ -139,17 +140,19 @@ class Backward:
         )
         return self.evidence.meet(meeting)
 
-    def compare(
-        self, marks: dict[Any, np.ndarray], at: Any, ins: list[Any], i: int, out: Pair, site: Site
-    ) -> None:
-        """Mark where a body that is run whole is finite, and is not in ordinary autodiff."""
+    def compare(self, at: Any, ins: list[Any], i: int, out: Marked, site: Site) -> Marks:
+        """Return where a body that is run whole is finite, and is not in ordinary autodiff."""
         eqn, run = at
         value = np.asarray(plain(eqn, [pairs.value_of(x) for x in ins])[i])
         bad = ~np.isfinite(value) & np.isfinite(np.asarray(out.value))
-        if bad.any():
-            cause = Cause("BLOCKED", site)
-            self.evidence.count(cause, (run, id(eqn))).add(bad, name_of(value[bad]))
-            marks[cause] = np.logical_or(marks.get(cause, False), bad)
+        if not bad.any():
+            return {}
+        cause = Cause("BLOCKED", site)
+        count = self.evidence.count(cause, (run, id(eqn)))
+        count.add(bad, name_of(value[bad]))
+        met = {by: int((mask & bad).sum()) for by, mask in out.dropped.items()}
+        count.selections.update({by: entries for by, entries in met.items() if entries})
+        return {cause: bad}
 
     def slope(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]

@@ -7,17 +7,26 @@ derivative it is; and a value that is not finite is recorded with the operations
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.extend.core import JaxprEqn
+from jax.extend.core import JaxprEqn, Literal
 
 from safeops._backends.jax.bodies import Program, opened
-from safeops._backends.jax.private import Call, body_of_call, branches_of, scan_of, traced, while_of
+from safeops._backends.jax.private import (
+    Call,
+    Scan,
+    body_of_call,
+    branches_of,
+    scan_of,
+    traced,
+    while_of,
+)
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Forward, Site
 from safeops.autodiff.jax._choosers import Choosing, chosen_equation, using_nan
@@ -110,8 +119,8 @@ class Watch:
             ys = [stacked([row[k] for row in made], like) for k, like in enumerate(likes)]
         for k, y in enumerate(ys):
             self.forward.made(site, [row[k] for row in made], [y])
-        outs = [*carry, *ys]
-        return self.ended(site, outs, lambda: depending(outs, outs))
+        outs, lost = [*carry, *ys], carries_read(loop)
+        return self.ended(site, outs, lambda: depending(outs, carry, lost))
 
     def while_loop(self, params: Mapping[str, Any], ins: Sequence[Any], site: Site) -> list[Any]:
         """Run a loop while its condition holds."""
@@ -127,9 +136,10 @@ class Watch:
         branches = branches_of(params)
         index = min(max(int(ins[0]), 0), len(branches) - 1)
         outs = self.body(branches[index], ins[1:], site)
-        read = {i for branch in branches for i in arguments_read(branch)}
-        others = [x for i, x in enumerate(ins[1:]) if i in read]
-        return self.ended(site, outs, lambda: depending(outs, others))
+        read = [
+            set[int]().union(*sets) for sets in zip(*map(arguments_read, branches), strict=True)
+        ]
+        return self.ended(site, outs, lambda: depending(outs, ins[1:], read))
 
     def ended(
         self, site: Site, outs: Sequence[Any], change: Callable[[], Sequence[Any]]
@@ -155,32 +165,47 @@ def stacked(rows: Sequence[Any], like: Any) -> Array:
     return jnp.stack(rows) if rows else jnp.zeros((0, *like.shape), like.dtype)
 
 
-def depending(outs: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def depending(
+    outs: Sequence[Any], others: Sequence[Any], which: Sequence[Iterable[int]]
+) -> list[Any]:
     """
-    Return results that depend on others without reading them.
+    Return results, each of which depends on some of other values without reading them.
 
     A loop or branch has a cotangent of zeros for what it could have read: the last carry, or what
     only another branch reads.
     """
-    lost = [x for x in others if is_inexact(x) and jnp.size(x)]
-    if not lost:
-        return list(outs)
-    total = sum(jnp.sum(jnp.real(x)).astype(jnp.float32) for x in lost)
+    sums = [jnp.sum(jnp.real(x)).astype(np.float32) if is_inexact(x) else None for x in others]
 
-    def beside(out: Any) -> Any:
-        if not is_inexact(out):
+    def beside(out: Any, read: Iterable[int]) -> Any:
+        lost = [sums[i] for i in read if sums[i] is not None]
+        if not lost or not is_inexact(out):
             return out
-        other = jnp.broadcast_to(total, jnp.shape(out)).astype(jnp.result_type(out))
+        other = jnp.broadcast_to(sum(lost), jnp.shape(out)).astype(jnp.result_type(out))
         return lax.select_n(jnp.zeros((), bool), out, other)
 
-    return [beside(out) for out in outs]
+    return list(map(beside, outs, which))
 
 
-def arguments_read(program: Program) -> set[int]:
-    """Return which arguments a body reads."""
+def carries_read(loop: Scan) -> list[set[int]]:
+    """Return for each result of a scan which carries a step of it can read."""
+    read = [
+        {i - loop.fixed for i in some if 0 <= i - loop.fixed < loop.carried}
+        for some in arguments_read(loop.body)
+    ]
+    for _ in range(loop.carried):
+        read = [some.union(*(read[i] for i in some)) for some in read]
+    return read
+
+
+def arguments_read(program: Program) -> list[set[int]]:
+    """Return for each result of a body which arguments it is a differentiable function of."""
     jaxpr = opened(program)
-    read = {id(x) for eqn in jaxpr.eqns for x in eqn.invars} | {id(x) for x in jaxpr.outvars}
-    return {i for i, x in enumerate(jaxpr.invars) if id(x) in read}
+    read = {x: {i} for i, x in enumerate(jaxpr.invars)}
+    for eqn in jaxpr.eqns:
+        given = [read.get(x, set()) for x in eqn.invars if not isinstance(x, Literal)]
+        every = set[int]().union(*given)
+        read |= {x: every if is_inexact(x.aval) else set() for x in eqn.outvars}
+    return [set() if isinstance(x, Literal) else read.get(x, set()) for x in jaxpr.outvars]
 
 
 class Watching(Choosing):
