@@ -19,12 +19,13 @@ from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff._options import Reaction, check_options, tell
 from safeops.autodiff.torch._edges import active_of, noted, with_active
-from safeops.autodiff.torch._evaluator import Call, Masking
+from safeops.autodiff.torch._evaluator import Call, Kind, Masking
 from safeops.autodiff.torch._graph import nodes_of
-from safeops.autodiff.torch._masks import is_partial, spread
+from safeops.autodiff.torch._known import Knowing, in_form, small
+from safeops.autodiff.torch._masks import is_known, is_partial, spread
 from safeops.autodiff.torch._nodes import words
 from safeops.autodiff.torch._passes import customs_known
-from safeops.autodiff.torch._tags import Mask, Tags, place_of
+from safeops.autodiff.torch._tags import Entry, Mask, Tags, place_of
 
 # Views of which the compiler makes copies.
 COPIED = words("_unsafe_view")
@@ -41,9 +42,19 @@ class Forms(Tags):
     compiler would take that view for another array, and make another kernel for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, knowing: Knowing) -> None:
         super().__init__()
-        self.forms: dict[int, dict[str, Array]] = {}
+        self.knowing = knowing
+        self.forms: dict[int, dict[str, Mask]] = {}
+
+    def flat_of(self, active: Array, shape: Any) -> Array:
+        """Return a mask for the memory of a tensor; it is put in order where somebody asks."""
+        return active.expand(shape)
+
+    def _flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
+        """Return a copy of the mask of a storage, into which the program may write."""
+        flat = super()._flat(earlier, count, size, x)
+        return self.knowing.in_program(flat).clone() if is_known(flat) else flat
 
     def read(self, x: Array) -> Mask | None:
         """Return what is active in a tensor, in a known form if there is one."""
@@ -63,11 +74,12 @@ class Forms(Tags):
             if isinstance(active, torch.Tensor):
                 self.note_form(x, active)
 
-    def note_form(self, x: Array, active: Array) -> None:
+    def note_form(self, x: Array, active: Mask) -> None:
         """Keep the mask of a tensor in its shape."""
         entry = self.find(x)
         if entry is not None and isinstance(entry.active, torch.Tensor):
-            self.forms[entry.alive.cdata][place_of(x)] = active.expand(x.shape)
+            form = active if isinstance(active, bool) else active.expand(x.shape)
+            self.forms[entry.alive.cdata][place_of(x)] = form
 
 
 class Traced(Masking):
@@ -78,19 +90,46 @@ class Traced(Masking):
     def __init__(self, on_unknown: Reaction, *, exact: bool) -> None:
         super().__init__(Tags(), on_unknown)
         self.exact = exact
-        self.tags: Forms = Forms()
+        self.knowing = Knowing()
+        self.tags: Forms = Forms(self.knowing)
+        self.depth = 0
+
+    def evaluate(self, call: Call, kind: Kind) -> Any:
+        """Run one operation by the rule of its class, which computes with what is known."""
+        if self.depth:
+            return super().evaluate(call, kind)
+        self.depth += 1
+        try:
+            with self.knowing:
+                return super().evaluate(call, kind)
+        finally:
+            self.depth -= 1
+
+    def state(self, value: Any, active: Mask) -> None:
+        """State what of a result is active."""
+        super().state(value, small(active) if is_known(active) else active)
 
     def note_view(self, call: Call, value: Any) -> None:
         """State what is active in a view, by the same view of the mask."""
         active = self.tags.read(call.args[0]) if call.name in VIEWS else None
         if active is None:
             return
-        if isinstance(active, torch.Tensor):  # a mask may have other strides
-            same = "view" in call.name
-            active = active.reshape(value.shape) if same else call.func(active, *call.args[1:])
+        if isinstance(active, torch.Tensor):
+            active = self.viewed(call, active, value)
             self.tags.note_form(value, active)
         if call.name in COPIED:
             self.tags.write(value, active)
+
+    @staticmethod
+    def viewed(call: Call, active: Array, value: Array) -> Mask:
+        """Return a view of a mask, which may have other strides than its values."""
+        if "view" not in call.name:
+            found = call.func(active, *call.args[1:])
+        elif is_known(active):
+            found = in_form(active, tuple(value.shape))
+        else:
+            found = active.reshape(value.shape)
+        return small(found) if is_known(found) else found
 
     def report(self, call: Call) -> None:
         """Say that an operation without a rule met absent entries, and for which line of a user."""
@@ -138,13 +177,14 @@ class Joint(TorchFunctionMode):
             mode.tags.write(g, active_of(g, i, len(given)) if self.edges else True)
         with mode, customs_known(nodes, mode.tags):
             found = func(*args, **options)
-        return tuple(with_mask(mode.tags, g) for g in found) if self.edges else found
+        return tuple(with_mask(mode, g) for g in found) if self.edges else found
 
 
-def with_mask(tags: Tags, x: Any) -> Any:
+def with_mask(mode: Traced, x: Any) -> Any:
     """Return a gradient of a compiled graph, which states there what of it is active."""
-    active = None if x is None else tags.read(x)
-    return with_active(x, spread(active, x)) if is_partial(active) else x
+    with mode.knowing:
+        active = None if x is None else mode.tags.read(x)
+        return with_active(x, spread(active, x)) if is_partial(active) else x
 
 
 def is_of_joint() -> bool:

@@ -10,12 +10,14 @@ from safeops.autodiff.torch._evaluator import Call, Masking, decompose
 from safeops.autodiff.torch._masks import (
     any_over,
     as_numbers,
+    beside,
     cleaned,
     folded,
     is_any,
     is_finite,
     is_partial,
     is_traced,
+    repeats,
     spread,
 )
 from safeops.autodiff.torch._tags import Mask
@@ -97,7 +99,8 @@ def matrix(call: Call) -> Any:
         bad = ~other.isfinite().all(summed, keepdim=True)
         if call.mode.exact if is_traced() else (bad & met).any():
             return contract(call)
-        used = torch.where(met, other, 0)
+        # Where nothing of a matrix is absent, or all of it, the result is cleaned, or needs not be.
+        used = other if repeats(met, -3 - summed) else beside(met, other)
         value = call.func(*((x, used) if summed == -1 else (used, y)))
     active = any_over(mask, (summed,), keepdim=True)
     # A coefficient that is not finite may meet both kinds: what it makes of them is kept.

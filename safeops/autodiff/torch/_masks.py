@@ -55,6 +55,26 @@ def any_over(active: Array, dims: tuple[int, ...], *, keepdim: bool = False) -> 
     return active.view(torch.uint8).amax(dims, keepdim=keepdim).view(torch.bool)
 
 
+# The attribute of a tensor that is known while a compiler traces: the device for which it is one.
+MARK = "_safeops_known_for"
+
+
+def is_known(x: Any) -> bool:
+    """Whether a tensor is known while a compiler traces."""
+    return hasattr(x, MARK)
+
+
+def is_whole(active: Array) -> bool:
+    """Whether a known mask is True everywhere."""
+    with private.without_modes():
+        return bool(thin(active).all())
+
+
+def repeats(active: Array, axis: int) -> bool:
+    """Whether a known mask has the same entries all along an axis."""
+    return is_known(active) and (active.shape[axis] == 1 or active.stride(axis) == 0)
+
+
 def thin(active: Array, *, but: int | None = None) -> Array:
     """
     Return a mask with length 1 along the axes, but one, along which it repeats an entry.
@@ -124,6 +144,8 @@ INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 def cleaned(x: Array, active: Any) -> Array:
     """Put 0 where nothing is active, in place; in a new tensor if a compiler traces."""
     if is_traced():
+        if is_known(active) and is_whole(active):
+            return x
         # Written in place, `x` would keep its strides, and views of it would get others: the
         # masks of these would be read from other entries (PyTorch 2.13).
         return torch.where(spread(active, x), x, 0)
@@ -139,6 +161,11 @@ def cleaned(x: Array, active: Any) -> Array:
         return x.masked_fill_(~spread(active, x), 0)
     x.view(dtype).bitwise_and_(active.to(dtype).neg_())
     return x
+
+
+def beside(active: Array, x: Array) -> Array:
+    """Return coefficients with 0 where they meet absent entries only."""
+    return x if is_known(active) and is_whole(active) else torch.where(active, x, 0)
 
 
 def is_partial(active: Any) -> bool:

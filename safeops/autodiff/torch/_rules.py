@@ -16,7 +16,9 @@ from safeops.autodiff.torch._frames import COPY_SLICES
 from safeops.autodiff.torch._masks import (
     any_over,
     as_numbers,
+    beside,
     both,
+    cleaned,
     combined,
     common_shape,
     either,
@@ -24,6 +26,7 @@ from safeops.autodiff.torch._masks import (
     is_partial,
     is_traced,
     not_zero,
+    repeats,
     spread,
     thin,
 )
@@ -319,10 +322,13 @@ def layer_norm_backward(call: Call) -> Any:
     of_rows = any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
     values = None if is_traced() else call.run()
     if values is None or not all(is_finite(y) for y in values if y is not None):
-        rows = [y if is_finite(y) else torch.where(of_rows, y, 0) for y in (x, mean, rstd)]
-        if not all(is_finite(y) for y in (*rows, *weights) if y is not None):
+        whole = is_traced() and all(repeats(active, i) for i in range(len(outer), x.dim()))
+        rows = [y if is_finite(y) else beside(of_rows, y) for y in (x, mean, rstd)]
+        if not (whole or all(is_finite(y) for y in (*rows, *weights) if y is not None)):
             return decompose(call)
         values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
+        if whole and values[0] is not None:  # a weight may be NaN
+            values = (cleaned(values[0], of_rows), *values[1:])
     for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
         call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return values

@@ -79,7 +79,7 @@ class Tags:
         if active is True and (earlier is None or earlier.active is True):
             flat: Mask = True
         elif x.is_contiguous() and x.numel() == count:
-            flat = active if isinstance(active, bool) else flattened(active, x.shape)
+            flat = active if isinstance(active, bool) else self.flat_of(active, x.shape)
         else:
             flat = self._flat(earlier, count, size, x)
             if not (flat is True and active is True):
@@ -87,13 +87,18 @@ class Tags:
                 in_shape(flat, size, x).copy_(torch.as_tensor(active, device=x.device))
         self._put(storage, flat, size)
 
+    def flat_of(self, active: Array, shape: Any) -> Array:
+        """Return a mask in the order of memory."""
+        return flattened(active, shape)
+
     def _flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
         """Return a copy of the mask of a storage; without one all entries count as active."""
         if earlier is None or earlier.active is True:
             return True
         if isinstance(earlier.active, bool):
             return torch.zeros(count, dtype=torch.bool, device=x.device)
-        return regrained(earlier.active, earlier.itemsize, size).clone()
+        flat = regrained(earlier.active, earlier.itemsize, size)
+        return flat.clone(memory_format=torch.contiguous_format)
 
     def _put(self, storage: Any, active: Mask, size: int, node: Any = None) -> None:
         weak = private.StorageWeakRef(storage)
@@ -184,7 +189,7 @@ def flattened(active: Array, shape: Any) -> Array:
 
 def in_shape(flat: Array, itemsize: int, x: Array) -> Array:
     """Return the part of a flat mask for a tensor; a view if the item sizes are equal."""
-    flat = regrained(flat, itemsize, x.element_size())
+    flat = regrained(flattened(flat, flat.shape), itemsize, x.element_size())
     return flat.as_strided(x.shape, x.stride(), x.storage_offset())
 
 
