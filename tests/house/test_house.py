@@ -107,6 +107,7 @@ LAYERS = (
     ("autodiff.*._pairs", "autodiff.torch._sharded"),
     ("autodiff.torch._masks", "autodiff.torch._nodes", "autodiff.torch._explain"),
     ("autodiff.torch._explain.lines", "autodiff.torch._branches", "autodiff.torch._edges"),
+    ("autodiff.torch._known",),
     ("autodiff.torch._evaluator", "autodiff.*._choosers"),
     ("autodiff.torch._ranks", "autodiff.torch._diary"),
     ("autodiff.*._callbacks", "autodiff.*._contractions", "autodiff.*._resampling"),

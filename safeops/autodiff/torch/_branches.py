@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from safeops._typing import Array
-from safeops.autodiff.torch._masks import is_partial, spread
-from safeops.autodiff.torch._tags import Mask
+from safeops.autodiff.torch._masks import is_partial
 
 
 def branched(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
@@ -15,7 +13,7 @@ def branched(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
     condition, one, two, operands = args
     masks = [mode.tags.read(x) if isinstance(x, torch.Tensor) else None for x in operands]
     partial = [i for i, mask in enumerate(masks) if is_partial(mask)]
-    known = [apart(masks[i], operands[i]) for i in partial]
+    known = [mode.apart(masks[i], operands[i]) for i in partial]
 
     def over_pairs(branch: Callable[..., Any]) -> Callable[..., Any]:
         def run(*given: Any) -> Any:
@@ -26,7 +24,7 @@ def branched(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
                     mode.tags.write(x, own[i])
             with mode:
                 results = branch(*inputs)
-            return (*results, *(apart(mode.tags.read(y), y) for y in results))
+            return (*results, *(mode.apart(mode.tags.read(y), y) for y in results))
 
         return run
 
@@ -35,8 +33,3 @@ def branched(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
     for y, mask in zip(results, active, strict=True):
         mode.state(y, mask)
     return results
-
-
-def apart(active: Mask | None, x: Array) -> Array:
-    """Return a mask in memory of its own, as operands and results of a branch have to be."""
-    return spread(True if active is None else active, x).clone()

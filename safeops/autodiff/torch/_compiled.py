@@ -63,7 +63,8 @@ class Forms(Tags):
             form = self.forms.get(entry.alive.cdata, {}).get(place_of(x))
             if form is not None and entry.literal_of is None:
                 return form
-        return super().read(x)
+        with self.knowing:
+            return super().read(x)
 
     def write(self, x: Array, active: Mask) -> None:
         """State what is active in a tensor, and forget all other forms."""
@@ -109,6 +110,11 @@ class Traced(Masking):
         """State what of a result is active."""
         super().state(value, small(active) if is_known(active) else active)
 
+    def apart(self, active: Mask | None, x: Array) -> Array:
+        """Return a mask in memory of its own, as the program has it."""
+        with self.knowing:
+            return self.knowing.in_program(super().apart(active, x)).clone()
+
     def note_view(self, call: Call, value: Any) -> None:
         """State what is active in a view, by the same view of the mask."""
         active = self.tags.read(call.args[0]) if call.name in VIEWS else None
@@ -125,7 +131,7 @@ class Traced(Masking):
         """Return a view of a mask, which may have other strides than its values."""
         if "view" not in call.name:
             found = call.func(active, *call.args[1:])
-        elif is_known(active):
+        elif is_known(active) and all(type(n) is int for n in value.shape):
             found = in_form(active, tuple(value.shape))
         else:
             found = active.reshape(value.shape)

@@ -20,7 +20,7 @@ from safeops.autodiff._options import tell
 from safeops.autodiff.torch._branches import branched
 from safeops.autodiff.torch._edges import is_at_edge, run_at_edge
 from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
-from safeops.autodiff.torch._masks import cleaned, folded, is_partial, tensors_of
+from safeops.autodiff.torch._masks import cleaned, folded, is_partial, spread, tensors_of
 from safeops.autodiff.torch._nodes import (
     BY_PRODUCT,
     CLAMPS,
@@ -222,6 +222,10 @@ class Masking(TorchDispatchMode):
         """State what of a result is active."""
         if isinstance(value, torch.Tensor) and is_number(value):
             self.tags.write(value, active if isinstance(active, bool) else folded(active))
+
+    def apart(self, active: Mask | None, x: Array) -> Array:
+        """Return a mask in memory of its own, as operands and results of a branch have to be."""
+        return spread(True if active is None else active, x).clone()
 
     def zeros(self, call: Call) -> Any:
         """Make zeros, and note them as a literal of the running formula."""

@@ -71,13 +71,14 @@ class Knowing(TorchDispatchMode):
             entries = thin(x)
             ones = (entries != 0).numpy()
             plain = bool((entries == (entries != 0)).all())
-        # A branch of `cond` has a trace of its own.
-        trace = id(private.dispatch_mode(private.mode_keys.PROXY))
         device = getattr(x, MARK)
-        key = (trace, device, x.dtype, x.shape, ones.shape, ones.tobytes() if plain else id(x))
+        if not plain:
+            return torch.tensor(entries.tolist(), dtype=x.dtype).to(device).expand(x.shape)
+        # A branch of `cond` has a trace of its own.
+        trace = private.dispatch_mode(private.mode_keys.PROXY)
+        key = (trace, device, x.dtype, x.shape, ones.shape, ones.tobytes())
         if key not in self.made:
-            made = at_places(ones, device) if plain else torch.tensor(entries.tolist()).to(device)
-            self.made[key] = made.to(x.dtype).expand(x.shape)
+            self.made[key] = at_places(ones, device).to(x.dtype).expand(x.shape)
         return self.made[key]
 
 
