@@ -119,7 +119,7 @@ def _cross_entropy(
     (x,) = asker.backend.promoted((logits,))
     if not plain or not _are_classes(labels, x, axis) or not _is_condition(where, x.shape):
         return None
-    classes, left_out, unknown = _entered(asker, labels, x, axis)
+    classes, left_out, unknown = _entered(asker, labels, x, axis, where)
     absent = _absent(x, where) | left_out
     out = _loss_of_classes(_wide(x), absent, classes, unknown, axis)
     return jnp.squeeze(out, axis).astype(x.dtype)
@@ -132,9 +132,7 @@ def _nll(
     (x,) = asker.backend.promoted((log_probs,))
     if not _are_classes(labels, x, axis) or not _is_condition(where, x.shape):
         return None
-    classes, left_out, unknown = _entered(asker, labels, x, axis)
-    if where is not None:
-        left_out = left_out | ~_at(jnp.broadcast_to(where, x.shape), classes, axis)
+    classes, left_out, unknown = _entered(asker, labels, x, axis, where)
     return jnp.squeeze(_entry_of_classes(x, left_out, classes, unknown, axis), axis)
 
 
@@ -150,12 +148,18 @@ def _are_classes(labels: Any, x: Array, axis: Any) -> bool:
     return bool(labels.shape == (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
-def _entered(asker: Asker, labels: Array, x: Array, axis: int) -> tuple[Array, Array, Array]:
+def _entered(
+    asker: Asker, labels: Array, x: Array, axis: int, where: Any
+) -> tuple[Array, Array, Array]:
     """Return the classes beside the slices, which slices they leave out, and which are unknown."""
     backend: Any = asker.backend
     classes = jnp.expand_dims(backend.as_index(labels), axis)
     most = x.shape[axis] - 1
-    return jnp.clip(classes, 0, most), classes < 0, classes > most
+    places, left_out, unknown = jnp.clip(classes, 0, most), classes < 0, classes > most
+    if where is not None:  # a class that is left out leaves out its slice
+        kept = _at(jnp.broadcast_to(where, x.shape), places, axis)
+        left_out = left_out | ~(kept | unknown)
+    return places, left_out, unknown
 
 
 KERNELS: dict[str, Function] = {
