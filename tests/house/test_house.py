@@ -59,7 +59,7 @@ LAYERS = (
     ("_backends.numpy.reductions", "_backends.jax.rules"),
     ("_backends.torch.elementwise", "_backends.torch.slices"),
     ("_backends.torch.fused", "_backends.jax.losses", "_backends.jax.segments"),
-    ("_backends.tensorflow.reductions",),
+    ("_backends.tensorflow.losses", "_backends.tensorflow.reductions"),
     ("_backends.tensorflow.namespace",),
     ("_backends.numpy.elementwise", "_backends.torch.*", "_backends.jax.programs"),
     ("_backends.dask", "_backends.numpy", "_backends.torch"),

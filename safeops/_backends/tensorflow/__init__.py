@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import MATRICES, ArrayAPI
-from safeops._backends.tensorflow import barriers, elementwise, namespace, programs
+from safeops._backends.tensorflow import barriers, elementwise, losses, namespace, programs
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
     by_tapes_only,
@@ -52,6 +52,7 @@ class TensorFlow(ArrayAPI):
 
     name = "tensorflow"
 
+    kernels: Mapping[str, Function] = losses.KERNELS
     formulas: Mapping[str, Function] = elementwise.PRODUCTS
     keeps_exponent = False  # at p == 0 the slope is 0 * inf (2.21)
     differentiates = True
