@@ -17,11 +17,12 @@ from assertions import assert_close
 from safeops import segments
 from safeops._backends import load
 
-pytestmark = [pytest.mark.only("torch", "jax")]
+pytestmark = [pytest.mark.only("torch", "jax", "tensorflow")]
 RANDOM = np.random.default_rng(0)
 LOGITS = RANDOM.normal(size=(4, 5)) * 3
 IDS = np.asarray([0, 2, 2, 0, 3, 2])
 MASK = RANDOM.random((4, 5)) < 0.7
+LEFT_OUT = MASK.argmin(-1)  # of each row the first column that the mask leaves out
 POINTS = RANDOM.normal(size=(2, 4, 3))
 HEADS = RANDOM.normal(size=(3, 2, 2, 4, 3))
 
@@ -36,6 +37,11 @@ def with_entries(x, **entries):
 
 ABSENT = with_entries(LOGITS, _0_2=-math.inf, _1=-math.inf, _2_2=-math.inf)
 BAD = with_entries(LOGITS, _0_2=math.nan, _1_1=math.inf, _2_2=-math.inf, _2_3=math.nan)
+FOCAL = {
+    "usual": so.safe_focal_loss,
+    "root": partial(so.safe_focal_loss, gamma=0.5, alpha=0.25),
+    "without": partial(so.safe_focal_loss, gamma=0.0),
+}
 CLASSES = {
     "": np.asarray([0, 4, 2, 1]),
     ", some left out": np.asarray([0, -1, 2, -5]),
@@ -53,6 +59,10 @@ def cases():
                 yield f"{name}{kind}{which}", f, (logits,)
         f = partial(of_mask, so.safe_cross_entropy, CLASSES[""])
         yield f"safe_cross_entropy{kind}, where", f, (logits,)
+        f = partial(of_mask, so.safe_cross_entropy, np.asarray(LEFT_OUT))
+        yield f"safe_cross_entropy{kind}, where a class is left out", f, (logits,)
+        yield f"safe_softmax{kind}", so.safe_softmax, (logits,)
+        yield f"safe_softmax{kind}, where", partial(of_mask, so.safe_softmax), (logits,)
         yield f"safe_log_softmax{kind}", so.safe_log_softmax, (logits,)
         yield f"safe_log_softmax{kind}, where", partial(of_mask, so.safe_log_softmax), (logits,)
         labels = 1 / (1 + np.exp(-LOGITS[::-1]))
@@ -75,7 +85,43 @@ def cases():
     )
     zeros = np.asarray([0.0, -0.0, 0.0, -0.0]), np.asarray([0.0, 0.0, 1.0, 1.0])
     yield "safe_binary_cross_entropy at 0", so.safe_binary_cross_entropy, zeros
-    for name in ("safe_lgamma", "log_ndtr"):
+    near = with_entries(POINTS, _1_0=POINTS[0, 3])
+    yield "safe_cdist", so.safe_cdist, tuple(near)
+    yield "safe_cdist, tiny", so.safe_cdist, tuple(1e-200 * near)
+    yield "safe_cdist, NaN", so.safe_cdist, tuple(with_entries(near, _0_1_2=math.nan))
+    yield "safe_cdist, batches", so.safe_cdist, (POINTS, POINTS[::-1].copy())
+    yield "safe_attention", so.safe_attention, tuple(HEADS)
+    causal = partial(of_where, so.safe_attention, np.tril(np.ones((4, 4), bool)))
+    yield "safe_attention, causal", causal, tuple(HEADS)
+    hole = partial(of_where, so.safe_attention, np.tril(np.ones((4, 4), bool), -1))
+    yield "safe_attention, a query without a key", hole, tuple(HEADS)
+    for name in ("segment_sum", "segment_mean", "segment_max", "segment_min"):
+        for kind, x in (("", np.round(LOGITS)), (" with NaN", BAD), (" with -inf", ABSENT)):
+            x = np.concatenate([x, x[:2]])  # noqa: PLW2901
+            yield f"{name}{kind}", partial(of_segments, getattr(segments, name)), (x,)
+
+
+def cases_of_labels():
+    """Return the same of losses and deviations."""
+    labels = 1 / (1 + np.exp(-LOGITS[::-1]))
+    for kind, logits in (("", LOGITS), (" with NaN", BAD)):
+        for label, f in FOCAL.items():
+            yield f"safe_focal_loss, {label}{kind}", f, (logits, labels)
+        f = partial(so.safe_standardize, axis=-1)
+        yield f"safe_standardize{kind}", f, (logits,)
+        yield f"rel_entr{kind}", so.rel_entr, (np.abs(logits), labels)
+    yield "safe_standardize, far from 0", f, (LOGITS + 100.0,)
+    yield "safe_standardize, constant", f, (with_entries(LOGITS, _1=2.0),)
+    near = (labels, labels * (1 + 1e-9 * LOGITS))
+    yield "rel_entr, nearly equal", so.rel_entr, near
+    yield "rel_entr, zeros", so.rel_entr, (with_entries(labels, _1=0.0), labels)
+    zeros = with_entries(labels, _1=0.0, _2_2=1e-310)
+    yield "rel_entr, zeros in both", so.rel_entr, (zeros, with_entries(labels, _1_1=0.0, _3=0.0))
+
+
+def cases_of_numbers():
+    """Return the same of functions of numbers."""
+    for name in ("safe_lgamma", "log_ndtr", "safe_digamma"):
         f = getattr(so, name)
         yield f"{name}", f, (np.linspace(0.1, 8, 40),)
         yield f"{name}, one outside", f, (with_entries(np.linspace(0.1, 8, 40), _7=-30.5, _9=20.0),)
@@ -94,20 +140,6 @@ def cases():
         tied = with_entries(LOGITS, _0_0=0.0)
         yield f"{name}, zero and equal", f, (tied, tied.copy())
         yield f"{name}, tiny", f, (1e-300 * LOGITS, 1e-310 * LOGITS)
-    near = with_entries(POINTS, _1_0=POINTS[0, 3])
-    yield "safe_cdist", so.safe_cdist, tuple(near)
-    yield "safe_cdist, tiny", so.safe_cdist, tuple(1e-200 * near)
-    yield "safe_cdist, NaN", so.safe_cdist, tuple(with_entries(near, _0_1_2=math.nan))
-    yield "safe_cdist, batches", so.safe_cdist, (POINTS, POINTS[::-1].copy())
-    yield "safe_attention", so.safe_attention, tuple(HEADS)
-    causal = partial(of_where, so.safe_attention, np.tril(np.ones((4, 4), bool)))
-    yield "safe_attention, causal", causal, tuple(HEADS)
-    hole = partial(of_where, so.safe_attention, np.tril(np.ones((4, 4), bool), -1))
-    yield "safe_attention, a query without a key", hole, tuple(HEADS)
-    for name in ("segment_sum", "segment_mean", "segment_max", "segment_min"):
-        for kind, x in (("", np.round(LOGITS)), (" with NaN", BAD), (" with -inf", ABSENT)):
-            x = np.concatenate([x, x[:2]])  # noqa: PLW2901
-            yield f"{name}{kind}", partial(of_segments, getattr(segments, name)), (x,)
 
 
 def of_classes(f, labels, x):
@@ -141,10 +173,11 @@ def like(x, other):
 
 def framework_of(x):
     """Return the name of the framework of an array."""
-    return "torch" if type(x).__module__ == "torch" else "jax"
+    kinds = {"torch": "torch", "jaxlib": "jax", "jax": "jax", "tensorflow": "tensorflow"}
+    return kinds[type(x).__module__.partition(".")[0]]
 
 
-CASES = {name: (f, args) for name, f, args in cases()}
+CASES = {name: (f, args) for name, f, args in (*cases(), *cases_of_labels(), *cases_of_numbers())}
 
 
 def factors(shape):
@@ -197,6 +230,30 @@ def in_jax(f, args):
     return [np.asarray(x) for x in (value, moved, *slopes, *bends)]
 
 
+def in_tensorflow(f, args):
+    """Return the value, the slopes in both modes and the slopes of slopes, in a `tf.function`."""
+    import tensorflow as tf
+
+    args = [tf.constant(x) for x in args]
+    directions = tuple(tf.constant(factors(x.shape)) for x in args)
+
+    @tf.function(autograph=False)
+    def all_of(*args):
+        with tf.autodiff.ForwardAccumulator(args, directions) as accumulator:
+            moved = accumulator.jvp(f(*args), unconnected_gradients="zero")
+        with tf.GradientTape() as outer:
+            outer.watch(args)
+            with tf.GradientTape() as tape:
+                tape.watch(args)
+                value = f(*args)
+                total = tf.reduce_sum(value * factors(value.shape))
+            slopes = tape.gradient(total, args)
+            along = sum(tf.reduce_sum(x * y) for x, y in zip(slopes, directions, strict=True))
+        return value, moved, *slopes, *outer.gradient(along, args, unconnected_gradients="zero")
+
+    return [x.numpy() for x in all_of(*args)]
+
+
 @pytest.fixture
 def without_kernels(framework, monkeypatch):
     """Return a function that takes the kernels away."""
@@ -206,6 +263,8 @@ def without_kernels(framework, monkeypatch):
             from safeops._backends.torch import Torch
 
             monkeypatch.setattr(Torch, "kernel", lambda *_: None)
+        elif framework == "tensorflow":
+            monkeypatch.setattr(type(load(framework)), "kernel", lambda *_: None)
         else:
             from safeops._backends.jax import programs
 
@@ -223,7 +282,7 @@ def test_a_kernel_gives_what_the_steps_give(framework, name, without_kernels):
     if re.split("[ ,]", name)[0] not in kernels_of(framework):
         pytest.skip(f"{framework} has no kernel of it")
     f, args = CASES[name]
-    run = {"torch": in_torch, "jax": in_jax}[framework]
+    run = {"torch": in_torch, "jax": in_jax, "tensorflow": in_tensorflow}[framework]
 
     ours = run(f, args)
     without_kernels()
@@ -242,6 +301,10 @@ def kernels_of(framework):
         from safeops._backends.torch import segments as of_segments
 
         return {*fused.KERNELS, *of_segments.KERNELS, *special.KERNELS, *Torch.kernels_of_steps}
+    if framework == "tensorflow":
+        from safeops._backends.tensorflow import losses
+
+        return {*losses.KERNELS}
     from safeops._backends.jax import losses
     from safeops._backends.jax import segments as of_segments
 
@@ -256,7 +319,7 @@ def test_every_fused_kernel_has_a_case(framework):
 def test_a_fused_kernel_answers(framework):
     """Usual arguments go to the kernel, by its name in the graph of PyTorch."""
     if framework != "torch":
-        pytest.skip("programs of JAX have no such names")
+        pytest.skip("programs of others have no such names")
     import torch
 
     x = torch.tensor(np.abs(LOGITS) / 12 + 0.1, requires_grad=True)
@@ -272,4 +335,24 @@ def test_a_fused_kernel_answers(framework):
     assert {name: getattr(so, name)(x).grad_fn.name() for name in nodes} == nodes
     pairs = {"safe_cdist": "_DistancesBackward", "safe_binary_cross_entropy": "_BinaryBackward"}
     pairs |= {"safe_logaddexp": "_LogAddBackward", "safe_hypot": "_LengthBackward"}
+    pairs |= {"safe_focal_loss": "_FocalBackward", "rel_entr": "_RelativeEntropyBackward"}
     assert {name: getattr(so, name)(x, 2 * x).grad_fn.name() for name in pairs} == pairs
+    x = torch.tensor(LOGITS, requires_grad=True)
+    assert so.safe_standardize(x, axis=-1).grad_fn.name() == "_StandardBackward"
+
+
+def test_digamma_of_float32_has_a_kernel(framework):
+    """Its value and its slope are those of float64, which is computed in steps."""
+    if framework != "torch":
+        pytest.skip("there is no such kernel")
+    import torch
+
+    x = torch.linspace(0.1, 30, 200, requires_grad=True)
+    wide = x.detach().double().requires_grad_()
+    value, wanted = so.safe_digamma(x), so.safe_digamma(wide)
+
+    assert value.grad_fn.name() == "_DiGammaBackward"
+    torch.testing.assert_close(value.double(), wanted, rtol=2e-6, atol=1e-6)
+    (slope,) = torch.autograd.grad(value.sum(), x)
+    (wanted,) = torch.autograd.grad(wanted.sum(), wide)
+    torch.testing.assert_close(slope.double(), wanted, rtol=1e-6, atol=0)

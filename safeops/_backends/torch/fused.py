@@ -9,6 +9,7 @@ short for a loss.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -280,10 +281,94 @@ def _binary_cross_entropy(
     return out if where is None else _Kept.of(out, where)
 
 
+class _Focal(Fused):
+    """Focal loss of finite logits; the slopes add numbers of one sign for labels in [0, 1]."""
+
+    @classmethod
+    def run(cls, *args: Any) -> tuple[Array, ...]:
+        x, y, gamma, on_one, on_zero = args
+        rest = x.abs().neg_().exp_().log1p_()
+        zero = x.clamp(min=0).add_(rest)  # log(1 + exp(x))
+        one = rest.sub_(x.clamp(max=0))
+        wrong, right = (zero * -gamma).exp_(), (one * -gamma).exp_()
+        loss = (wrong * one).mul_(y).mul_(on_one)
+        return loss.add_((right * zero).mul_(1 - y), alpha=on_zero), one, zero, wrong, right
+
+    @classmethod
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (x, y, gamma, on_one, on_zero), (one, zero, wrong, right) = given.args, given.kept
+        p, q = x.sigmoid(), (-x).sigmoid_()
+        to_x = torch.addcmul(p, q, zero, value=gamma).mul_(right).mul_(1 - y).mul_(on_zero)
+        to_x.sub_(torch.addcmul(q, p, one, value=gamma).mul_(wrong).mul_(y), alpha=on_one)
+        to_y = None
+        if given.needs[1]:
+            to_y = (wrong * one).mul_(on_one).sub_(right * zero, alpha=on_zero).mul_(cotangent)
+        return to_x.mul_(cotangent), to_y, None, None, None
+
+
+def _focal_loss(
+    steps: Function,
+    logits: Array,
+    labels: Any,
+    /,
+    *,
+    gamma: Any = 2.0,
+    alpha: Any = None,
+    where: Any = None,
+) -> Array | None:
+    usual = where is None and type(gamma) is float and (alpha is None or type(alpha) is float)
+    if not usual or not 0 <= gamma < math.inf or not (alpha is None or 0 <= alpha <= 1):
+        return None
+    if not _are_plain(logits, labels) or logits.shape != labels.shape:
+        return None
+    on_one, on_zero = (1.0, 1.0) if alpha is None else (alpha, 1.0 - alpha)
+    settled = partial(steps, gamma=gamma, alpha=alpha)
+    out = _Focal.of(lambda x, y, *_: settled(x, y), logits, labels, gamma, on_one, on_zero)
+    return out if _are_finite(out) else None
+
+
+class _Standard(Fused):
+    """Deviations over their size, by layer normalisation; NaN where that would lose digits."""
+
+    @classmethod
+    def run(cls, x: Array) -> tuple[Array, ...]:
+        out, mean, scale = torch.native_layer_norm(x, x.shape[-1:], None, None, 0.0)
+        off = _most(mean.abs() * scale)  # of which the mean is rounded
+        if not (off <= _OFF and _least(scale) >= _FLAT and _most(scale) <= _FINE):
+            out.fill_(math.nan)
+        return out, mean, scale
+
+    @classmethod
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (x,) = given.args
+        shape, parts = x.shape[-1:], [True, False, False]
+        to_x, *_ = private.layer_norm_backward(cotangent, x, shape, *given.kept, None, None, parts)
+        return (to_x,)
+
+
+_OFF = 2.0  # deviations
+_FLAT, _FINE = 1e-9, 1e9  # of one over the deviation, whose cube is formed
+
+
+def _standardize(
+    steps: Function, x: Array, /, *, axis: Any = None, correction: Any = 0, where: Any = None
+) -> Array | None:
+    if where is not None or correction != 0 or type(axis) is not int or not _are_plain(x):
+        return None
+    if not x.numel() or axis not in {-1, x.ndim - 1}:
+        return None
+    out = _Standard.of(partial(steps, axis=axis), x)
+    return out if _are_finite(out) else None
+
+
 KERNELS: dict[str, Function] = {
     "safe_cross_entropy": _cross_entropy,
     "safe_log_softmax": _log_softmax,
     "safe_nll": _nll,
 }
 # These take the steps that they stand for first.
-OF_STEPS: dict[str, Function] = {"safe_binary_cross_entropy": _binary_cross_entropy}
+OF_STEPS: dict[str, Function] = {
+    "safe_binary_cross_entropy": _binary_cross_entropy,
+    "safe_focal_loss": _focal_loss,
+    "safe_standardize": _standardize,
+}

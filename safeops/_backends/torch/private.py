@@ -128,6 +128,9 @@ softmax_backward: Function = named("torch.ops.aten._softmax_backward_data.defaul
 # torch.ops.aten._log_softmax_backward_data (2.15): that of its logarithm.
 log_softmax_backward: Function = named("torch.ops.aten._log_softmax_backward_data.default")
 
+# torch.ops.aten.native_layer_norm_backward (2.15): that of layer normalisation.
+layer_norm_backward: Function = named("torch.ops.aten.native_layer_norm_backward.default")
+
 # torch.ops.aten._cdist_forward (2.15): distances, by differences.
 cdist: Function = named("torch.ops.aten._cdist_forward.default")
 
