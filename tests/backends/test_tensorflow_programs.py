@@ -19,6 +19,7 @@ ROWS = {
     "safe_norm": so.safe_norm,
     "safe_normalize": so.safe_normalize,
     "safe_pow": lambda x, axis: so.safe_pow(x, x[..., ::axis]),
+    "safe_softmax": so.safe_softmax,
     "safe_log_softmax": so.safe_log_softmax,
     "safe_logsumexp": so.safe_logsumexp,
     "safe_max": so.safe_max,

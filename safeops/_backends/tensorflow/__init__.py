@@ -69,7 +69,7 @@ class TensorFlow(ArrayAPI):
         """Return a program of many kernels, or what refuses a DTensor without a layout."""
         if name in programs.NAMES:
             if name not in self.programs:
-                self.programs[name] = programs.Program(generic)
+                self.programs[name] = programs.Program(generic, self.kernels.get(name))
             return self.programs[name]
         if name in WITHOUT_LAYOUT or name.startswith("segment_"):
             return _refuse_parts

@@ -21,7 +21,7 @@ from safeops._typing import Array, Function
 # as a program. GPUs were not measured: there each kernel runs by itself.
 _MANY = """
     nanmax nanmin nansum safe_distance safe_log_softmax safe_logsumexp safe_max safe_min safe_norm
-    safe_normalize safe_pow safe_sum xlog1py xlogy
+    safe_normalize safe_pow safe_softmax safe_sum xlog1py xlogy
 """
 NAMES = frozenset(_MANY.split())
 
@@ -41,12 +41,17 @@ class Program:
     that do not fit, has nothing to say about entries in one shape.
     """
 
-    def __init__(self, generic: Function) -> None:
-        self.generic = generic
+    def __init__(self, generic: Function, kernel: Function | None = None) -> None:
+        self.generic, self.kernel = generic, kernel or (lambda *_, **__: None)
         self.programs: dict[Any, Function | None] = {}
 
     def __call__(self, *args: Any, **options: Any) -> Array | None:
-        """Return the value; None where the function itself is to run."""
+        """Return the value, by the kernel where no program runs; None: the function is to run."""
+        value = self.value(*args, **options)
+        return self.kernel(*args, **options) if value is None else value
+
+    def value(self, *args: Any, **options: Any) -> Array | None:
+        """Return the value by a program, if one is to run."""
         if not tf.executing_eagerly() or is_differentiated() or is_watched():
             return None
         values = (*args, *options.values())
@@ -81,7 +86,9 @@ class Program:
             rest = iter(arrays)
             values = [next(rest) if x is _ARRAY else x for x in constants]
             first = len(values) - len(names)
-            return self.generic(*values[:first], **dict(zip(names, values[first:], strict=True)))
+            args, options = values[:first], dict(zip(names, values[first:], strict=True))
+            value = self.kernel(*args, **options)
+            return self.generic(*args, **options) if value is None else value
 
         specs = [tf.TensorSpec([None] * rank, dtype) for dtype, rank in kinds]
         try:
