@@ -8,6 +8,7 @@ public, as those of `tf.raw_ops`.
 """
 
 import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pkgutil import resolve_name
@@ -40,6 +41,14 @@ def reading(f: F) -> F:
 
 
 # Who looks on
+
+
+# tensorflow.dtensor.python.api._dtensor_singleton (2.21): whether there are DTensors, which a trace
+# does not tell from other tensors.
+def has_dtensors() -> bool:
+    """Whether DTensors are in use; where TensorFlow has no longer that name, yes is safe."""
+    api = sys.modules.get("tensorflow.dtensor.python.api")
+    return getattr(api, "_dtensor_singleton", api) is not None
 
 
 def asked(path: str) -> Callable[[], bool]:
