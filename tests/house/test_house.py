@@ -74,7 +74,6 @@ LAYERS = (
     ("_ops.ranges", "_ops.series"),
     ("_ops.composites",),
     ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
-    # made of elementwise operations
     ("_ops.gamma", "_ops.norms", "_ops.normal", "_ops.smooth", "_ops.softmax"),
     ("_ops.attention", "_ops.distances", "_ops.incomplete", "_ops.interpolation", "_ops.losses"),
     ("_ops.engine", "_ops.radial", "_ops.vectors"),  # a deviation is a norm

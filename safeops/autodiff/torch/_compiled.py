@@ -51,9 +51,9 @@ class Forms(Tags):
         """Return a mask for the memory of a tensor; it is put in order where somebody asks."""
         return active.expand(shape)
 
-    def _flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
+    def flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
         """Return a copy of the mask of a storage, into which the program may write."""
-        flat = super()._flat(earlier, count, size, x)
+        flat = super().flat(earlier, count, size, x)
         return self.knowing.in_program(flat).clone() if is_known(flat) else flat
 
     def read(self, x: Array) -> Mask | None:

@@ -81,7 +81,7 @@ class Tags:
         elif x.is_contiguous() and x.numel() == count:
             flat = active if isinstance(active, bool) else self.flat_of(active, x.shape)
         else:
-            flat = self._flat(earlier, count, size, x)
+            flat = self.flat(earlier, count, size, x)
             if not (flat is True and active is True):
                 flat = torch.full((count,), flat, device=x.device) if flat is True else flat
                 in_shape(flat, size, x).copy_(torch.as_tensor(active, device=x.device))
@@ -91,7 +91,7 @@ class Tags:
         """Return a mask in the order of memory."""
         return flattened(active, shape)
 
-    def _flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
+    def flat(self, earlier: Entry | None, count: int, size: int, x: Array) -> Mask:
         """Return a copy of the mask of a storage; without one all entries count as active."""
         if earlier is None or earlier.active is True:
             return True
