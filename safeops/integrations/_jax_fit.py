@@ -27,7 +27,7 @@ ONE = Lock()  # a watch is told of the gradients that any thread has watched
 KINDS = ("trainable", "non_trainable", "optimizer", "metrics")
 
 
-class Fit:
+class KerasGuard:
     """The guard of a model while `fit` runs."""
 
     def __init__(self, model: Any, on_nan: str, tell: Callable[[Report], None]) -> None:

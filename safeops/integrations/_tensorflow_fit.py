@@ -29,20 +29,20 @@ ELSEWHERE = (
 )
 
 
-class Asked(Exception):  # noqa: N818  (no error: it ends a forward pass)
+class LossReached(Exception):  # noqa: N818  (no error: it ends a forward pass)
     """The loss of a step, once its gradient is asked for."""
 
     def __init__(self, loss: Array) -> None:
         self.loss = loss
 
 
-class AskedTape(tf.GradientTape):
+class LossCatchingTape(tf.GradientTape):
     """A tape that hands out the loss instead of a gradient."""
 
     @tf.autograph.experimental.do_not_convert
     def gradient(self, target: Any, *_: Any, **__: Any) -> Any:
         """Raise what is differentiated."""
-        raise Asked(target)
+        raise LossReached(target)
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
 
 
 @dataclass(eq=False)  # tf.function compares
-class Fit:
+class KerasGuard:
     """The guard of a model while `fit` runs."""
 
     model: Any
@@ -205,7 +205,7 @@ class Fit:
         names = [name for name, bad in zip(self.names, self.bad.numpy(), strict=True) if bad]
         variables = [inner(v) for v in self.model.trainable_variables]
         try:
-            with taped_by(AskedTape):
+            with taped_by(LossCatchingTape):
                 report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))
                 report = never_clean(report)
         except Exception as error:  # noqa: BLE001  (whatever a program raises that is traced apart)
@@ -218,6 +218,6 @@ class Fit:
         """Return the loss of a step."""
         try:
             self.step(data)
-        except Asked as asked:
-            return asked.loss
+        except LossReached as reached:
+            return reached.loss
         raise RuntimeError(ELSEWHERE)

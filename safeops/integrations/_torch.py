@@ -242,19 +242,21 @@ class Guard:
         memory = self.remember((args, kwargs))
         with without_optimizer():
             result = step(*args, **kwargs)
-        return self.settle(memory, partial(step, *args, **kwargs), result)
+        return self.check_step(memory, partial(step, *args, **kwargs), result)
 
     def remember(self, given: Any) -> Memory:
         """Return what the next step may change."""
         buffers = [(place, place.get()) for place in self.buffers]
-        return Memory(given, random_states(self.devices), copied(buffers), self.held(given))
+        return Memory(
+            given, random_states(self.devices), copied(buffers), self.saved_gradients(given)
+        )
 
-    def held(self, given: Any) -> list[tuple[Any, Any, Any]]:
+    def saved_gradients(self, given: Any) -> list[tuple[Any, Any, Any]]:
         """Return the gradients of parameters and arguments that are there, and copies of them."""
         places = [*self.parameters, *(x for x in arguments_in(given) if x.tensor.is_leaf)]
         return copied([(place, grad_of(place)) for place in places])
 
-    def settle(self, memory: Memory, again: Callable[[], Any], result: Any) -> Any:
+    def check_step(self, memory: Memory, again: Callable[[], Any], result: Any) -> Any:
         """Check the gradients of a step that has run; return its result, or that of another run."""
         step, self.steps = self.steps, self.steps + 1
         if not self.is_alarm() or self.is_overflow(memory, again):
@@ -312,7 +314,7 @@ class Guard:
         """Whether the gradients are finite without the scale of the GradScaler."""
         if not self.is_scaled:
             return False
-        with self.once_more(memory) as unscaled:
+        with self.rerunning(memory) as unscaled:
             again()
             alarm = self.is_alarm()
         if alarm and unscaled and self.on_nan == "mask":
@@ -320,8 +322,8 @@ class Guard:
         return not alarm
 
     @contextmanager
-    def once_more(self, memory: Memory) -> Iterator[list[Any]]:
-        """Context in which a step starts where it did, and after which nothing of it is left."""
+    def rerunning(self, memory: Memory) -> Iterator[list[Any]]:
+        """Rerun a step from its first state; restore the present state afterwards."""
         after = self.remember(memory.given)
         places: list[Any] = [*self.parameters, *arguments_in(memory.given)]
         kept = copied([(place, place.get()) for place in places])
@@ -351,7 +353,7 @@ class Guard:
         watch.batch = batch_of(memory.given)
         failed, found = "", self.bad_names()
         try:
-            with self.once_more(memory), self.naming(watch), eagerly():
+            with self.rerunning(memory), self.naming(watch), eagerly():
                 watch.put_gradients()
                 with watch:
                     again()

@@ -39,7 +39,7 @@ class Held(Place):
         self.module.assign(tensor)
 
 
-class Fit(Guard):
+class KerasGuard(Guard):
     """The guard of a model while `fit` runs."""
 
     def __init__(self, model: Any, on_nan: str, tell: Callable[[Report], None]) -> None:
@@ -74,7 +74,7 @@ class Fit(Guard):
             raise StepEnded
         self.apply(found, trainable_variables)
 
-    def held(self, given: Any) -> list[Any]:
+    def saved_gradients(self, given: Any) -> list[Any]:
         """Return no gradients: a step of Keras makes its own."""
         del given
         return []
@@ -96,7 +96,7 @@ class Fit(Guard):
         self.steps += 1
         with suppress(StepEnded):
             return self.model.train_step(batch)
-        look = partial(self.look, batch)
+        look = partial(self.run_backward_only, batch)
         bad = BadStep(
             explain=lambda: replace(self.explain(memory, look), step=self.steps - 1),
             run_masked=partial(self.train_masked, memory, batch),
@@ -123,7 +123,7 @@ class Fit(Guard):
             return logs, ""
         return None, NOT_CURED
 
-    def look(self, batch: Any) -> None:
+    def run_backward_only(self, batch: Any) -> None:
         """Run a step as far as to its gradients."""
         self.applies = False
         try:

@@ -130,14 +130,14 @@ def fit_of(backend: str) -> Any:
     if backend == "jax":
         from safeops.integrations import _jax_fit  # noqa: PLC0415  (it imports JAX)
 
-        return _jax_fit.Fit
+        return _jax_fit.KerasGuard
     if backend == "tensorflow":
         from safeops.integrations import _tensorflow_fit  # noqa: PLC0415  (it imports TensorFlow)
 
-        return _tensorflow_fit.Fit
+        return _tensorflow_fit.KerasGuard
     from safeops.integrations import _torch_fit  # noqa: PLC0415  (it imports PyTorch)
 
-    return _torch_fit.Fit
+    return _torch_fit.KerasGuard
 
 
 def is_built(model: Any) -> bool:

@@ -88,7 +88,7 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
         """Remember the gradients, which are zero by now, or those of batches before."""
         del trainer, pl_module, loss
         if not self.again:
-            self.memory.gradients = self.engine.held(self.memory.given)
+            self.memory.gradients = self.engine.saved_gradients(self.memory.given)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """Check the gradients."""
@@ -99,7 +99,7 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
         try:
             with silent(pl_module):
                 step = partial(self.step, trainer, pl_module)
-                self.engine.settle(self.memory, step, None)
+                self.engine.check_step(self.memory, step, None)
         finally:
             self.again = False
 
