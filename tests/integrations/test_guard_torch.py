@@ -134,7 +134,7 @@ def test_reports_are_logged_and_kept(caplog, tmp_path):
     found = lines[0]["findings"][0]
     assert (found["kind"], found["operation"], found["rows"]) == ("BLOCKED", "sqrt", [1])
     assert found["where"]["path"].endswith("trained.py")
-    assert found["fix"]["new"].strip().startswith("size = safe_sqrt(")
+    assert found["fix"]["new"].strip().startswith("size = safe_norm(")
     assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
     title = "a gradient is not finite at step {}, which is skipped\n"
     assert title.format(1) + "BLOCKED  the derivative of sqrt" in caplog.text
