@@ -8,8 +8,11 @@ beforehand is asked beforehand. The rest is Python that the engine calls: it end
 runs, and the masked pass is the first that it sees.
 """
 
+import gc
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -24,11 +27,29 @@ from safeops.autodiff.torch._graph import Graph
 from safeops.autodiff.torch._nodes import APPLY, is_foreign
 from safeops.autodiff.torch._passes import masking
 from safeops.autodiff.torch._ranks import in_group, require_one_rank
-from safeops.autodiff.torch._tags import is_leaf
+from safeops.autodiff.torch._tags import is_leaf, is_plain
 
 # Leaves in whose backward pass Python ran: it will run in the next one too.
 MET: Any = WeakTensorKeyDictionary()
-hooks_known = private.hooks_made()
+
+
+class Known(threading.local):
+    """The hooks that a thread has seen, and the number of the first node made after them."""
+
+    hooks = private.hooks_made()
+    number = 0
+
+    def note(self) -> None:
+        """Take the hooks that are there as known: they are on graphs that are there alone."""
+        if self.hooks != private.hooks_made():
+            self.hooks, self.number = private.hooks_made(), private.next_number()
+
+
+KNOWN = Known()
+# Held during an ordinary pass, after which gradients may be restored: what another thread adds to
+# them meanwhile would be lost. No Python of others runs in it, so that it waits for nobody.
+ALONE = threading.RLock()
+MASKED: list[None] = []  # one for each masked pass that runs
 
 
 class PythonRunsError(Exception):
@@ -54,12 +75,24 @@ def carried(
     found, kind = tried(lazy, partial(attempt, run, graph, inputs), graph, inputs)
     if found is not None:
         if lazy is None and not keep:
-            free(graph.outputs, inputs, graph.cotangents)
+            free(graph, inputs)
         return found, None
-    with masking(graph.nodes, graph.outputs, graph.cotangents, kind=kind, **how) as mode:
+    seeds = (graph.outputs, graph.cotangents)
+    with not_alone(), masking(graph.nodes, *seeds, kind=kind, **how) as mode:
         found = run(retain_graph=keep)
-    note_hooks()
     return found, mode
+
+
+@contextmanager
+def not_alone() -> Iterator[None]:
+    """Context in which a masked pass runs, and no ordinary one of another thread."""
+    with ALONE:
+        MASKED.append(None)
+    try:
+        yield
+    finally:
+        MASKED.pop()
+        KNOWN.note()
 
 
 def tried(
@@ -75,17 +108,20 @@ def tried(
     if lazy is False or not is_unseen(graph, inputs):
         return None, Masking
     try:
-        return watched(run), Second
+        with ALONE:
+            return (None, Masking) if MASKED else (watched(run), Second)
     except PythonRunsError:
         MET.update(dict.fromkeys((*graph.leaves, *inputs), True))
-        return None, Second
+    except RuntimeError:  # of a NaN that the masked pass does not meet, or of both passes
+        pass
+    return None, Second
 
 
 def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
     """Whether nothing that is known beforehand would notice a second pass."""
     leaves = graph.leaves if inputs is graph.leaves else (*graph.leaves, *inputs)
     return not (
-        private.hooks_made() != hooks_known
+        private.hooks_made() != KNOWN.hooks
         or in_group()
         or torch.is_anomaly_enabled()
         or private.is_in_mode()
@@ -94,12 +130,13 @@ def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
         or not all(x.is_leaf and is_quiet(x) for x in leaves)
         or not all(map(is_quiet, graph.outputs))
         or any(map(is_seen, set(map(type, graph.nodes))))
+        or any(private.number_of_node(node) < KNOWN.number for node in graph.nodes)
     )
 
 
 def is_quiet(x: Array) -> bool:
     """Whether a tensor is a plain one without hooks; on a device the engine has other threads."""
-    plain = type(x) in PLAIN and x.is_cpu and not (MET and x in MET)
+    plain = type(x) in PLAIN and x.is_cpu and is_plain(x) and not (MET and x in MET)
     return plain and not private.tensor_hooks(x) and not private.gradient_hooks(x)
 
 
@@ -118,33 +155,33 @@ def is_of_safeops(node: Any) -> bool:
     return private.forward_class(node).__module__.startswith("safeops.")
 
 
-def note_hooks() -> None:
-    """Take the hooks that are there as known: the next graph is made after them."""
-    global hooks_known  # noqa: PLW0603  (a number of the process, as that of PyTorch)
-    hooks_known = private.hooks_made()
-
-
 def watched(run: Callable[[], Any]) -> Any:
     """Run a backward pass, and raise PythonRunsError before it calls Python that is not ours."""
+    collects = gc.isenabled()
+    gc.disable()  # what it calls would count as called by the engine (before Python 3.12)
     sys.setprofile(Profile())
     try:
         return run()
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
 
 
 class Profile:
     """A profile function, which is told of each call before it begins."""
 
     def __init__(self) -> None:
-        self.in_engine = False  # outside, a signal may call Python where the engine has returned
+        # In how many runs of the engine: the backward method of a function may start another one.
+        # Outside, a signal may call Python where the engine has returned.
+        self.depth = 0
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
         """Take note of one event."""
         if event != "call":
             if getattr(arg, "__name__", None) == "run_backward":
-                self.in_engine = event == "c_call"
-        elif self.in_engine and is_called_by_engine(frame) and not is_ours(frame):
+                self.depth += 1 if event == "c_call" else -1
+        elif self.depth and is_called_by_engine(frame) and not is_ours(frame):
             raise PythonRunsError
 
 
@@ -158,11 +195,14 @@ def is_ours(frame: FrameType) -> bool:
     return frame.f_code in APPLY and is_of_safeops(frame.f_locals["self"])
 
 
-def free(outputs: Iterable[Array], inputs: Sequence[Array], cotangents: Sequence[Any]) -> None:
-    """Free the graph by a backward pass without cotangents, which computes nothing."""
+def free(graph: Graph, inputs: Sequence[Array]) -> None:
+    """Free the graph by a backward pass without cotangents, in which formulas compute nothing."""
+    if not graph.nodes:
+        return
     with torch.enable_grad():
-        ends = [private.without_gradient(y) for y in outputs]
-    torch.autograd.grad(ends, inputs, cotangents, allow_unused=True)
+        ends = [private.without_gradient(y) for y in graph.outputs]
+    with suppress(RuntimeError):  # a gradient that the graph has saved has been added to
+        torch.autograd.grad(ends, inputs, graph.cotangents, allow_unused=True)
 
 
 class Second(Masking):
@@ -170,9 +210,13 @@ class Second(Masking):
 
     def evaluate(self, call: Call, kind: Kind) -> Any:
         """Run one operation."""
-        if call.name == "add" and self.is_of_retained(call):
+        if call.name != "add" or not self.is_of_retained(call):
+            return super().evaluate(call, kind)
+        ordinary, new = call.args[:2]
+        if not is_alone(ordinary, new):
             raise RuntimeError(RETAINED)
-        return super().evaluate(call, kind)
+        with self:
+            return new.clone()
 
     def is_of_retained(self, call: Call) -> bool:
         """
@@ -187,7 +231,15 @@ class Second(Masking):
         return not (call.node is None or is_leaf(call.node) or is_foreign(call.node))
 
 
+def is_alone(ordinary: Array, masked: Array) -> bool:
+    """Whether a retained gradient is of the ordinary pass alone: finite entries tell, if not 0."""
+    finite = ordinary.isfinite()
+    tells = bool((finite & (masked != 0)).any())
+    return tells and torch.equal(ordinary[finite], masked[finite])
+
+
 RETAINED = (
-    "expected gradients of leaves alone, got a tensor on the way with retain_grad(), to which the "
-    "ordinary pass has added its gradient already; pass lazy=False, whose one pass is masked"
+    "expected gradients of leaves alone, got a tensor on the way with retain_grad(), whose earlier "
+    "gradient cannot be told from what the ordinary pass has added; pass lazy=False, whose one "
+    "pass is masked"
 )
