@@ -1,7 +1,8 @@
 """The ordinary pass of PyTorch that runs before a masked one: nobody sees that there were two."""
 
+import gc
 import sys
-from contextlib import suppress
+import threading
 
 import pytest
 
@@ -150,21 +151,31 @@ def test_what_sees_a_pass_sees_one(masked, seer, point):
     assert counts == {None: 1, True: 1 if point else 2}
 
 
-def test_a_tensor_that_retains_its_gradient_has_it_once(masked):
-    """PyTorch would add the gradients of both passes: that is an error, with the way out."""
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_a_tensor_that_retains_its_gradient_has_it_once(masked, lazy):
+    """It has the masked gradient, not the sum of both passes, where nothing was there before."""
     x = leaf([0.0, 4.0])
-    found = []
-    for lazy in (None, False):
-        h = x.sqrt()
-        h.retain_grad()
-        loss = torch.where(x > 0, h, 0.0).sum()
-        with suppress(RuntimeError) if lazy is False else pytest.raises(RuntimeError, match="lazy"):
-            masked.backward(loss, lazy=lazy)
-        found.append(x.grad)
+    h = x.sqrt()
+    h.retain_grad()
+
+    masked.backward(torch.where(x > 0, h, 0.0).sum(), lazy=lazy)
 
     assert h.grad.tolist() == [0.0, 1.0]
-    assert found[0] is None
-    assert found[1].tolist() == [0.0, 0.25]
+    assert x.grad.tolist() == [0.0, 0.25]
+
+
+def test_an_earlier_gradient_that_is_retained_is_not_lost(masked):
+    """Where PyTorch may have added the ordinary gradient to it: an error, with the way out."""
+    x = leaf([0.0, 4.0])
+    for factor in (1.0, 0.0):
+        h = x.sqrt()
+        h.retain_grad()
+        loss = torch.where(x > 0, factor * h, 0.0).sum()
+        masked.backward(loss, lazy=False, retain_graph=True)
+        x.grad = None
+
+        with pytest.raises(RuntimeError, match="lazy=False"):
+            masked.backward(loss, lazy=True)
 
 
 def test_what_retains_a_finite_gradient(masked):
@@ -259,3 +270,143 @@ def test_an_embedding_bag_by_frequency_is_masked(masked, marked):
     masked.backward(out[0].sum())
 
     assert marked
+
+
+def test_a_hook_in_c_on_a_graph_that_is_there_runs_once(masked):
+    """A pass through another graph does not make it known; nor does a pass that keeps the graph."""
+    x, seen = leaf([0.0, 4.0]), []
+    losses = []
+    for _ in range(2):
+        h = x * 1.0
+        h.register_hook(seen.append)
+        losses.append(root(h))
+
+    for loss in (*losses, losses[1]):
+        masked.backward(loss, retain_graph=True)
+
+    assert [g.tolist() for g in seen] == [[0.0, 0.25]] * 3
+
+
+def test_a_finite_pass_leaves_what_pytorch_leaves(masked):
+    """The gradient is the same tensor as before if PyTorch adds to it, and else another one."""
+    table = torch.nn.Embedding(3, 2, sparse=True)
+    squares = (table.weight**2).sum()
+    places = torch.tensor([0, 1])
+
+    masked.backward(table(places).sum())
+    sparse = table.weight.grad
+    masked.backward(squares)
+    dense = table.weight.grad
+    masked.backward(table(places).sum())
+
+    assert sparse.is_sparse
+    assert sparse.to_dense().tolist() == [[1.0] * 2] * 2 + [[0.0] * 2]
+    assert table.weight.grad is dense
+    expected = 2.0 * table.weight + 2.0 * sparse.to_dense()
+    assert torch.allclose(dense, expected)
+
+
+def test_sparse_gradients_that_are_not_finite(masked):
+    """They are masked, or found to be finite though their sum overflows."""
+    table = torch.nn.Embedding.from_pretrained(torch.zeros(2, 1), freeze=False, sparse=True)
+    both = torch.tensor([0, 1])
+
+    masked.backward(root(table(both)), on_unknown="ignore")
+    first = table.weight.grad.to_dense().tolist()
+    table.weight.grad = None
+    masked.backward((3e38 * table(both)).sum())
+
+    assert first == [[0.0], [0.0]]
+    assert table.weight.grad.to_dense().isfinite().all()
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_gradient_that_the_loss_has_saved(masked, hidden):
+    """A loss of an earlier gradient, as in a penalty, adds to that very tensor."""
+    x = leaf([0.0, 4.0])
+    (there,) = torch.autograd.grad((x**3).sum(), x, create_graph=True)
+    x.grad = there
+
+    masked.backward((x.grad**2).sum() + (root(x) if hidden else 0.0))
+
+    assert x.grad is there
+    assert there.tolist() == [0.0, 48.0 + 2 * 48.0 * 24.0 + 0.25 * hidden]
+
+
+def test_views_of_one_buffer_are_restored(masked):
+    """Gradients that share memory, and its count of writes, are all as before the first pass."""
+    x, y, buffer = leaf([0.0, 4.0]), leaf([1.0, 2.0]), leaf([1.0] * 4).detach()
+    x.grad, y.grad = buffer[:2], buffer[2:]
+
+    masked.backward(root(x) + (y**2).sum())
+
+    assert buffer.tolist() == [1.0, 1.25, 3.0, 5.0]
+
+
+def test_an_output_that_is_a_leaf(masked):
+    """Its gradient is its cotangent: there is no graph to free."""
+    x = leaf([2.0])
+
+    masked.backward(x)
+    masked.backward([x, 2.0 * x])
+
+    assert x.grad.tolist() == [4.0]
+
+
+def test_an_error_of_the_ordinary_pass_alone(masked):
+    """PyTorch refuses eigenvectors with a NaN in their gradient; the masked one has none."""
+    matrix = torch.tensor([[1.0, 1j], [-1j, 3.0]]).repeat(2, 1, 1).requires_grad_()
+    size = torch.linalg.eigh(matrix)[1].abs() ** 2
+    used = torch.tensor([True, False])[:, None, None]
+    loss = torch.where(used, size**2, (size - size.detach()).sqrt()).sum()
+    expected = torch.autograd.grad((size[0] ** 2).sum(), matrix, retain_graph=True)[0]
+
+    with pytest.raises(RuntimeError, match="ill-defined"):
+        torch.autograd.grad(loss, matrix, retain_graph=True)
+    masked.backward(loss)
+
+    assert torch.allclose(matrix.grad[0], expected[0])
+
+
+def test_threads_add_to_one_gradient(masked):
+    """What one thread adds is not lost where another one restores what was there."""
+    w, hidden = leaf([1.0, 2.0]), leaf([0.0])
+    masked.backward(w.sum() + root(hidden))
+    start = threading.Barrier(2)
+
+    def work(loss):
+        start.wait()
+        for _ in range(100):
+            masked.backward(loss(), inputs=[w, hidden])
+
+    losses = (lambda: w.sum() + root(hidden), lambda: w.sum() + hidden.sum())
+    threads = [threading.Thread(target=work, args=(loss,)) for loss in losses]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert w.grad.tolist() == [201.0, 201.0]
+    assert hidden.grad.tolist() == [100.0]
+
+
+def test_what_the_collector_calls_is_not_called_by_the_engine(masked):
+    """No garbage is collected during the pass, in which its finalizers would be ended."""
+    import safeops
+
+    calls = []
+    gc.callbacks.append(lambda phase, _: calls.append(phase))
+    threshold = gc.get_threshold()
+    try:
+        for k in range(40):
+            y = leaf([1.0, 4.0])
+            for _ in range(20):
+                y = safeops.safe_sqrt(y) + 1.0
+            gc.set_threshold(k + 1, 1, 1)
+            masked.backward(y.sum())
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.pop()
+
+    assert calls.count("start") == calls.count("stop")
+    assert gc.isenabled()

@@ -309,6 +309,12 @@ def without_gradient(x: Array) -> Array:
     return torch._C._functions.UndefinedGrad()(x)
 
 
+def set_version(x: Array, version: int) -> None:
+    """Let a tensor count as written into as often as before, as its numbers are those of then."""
+    # torch._C._autograd._unsafe_set_version_counter (2.15): graphs may have saved the tensor.
+    torch._C._autograd._unsafe_set_version_counter((x,), (version,))
+
+
 def is_in_mode() -> bool:
     """Whether a mode sees functions or operations of this thread."""
     # torch._C._len_torch_function_stack (2.15): who would see the call of a backward pass.

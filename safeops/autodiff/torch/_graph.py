@@ -122,4 +122,9 @@ def leaves_of(nodes: Iterable[Any]) -> list[Array]:
 def all_finite(gradients: Any) -> bool:
     """Whether gradients are finite: told by their sum, or, if that overflows, by each entry."""
     given = [g.detach() for g in gradients if g is not None]
-    return all(isfinite(g.sum().item()) or bool(g.isfinite().all()) for g in given)
+    return all(isfinite(g.sum().item()) or bool(entries_of(g).isfinite().all()) for g in given)
+
+
+def entries_of(x: Array) -> Array:
+    """Return the entries of a tensor, those that are stored if it is sparse."""
+    return x.coalesce().values() if x.layout is torch.sparse_coo else x

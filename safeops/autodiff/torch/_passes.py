@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._edges import edges_told
 from safeops.autodiff.torch._evaluator import Masking
@@ -107,9 +108,8 @@ def accumulated(run: Callable[..., None], graph: Graph, leaves: Sequence[Array])
 
     A missing gradient of a leaf that is in the graph counts as not finite.
     """
-    earlier = [leaf.grad for leaf in leaves]
-    for leaf, gradient in zip(leaves, earlier, strict=True):
-        leaf.grad = None if gradient is None else gradient.clone()
+    earlier = [(leaf, leaf.grad) for leaf in leaves]
+    copies = [(g, private.version(g), g.detach().clone()) for _, g in earlier if g is not None]
     finite = False
     try:
         run(retain_graph=True)
@@ -119,20 +119,24 @@ def accumulated(run: Callable[..., None], graph: Graph, leaves: Sequence[Array])
         found = all(leaf.grad is not None for leaf in reached)
         finite = found and all_finite(leaf.grad for leaf in leaves)
     finally:
-        for leaf, gradient in zip(leaves, earlier, strict=True):
-            settle(leaf, gradient, finite=finite)
+        if not finite:
+            restore(earlier, copies)
+    for leaf in leaves if finite else ():
+        if leaf.grad is not None and FORMER.find(leaf.grad) is not None:
+            FORMER.drop(leaf.grad)  # the mask of an ordinary pass is unknown
     return () if finite else None
 
 
-def settle(leaf: Array, earlier: Any, *, finite: bool) -> None:
-    """Keep the gradient of an ordinary pass, whose mask is unknown, or restore the earlier one."""
-    if not finite:
-        leaf.grad = earlier
-        return
-    if earlier is not None and not leaf.grad.requires_grad:
-        leaf.grad = earlier.copy_(leaf.grad)  # others may hold the tensor
-    if leaf.grad is not None and FORMER.find(leaf.grad) is not None:
-        FORMER.drop(leaf.grad)
+def restore(earlier: Sequence[Any], copies: Sequence[Any]) -> None:
+    """Let the gradients of leaves be what they were; others may hold the tensors, graphs too."""
+    for leaf, gradient in earlier:
+        leaf.grad = gradient
+    written = [copy for copy in copies if private.version(copy[0]) != copy[1]]
+    for gradient, _, numbers in written:
+        with torch.no_grad():
+            gradient.copy_(numbers)
+    for gradient, version, _ in written:  # views of one buffer share it
+        private.set_version(gradient, version)
 
 
 def returned(run: Callable[..., Any], graph: Graph, inputs: Any) -> Any:
