@@ -164,18 +164,38 @@ def test_a_tensor_that_retains_its_gradient_has_it_once(masked, lazy):
     assert x.grad.tolist() == [0.0, 0.25]
 
 
-def test_an_earlier_gradient_that_is_retained_is_not_lost(masked):
-    """Where PyTorch may have added the ordinary gradient to it: an error, with the way out."""
-    x = leaf([0.0, 4.0])
-    for factor in (1.0, 0.0):
-        h = x.sqrt()
-        h.retain_grad()
-        loss = torch.where(x > 0, factor * h, 0.0).sum()
-        masked.backward(loss, lazy=False, retain_graph=True)
-        x.grad = None
+def test_tensors_in_a_model_retain_their_gradients(masked):
+    """Where another part of the loss is NaN they have those of one pass, zeros among them."""
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)
+    rows, used = torch.randn(3, 4), torch.tensor([True, False, True])[:, None]
+    found = []
+    for lazy in (None, False):
+        h = first(rows)
+        a = torch.nn.functional.gelu(h)
+        y = last(a)
+        zero = 0.0 * h
+        kept = (h, a, y, zero)
+        for x in kept:
+            x.retain_grad()
+        loss = torch.where(used, y**2, 0.0).sum() + (0.0 * zero).sum() + root(leaf([0.0]))
+        masked.backward(loss, lazy=lazy)
+        found.append([x.grad for x in kept])
 
-        with pytest.raises(RuntimeError, match="lazy=False"):
-            masked.backward(loss, lazy=True)
+    for x, expected in zip(*found, strict=True):
+        assert torch.allclose(x, expected)
+
+
+@pytest.mark.parametrize("points", [[0.0, 4.0], [0.0, 0.0]])
+def test_an_earlier_gradient_that_is_retained_is_not_lost(masked, points):
+    """Where it may be in the sum, or where all of the sum is NaN: an error, with the way out."""
+    h = leaf(points) * 1.0
+    h.retain_grad()
+    loss = root(h)
+    masked.backward(loss, lazy=False, retain_graph=True)
+
+    with pytest.raises(RuntimeError, match="lazy=False"):
+        masked.backward(loss, lazy=True)
 
 
 def test_what_retains_a_finite_gradient(masked):
