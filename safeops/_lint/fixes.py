@@ -8,9 +8,11 @@ from typing import NoReturn
 
 from safeops._lint.domains import is_sech2, unclipped
 from safeops._lint.found import File, Found
+from safeops._lint.probes import trials
 from safeops._lint.shapes import STEEP, number
 from safeops._lint.sources import lines_of
 from safeops._lint.terms import Term
+from safeops._lint.values import Program
 from safeops._source.edits import Edits, Page, enclosing_wheres, named
 from safeops._source.rewrites import (
     LOGARITHMS,
@@ -27,6 +29,13 @@ MINUS_INF = ', fill_value=float("-inf")'
 # What an edit chooses.
 BELOW = "the edit fills in the same where the operand is negative, and NaN before"
 LARGEST = "the edit chooses the value of the safe operation there, in place of the largest number"
+POLE = "the edit chooses the value of the safe operation there, in place of infinity"
+POLES = frozenset({"atanh", "logit", "rsqrt"})
+SAME_AT_0 = frozenset({"safe_hypot", "safe_norm", "safe_rms"})  # as is what they replace
+# Which infinities `nan_to_num` meets at the singular points of an operation.
+BOTH = frozenset({"posinf", "neginf"})
+INFINITE = dict.fromkeys(LOGARITHMS, frozenset({"neginf"}))
+INFINITE |= dict.fromkeys(["acos", "acosh", "asin", "sqrt"], frozenset())
 EMPTY = "the edit chooses 0 for the mean of nothing"
 # Rules without an edit.
 REASONS = {"SO011": "which number is small enough is for you to say"}
@@ -85,21 +94,39 @@ class Maker:
 
     def of_where(self) -> Rewrite | None:
         """Return the edit of a ``where(cond, x, y)`` around the operation to `safe_where`."""
-        call = self.found.selection
-        wheres = enclosing_wheres(self.page, self.found.node)
-        return safe_where_of(self.page, call) if call is not None and call in wheres else None
+        selection = self.found.selection
+        call = None if selection is None else selection.whole.node
+        if not isinstance(call, ast.Call):
+            return None
+        is_around = call in enclosing_wheres(self.page, self.found.node)
+        return safe_where_of(self.page, call) if is_around else None
 
     def of_line(self, options: str = "") -> Rewrite:
         """Return the edit of an operation whose result nothing else than the selection uses."""
-        if line := self.used_elsewhere():
+        fix = self.of_culprit(options)
+        if fix.name not in SAME_AT_0 and (line := self.used_elsewhere()):
             refuse(f"line {line} uses the value at its singular points too")
-        return self.of_culprit(options)
+        return replace(fix, note=BELOW) if self.keeps_nan() else fix
+
+    def keeps_nan(self) -> bool:
+        """Whether a selection by the operand keeps NaN, as ``where(x != 0, log(x), 0)`` does."""
+        selection, culprit = self.found.selection, self.found.culprit
+        if selection is None or culprit is None:
+            return False
+        cond, is_other = selection.cond, culprit in selection.other.every
+        program = Program(cond, culprit)
+        runs = (program.run(numbers) for numbers in trials(cond, culprit))
+        values = ((run[cond.key].number, run[culprit.key].number) for run in runs)
+        return any(
+            x is not None and y is not None and bool(x) != is_other and math.isnan(y)
+            for x, y in values
+        )
 
     def used_elsewhere(self) -> int:
         """Return a line that uses what the culprit makes, other than the selection; 0 if none."""
-        scopes, whole = self.file.scopes, self.found.whole
+        scopes, selection = self.file.scopes, self.found.selection
         stack, seen = [scopes.statement_of(self.found.node)], set()
-        end = scopes.statement_of(whole)
+        end = scopes.statement_of(self.found.whole if selection is None else selection.place)
         while stack:
             statement = stack.pop()
             targets = getattr(statement, "targets", [getattr(statement, "target", None)])
@@ -108,8 +135,16 @@ class Maker:
             seen.add(statement)
             if len(targets) != 1 or not isinstance(targets[0], ast.Name):
                 return int(getattr(statement, "lineno", 0))
-            stack += [scopes.statement_of(x) for x in self.file.guards.uses(targets[0], statement)]
+            uses = self.file.guards.uses(targets[0], statement)
+            stack += [scopes.statement_of(x) for x in uses if not self.is_later(x, statement)]
         return 0
+
+    def is_later(self, use: ast.Name, statement: ast.AST) -> bool:
+        """Whether a name that a statement assigns has surely got another value where it is used."""
+        scopes = self.file.scopes
+        one = scopes.definition_of(use)
+        is_after = one is not None and scopes.order[one.statement] > scopes.order[statement]
+        return one is not None and is_after and scopes.has_run(one.statement, use)
 
     def of_value(self) -> Rewrite:
         """Return the edit to a safe operation that gives the value of a selection by value."""
@@ -132,7 +167,9 @@ class Maker:
 
     def check_asked(self, culprit: Term, put: float) -> None:
         """Refuse an edit that fills in more than the condition asks for."""
-        asked = {x.operation for x in self.file.reader.term(self.found.whole).every}
+        selection = self.found.selection
+        cond = [] if selection is None else selection.cond.every
+        asked = {x.operation for x in cond}
         asks_nan, asks_inf = "isnan" in asked, "isinf" in asked or "eq" in asked
         if culprit.operation == "div" and "isfinite" not in asked and asks_nan != asks_inf:
             above, below = culprit.args
@@ -147,18 +184,21 @@ class Maker:
         """Return the edit of an operation in `nan_to_num`, if that fills in what it would."""
         whole, culprit = self.found.whole, self.found.culprit
         term = self.file.reader.term(whole)
-        given = [getattr(x, "value", None) for x in term.options.values()]
+        options = {name: x for name, x in term.options.items() if name != "copy"}
+        given = [getattr(x, "value", None) for x in options.values()]
         is_sign = all(x.operation in {"nan_to_num", "neg"} for x in path_to(term, culprit or term))
         if not given or culprit is None:
             return replace(self.of_culprit(), note=LARGEST)
         if set(given) == {0} and is_sign and culprit.operation != "pow":
-            return self.of_culprit(", fill_value=0.0")
+            note = "" if INFINITE.get(culprit.operation, BOTH) <= set(options) else LARGEST
+            return replace(self.of_culprit(", fill_value=0.0"), note=note)
         refuse("nan_to_num fills in other numbers than a safe operation would")
 
     def of_clip(self) -> Rewrite:
         """Return the edit to a safe operation with the value of the clipped one."""
-        is_log = self.found.culprit is not None and self.found.culprit.operation in LOGARITHMS
-        return self.of_culprit(MINUS_INF if is_log else "")
+        word = "" if self.found.culprit is None else self.found.culprit.operation
+        fix = self.of_culprit(MINUS_INF if word in LOGARITHMS else "")
+        return replace(fix, note=POLE) if word in POLES else fix
 
     def of_length(self) -> Rewrite:
         """Return the edit of ``sqrt(sum(v**2, axis))`` to ``safe_norm(v, axis=axis)``."""

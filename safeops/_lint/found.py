@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from safeops._lint.guards import Guards
 from safeops._lint.names import DIFFERENTIATED, Names
@@ -38,9 +39,19 @@ class Found:
     culprit: Term | None = None  # the operation that a safe operation can replace
     numbers: dict[str, float] = field(default_factory=dict)  # the point at which it fails, by atom
     cure: str = ""  # in words, if there is no edit
-    selection: ast.Call | None = None  # the `where` that `safe_where` can replace
+    selection: "Selection | None" = None  # what drops the entries
     is_given: bool = False  # the mask of the selection comes from elsewhere
     filled: Term | None = None  # the value that a selection fills in
+
+
+class Selection(NamedTuple):
+    """A `where`, or a write by mask: the term, its condition, both cases, and where it stands."""
+
+    whole: Term
+    cond: Term
+    taken: Term
+    other: Term
+    place: ast.expr
 
 
 class File:

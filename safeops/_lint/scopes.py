@@ -139,7 +139,7 @@ class Scopes:
         if not count:
             return Definition(every[0].name, every[0].statement)
         last = every[count - 1]
-        if self._is_sure(last.statement, use) and not self._comes_round(every, last, use):
+        if self.has_run(last.statement, use) and not self._comes_round(every, last, use):
             return last
         before = every[:count] if count <= MANY else []
         values = [one.value for one in before if one.value is not None]
@@ -152,7 +152,7 @@ class Scopes:
         inner = [x for x in loops if x not in list(self.around(last.statement))]
         return any(loop in self.around(one.statement) for loop in inner for one in every)
 
-    def _is_sure(self, statement: ast.AST, use: ast.AST) -> bool:
+    def has_run(self, statement: ast.AST, use: ast.AST) -> bool:
         """Whether a statement has certainly run before a later one runs."""
         if isinstance(statement, Scope):
             return True

@@ -4,7 +4,7 @@ import ast
 import math
 from collections.abc import Iterator
 
-from safeops._lint.found import File, Found, at, zeros
+from safeops._lint.found import File, Found, Selection, at, zeros
 from safeops._lint.heuristics import NAN, PROBABILITIES
 from safeops._lint.operations import TRUTH
 from safeops._lint.probes import Hit, asks_by_value, causes_of, first_bad, is_sure
@@ -15,18 +15,19 @@ SELECT = "choose by `where` or `masked_fill` in place of a product"
 STEEP = frozenset({"div", "log", "log10", "log2", "reciprocal", "rsqrt", "sqrt"})
 
 
-def selections(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
-    """Yield each selection as (itself, condition, case if true, case if false)."""
+def selections(file: File) -> Iterator[Selection]:
+    """Yield each selection."""
     for term in file.terms("where", "index"):
         if term.operation == "where":
-            yield (term, *term.args)  # type: ignore[misc]  # three of them
+            cond, taken, other = term.args
+            yield Selection(term, cond, taken, other, term.node)
         else:
             x, mask = term.args
-            yield term, mask, x, file.reader.zero(term.node)
+            yield Selection(term, mask, x, file.reader.zero(term.node), term.node)
     yield from assignments(file)
 
 
-def assignments(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
+def assignments(file: File) -> Iterator[Selection]:
     """Yield each ``y[cond] = number``."""
     for node in file.scopes.order:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
@@ -37,13 +38,13 @@ def assignments(file: File) -> Iterator[tuple[Term, Term, Term, Term]]:
         term, cond = file.reader.term(target.value), file.reader.term(target.slice)
         if cond.operation not in TRUTH and not is_named_mask(cond):
             continue
-        other = file.reader.term(node.value)
-        yield term, cond, other, term
+        yield Selection(term, cond, file.reader.term(node.value), term, target)
 
 
 def dropped(file: File) -> Iterator[Found]:
     """SO001, SO004: ``where(x > 0, log(x), 0)``; ``where(isnan(y), 0, y)``."""
-    for whole, cond, taken, other in selections(file):
+    for selection in selections(file):
+        whole, cond, taken, other, _ = selection
         framework = file.framework(whole, taken, other)
         if not framework:
             continue
@@ -51,13 +52,13 @@ def dropped(file: File) -> Iterator[Found]:
         if found is None or not file.is_live(whole.node, found.culprit):
             continue
         if file.framework(found.culprit) or not found.culprit.framework:
-            put = taken if found.culprit in other.every else other
-            yield from drop(file, framework, (whole, cond, put), found)
+            yield from drop(file, framework, selection, found)
 
 
 def overwritten(file: File) -> Iterator[Found]:
     """SO001: ``y = 1 / x``, and ``y[~keep] = 0``, where the mask is given."""
-    for whole, cond, put, other in assignments(file):
+    for selection in assignments(file):
+        whole, cond, put, other, _ = selection
         mask = cond.args[0] if cond.operation == "logical_not" else cond
         operand = causes_of(other)[0] if other.operation in STEEP else other
         if not is_indicator(mask) or mask.operation != "atom" or operand.operation != "atom":
@@ -66,28 +67,25 @@ def overwritten(file: File) -> Iterator[Found]:
         if other is operand or operand.is_plain or is_sure(operand) or number(put) != 0:
             continue
         if framework and file.is_live(whole.node, other):
-            for one in drop(file, framework, (whole, cond, put), Hit(other, zeros(operand))):
+            for one in drop(file, framework, selection, Hit(other, zeros(operand))):
                 one.is_given = True
                 yield one
 
 
-def drop(
-    file: File, framework: str, selection: tuple[Term, Term, Term], found: Hit
-) -> Iterator[Found]:
+def drop(file: File, framework: str, selection: Selection, found: Hit) -> Iterator[Found]:
     """Yield a finding if a selection drops entries that have no finite slope."""
-    whole, cond, put = selection
+    whole, cond, taken, other, place = selection
     culprit, numbers = found
     if NAN.search(ast.unparse(whole.node)):  # it marks missing values
         return
     text = file.text(culprit.node)
     why = (
-        f"line {whole.node.lineno} drops `{text}` at {at(file, culprit, numbers)}, but not its "
+        f"line {place.lineno} drops `{text}` at {at(file, culprit, numbers)}, but not its "
         "slope, which is not finite there: 0 times that is NaN in the gradient"
     )
-    call = whole.node if isinstance(whole.node, ast.Call) else None
     rule = "SO004" if asks_by_value(cond) else "SO001"
     one = Found(rule, culprit.node, why, whole.node, framework, culprit, numbers)
-    one.selection, one.filled = call, put
+    one.selection, one.filled = selection, taken if culprit in other.every else other
     yield one
 
 

@@ -1,7 +1,9 @@
 """Which safe operation takes the place of an expression, for `explain` and `lint`."""
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,6 +61,21 @@ class Rewrite:
     note: str = ""
 
 
+def loses_comment(page: Page, fix: Rewrite) -> bool:
+    """Whether an edit leaves out a comment that stands in what it replaces."""
+    if fix.node.lineno == fix.node.end_lineno:
+        return False
+    texts = page.text(fix.node), rendered(page, fix.node, {id(fix.node): fix.change})
+    old, new = (comments_in(f"({text}\n)") for text in texts)
+    return old != new
+
+
+def comments_in(text: str) -> list[str]:
+    """Return the comments in a text."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [x.string for x in tokens if x.type == tokenize.COMMENT]
+
+
 def is_along_axis(node: ast.expr) -> bool:
     """Whether an expression is an operation along an axis, such as a softmax."""
     return SAFE.get(named(node)) in ALONG_AXIS
@@ -78,6 +95,15 @@ def rewrite_of(
         msg = f"`{name}` writes into its array"
         raise Refused(msg)
     check_logarithm(page, node, is_dropped=is_dropped)
+    fix = _rewrite_of(page, node, options, is_dropped=is_dropped)
+    if loses_comment(page, fix):
+        msg = "the edit would lose a comment"
+        raise Refused(msg)
+    return fix
+
+
+def _rewrite_of(page: Page, node: ast.expr, options: str, *, is_dropped: bool) -> Rewrite:
+    """Return the safe operation for an expression, or for a whole; Refused if there is none."""
     if not options:
         wholes = (length_of, root_of_clip, direction_of)
         for whole in wholes if is_dropped else (product_with_log, *wholes):
@@ -314,8 +340,7 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
         branches.reverse()
     functions = branches[:1] if _is_simple(branches[1]) else branches
     parts = list(dict.fromkeys(page.text(x) for f in functions for x in _operands_in(page, f)))
-    names = _parameters(parts, page.modules)
-    if not names:
+    if not (names := _parameters(parts, page.modules)):
         return None
 
     def function(branch: ast.expr) -> str:
@@ -333,7 +358,8 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
         asked = ask(render) if ask is not None else render(cond)
         return f"safe_where({asked}, {given}, {first}, {other})"
 
-    return Rewrite(call, "safe_where", rewriting)
+    fix = Rewrite(call, "safe_where", rewriting)
+    return None if loses_comment(page, fix) else fix
 
 
 def _negated(cond: ast.expr) -> Rewriting | None:
