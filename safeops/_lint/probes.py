@@ -10,6 +10,7 @@ from typing import NamedTuple
 from safeops._lint.bounds import bounds
 from safeops._lint.heuristics import ENDS, SAFE
 from safeops._lint.operations import REDUCTIONS, SINGULAR
+from safeops._lint.shapes import is_steep_norm
 from safeops._lint.terms import Term
 from safeops._lint.values import Program, Value
 
@@ -98,7 +99,7 @@ CLOSE = (1e-4, 1e-2, 0.1, 0.5)
 
 def is_suspect(term: Term, asked: set[str]) -> bool:
     """Whether an operation may lack a finite slope due to an operand that the condition tests."""
-    if term.operation not in SINGULAR:
+    if term.operation not in SINGULAR and not is_steep_norm(term):
         return False
     causes = causes_of(term)
     return any(not asked.isdisjoint(x.atoms) and not is_sure(x) for x in causes)
@@ -106,6 +107,8 @@ def is_suspect(term: Term, asked: set[str]) -> bool:
 
 def causes_of(term: Term) -> tuple[Term, ...]:
     """Return the operands at whose values an operation fails."""
+    if term.operation == "norm":  # at its own value, as that of its vector is not known
+        return (term,)
     if term.operation == "div":
         return term.args[1:]
     if term.operation == "pow":

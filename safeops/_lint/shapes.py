@@ -43,9 +43,12 @@ def length_of(term: Term) -> Term | None:
     """Return the term inside a length without a finite slope at 0; None for any other term."""
     if is_root(term) and is_squares(term.args[0]) and not bounds(term.args[0]).is_positive:
         return term.args[0]
-    if term.operation == "norm" and term.framework in STEEP and is_euclidean(term):
-        return term.args[0]
-    return None
+    return term.args[0] if is_steep_norm(term) else None
+
+
+def is_steep_norm(term: Term) -> bool:
+    """Whether a term is a norm without a finite slope at a zero vector."""
+    return term.operation == "norm" and term.framework in STEEP and is_euclidean(term)
 
 
 def is_euclidean(term: Term) -> bool:

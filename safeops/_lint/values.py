@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from safeops._lint.operations import OPERATIONS, REDUCTIONS, UNKNOWN, Slopes
+from safeops._lint.shapes import is_steep_norm
 from safeops._lint.terms import Term
 
 LARGEST, SMALLEST = 3.4028235e38, 1.1754944e-38
@@ -47,7 +48,10 @@ class Program:
         found: dict[str, Value] = {}
         for key, term in self.parts.items():
             if is_atom(term):
-                found[key] = Value(numbers.get(key), live=not term.is_plain)
+                x, live = numbers.get(key), not term.is_plain
+                found[key] = Value(
+                    x, live, term if live and x == 0 and is_steep_norm(term) else None
+                )
             else:
                 found[key] = _computed(term, [found[x.key] for x in term.args])
         return found
