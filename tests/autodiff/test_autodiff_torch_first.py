@@ -430,3 +430,17 @@ def test_what_the_collector_calls_is_not_called_by_the_engine(masked):
 
     assert calls.count("start") == calls.count("stop")
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("device", [False, True])
+def test_a_graph_that_may_have_been_on_a_device_is_masked(masked, marked, monkeypatch, device):
+    """Leaves and loss may be on the CPU, and hooks between them on a device, in its thread."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: device)
+    x, y = leaf([1.0, 4.0]), torch.zeros(2)
+    y[:] = x
+
+    for loss in (x.float().sum(), torch.zeros(2).copy_(x).sum(), y.sum()):
+        masked.backward(loss)
+    masked.backward(x.sum())
+
+    assert len(marked) == 3 * device

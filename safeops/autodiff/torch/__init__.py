@@ -173,7 +173,10 @@ def backward(
 
     By default the ordinary pass runs first, on a CPU, in one process, without `return_mask`,
     `create_graph`, ``on_unknown="error"``, modes and anomaly detection, unless hooks, a custom
-    function or a checkpoint would run twice. It keeps the graph, and frees it at its end.
+    function or a checkpoint would run twice. It keeps the graph, and frees it at its end. If it is
+    not finite, or an error, gradients are restored and the masked pass runs. A tensor on the way
+    with `retain_grad()` then has the gradient of the masked pass alone; it is an error if an
+    earlier gradient is in it, or if its ordinary one is all NaN, which cannot be told apart.
 
     **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
     unused from a 0 that comes from it is numerically 0".

@@ -72,7 +72,7 @@ def carried(
     **how: Any,
 ) -> tuple[Any, Any]:
     """Return what a pass makes, and the mode in which it was masked, None if it was not."""
-    found, kind = tried(lazy, partial(attempt, run, graph, inputs), graph, inputs)
+    found, kind = tried(lazy, attempt, run, graph, inputs)
     if found is not None:
         if lazy is None and not keep:
             free(graph, inputs)
@@ -97,19 +97,22 @@ def not_alone() -> Iterator[None]:
 
 def tried(
     lazy: bool | None,  # noqa: FBT001  (the option as it was given)
-    run: Callable[[], Any],
+    attempt: Callable[..., Any],
+    run: Callable[..., Any],
     graph: Graph,
     inputs: Sequence[Array],
 ) -> tuple[Any, type[Masking]]:
     """Return what an ordinary pass makes, None if it has to be masked; and the mode for that."""
     if lazy:
         require_one_rank(graph.nodes)
-        return run(), Second
+        return attempt(run, graph, inputs), Second
     if lazy is False or not is_unseen(graph, inputs):
         return None, Masking
     try:
         with ALONE:
-            return (None, Masking) if MASKED else (watched(run), Second)
+            if MASKED:
+                return None, Masking
+            return attempt(partial(watched, run), graph, inputs), Second
     except PythonRunsError:
         MET.update(dict.fromkeys((*graph.leaves, *inputs), True))
     except RuntimeError:  # of a NaN that the masked pass does not meet, or of both passes
@@ -147,7 +150,13 @@ def is_seen(kind: type) -> bool:
     """Whether nodes are Python code of others, or PyTorch's gradient may be finite and wrong."""
     if issubclass(kind, private.Custom):
         return not is_of_safeops(kind)
+    if kind.__name__ in BETWEEN_DEVICES:
+        return torch.accelerator.is_available()
     return kind.__name__ == "EmbeddingBagBackward0"  # by frequency (2.13)
+
+
+# Where a program may come back from a device, in whose thread of the engine no profile function is.
+BETWEEN_DEVICES = ("ToCopyBackward0", "CopyBackwards", "CopySlices")
 
 
 def is_of_safeops(node: Any) -> bool:
@@ -155,13 +164,13 @@ def is_of_safeops(node: Any) -> bool:
     return private.forward_class(node).__module__.startswith("safeops.")
 
 
-def watched(run: Callable[[], Any]) -> Any:
+def watched(run: Callable[..., Any], **how: Any) -> Any:
     """Run a backward pass, and raise PythonRunsError before it calls Python that is not ours."""
     collects = gc.isenabled()
     gc.disable()  # what it calls would count as called by the engine (before Python 3.12)
     sys.setprofile(Profile())
     try:
-        return run()
+        return run(**how)
     finally:
         sys.setprofile(None)
         if collects:
