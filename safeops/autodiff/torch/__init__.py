@@ -146,8 +146,9 @@ def backward(
     lazy : bool, optional
         Whether to take the ordinary gradient, and the masked one only if the ordinary one is not
         finite. Default: where nobody can tell that there are two passes, see Notes. True has hooks
-        run twice, takes a NaN for gone where a hook or a custom function writes 0 over it, and is
-        refused where several processes share a gradient, as their decisions could differ.
+        run twice, keeps a graph whose ordinary gradient is finite, takes a NaN for gone where a
+        hook or a custom function writes 0 over it, and is refused where several processes share a
+        gradient, as their decisions could differ.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule that meets absent entries. It runs as it is,
         and hides nothing.
