@@ -7,7 +7,7 @@ from safeops._lint.bounds import bounds
 from safeops._lint.found import File, Found
 from safeops._lint.heuristics import SCHEDULE
 from safeops._lint.operations import ENDS
-from safeops._lint.shapes import CLOSE, is_root, is_square, number
+from safeops._lint.shapes import CLOSE, is_square, number
 from safeops._lint.terms import Term
 
 HALF = 0.5
@@ -17,7 +17,7 @@ DOTS = frozenset({"dot", "matmul", "inner", "vdot", "cosine_similarity", "einsum
 def clipped(file: File) -> Iterator[Found]:
     """SO003, SO010: ``sqrt(clip(x, 0))``; ``acos(clip(dot, -1, 1))``."""
     for term in file.terms(*ENDS, "pow"):
-        word = "sqrt" if is_root(term) else term.operation
+        word = "sqrt" if is_fraction(term) else term.operation
         framework = file.framework(term) if word in ENDS else ""
         if not framework:
             continue
@@ -33,6 +33,11 @@ def clipped(file: File) -> Iterator[Found]:
         if is_of_schedule(term):
             continue
         yield clip_found(file, term, framework, end, is_angle=is_angle)
+
+
+def is_fraction(term: Term) -> bool:
+    """Whether a term is a power between 0 and 1, whose slope is infinite at 0 as that of a root."""
+    return term.operation == "pow" and 0 < number(term.args[1]) < 1
 
 
 def saturated(file: File, term: Term, framework: str) -> Found:
@@ -79,8 +84,11 @@ def is_trace(term: Term) -> bool:
 
 
 def clip_at(term: Term, low: float, high: float) -> float | None:
-    """Return the end of a domain at which a term is clipped; None if it is not."""
+    """Return where a term is clipped at an end of a domain, before it is scaled; None if not."""
     word, args = term.operation, term.args
+    if (line := line_of(term)) is not None:
+        x, a, b = line
+        return clip_at(x, *sorted(((low - b) / a, (high - b) / a)))
     if word == "clip":
         least, most = number(args[1]), number(args[2])
         inside = bounds(args[0])
@@ -94,6 +102,24 @@ def clip_at(term: Term, low: float, high: float) -> float | None:
         for x, y in (args, args[::-1]):
             if number(x) == low and bounds(y).low <= low and not bounds(y).is_positive:
                 return low
+    return None
+
+
+def line_of(term: Term) -> tuple[Term, float, float] | None:
+    """Return x, a and b of ``a * x + b``; None if a term is none."""
+    word, args = term.operation, term.args
+    if word == "neg":
+        return args[0], -1.0, 0.0
+    if word not in {"add", "sub", "mul", "div"}:
+        return None
+    x, y = number(args[0]), number(args[1])
+    if math.isfinite(y):
+        lines = {"add": (1.0, y), "sub": (1.0, -y), "mul": (y, 0.0)}
+        a, b = (1 / y if y else 0.0, 0.0) if word == "div" else lines[word]
+        return (args[0], a, b) if a else None
+    if math.isfinite(x) and word != "div":
+        a, b = {"add": (1.0, x), "sub": (-1.0, x), "mul": (x, 0.0)}[word]
+        return (args[1], a, b) if a else None
     return None
 
 

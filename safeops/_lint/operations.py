@@ -196,6 +196,9 @@ OPERATIONS: dict[str, Operation] = {
     "maximum": Operation(arrays=2, names="clamp_min"),
     "mean": Operation(kind="reduction", names="reduce_mean"),
     "minimum": Operation(arrays=2, names="clamp_max"),
+    "mse_loss": Operation(
+        bounds=AT_LEAST_0, arrays=2, kind="reduction", names="MSE mean_squared_error mse"
+    ),
     "prod": Operation(kind="reduction", names="reduce_prod"),
     "sum": Operation(kind="reduction", names="nansum reduce_sum"),
     "where": Operation(arrays=0, names="select where_v2"),

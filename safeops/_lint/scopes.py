@@ -19,6 +19,8 @@ PLAIN = frozenset({"int", "bool", "float", "str"})  # Python numbers: they have 
 
 MANY = 50  # assignments of a name that are compared; with more it is unknown
 
+SQUARED = frozenset({"MSELoss"})
+
 NO_GRADIENT = ("no_grad", "inference_mode", "_no_grad")
 
 
@@ -189,6 +191,13 @@ class Scopes:
         """The calls of `register_buffer`, which name an attribute and its value."""
         calls = (x for x in self.order if isinstance(x, ast.Call) and len(x.args) > 1)
         return [x for x in calls if last_word(x) == "register_buffer"]
+
+    @cached_property
+    def losses(self) -> set[str]:
+        """The names and attributes that are assigned a squared error: ``self.mse = MSELoss()``."""
+        every = (x for x in self.order if isinstance(x, ast.Assign) and len(x.targets) == 1)
+        made = (x for x in every if isinstance(x.value, ast.Call) and last_word(x.value) in SQUARED)
+        return {ast.unparse(x.targets[0]) for x in made}
 
     @cached_property
     def functions(self) -> list[Function]:

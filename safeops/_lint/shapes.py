@@ -32,6 +32,8 @@ def is_square(term: Term) -> bool:
 
 def is_squares(term: Term) -> bool:
     """Whether a term is a sum of squares, which is 0 where all of them are."""
+    if term.operation == "mse_loss":
+        return True
     if term.operation in {"sum", "mean"}:
         return is_square(term.args[0]) or is_squares(term.args[0])
     if term.operation == "add":

@@ -311,7 +311,7 @@ class Reader:
     def _call(self, node: ast.Call) -> Term | None:
         called = self.names.called(node)
         if called is None:
-            return self._set_at(node) or self._other(node)
+            return self._set_at(node) or self._loss(node) or self._other(node)
         if called.operation == "requires_grad_" or any(map(_is_option, node.keywords)):
             return self._atom(node)
         if (number := self._made(node, called)) is not None:
@@ -396,6 +396,13 @@ class Reader:
         if called.framework not in self.differentiated:
             found_term.is_plain = True
         return found_term
+
+    def _loss(self, node: ast.Call) -> Term | None:
+        """Return the term of ``self.mse(x, y)`` after ``self.mse = nn.MSELoss()``."""
+        if len(node.args) != 2 or ast.unparse(node.func) not in self.scopes.losses:  # noqa: PLR2004  (x and y)
+            return None
+        parts = tuple(map(self.term, node.args))
+        return self._operation(node, "mse_loss", parts, framework="torch")
 
     def _set_at(self, node: ast.Call) -> Term | None:
         """Return ``x.at[cond].set(y)`` of JAX as ``where(cond, y, x)``."""
