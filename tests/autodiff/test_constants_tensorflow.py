@@ -151,14 +151,17 @@ def attention(weights, x, *, causal):
     return x + tf.reshape(out, x.shape)
 
 
-def gradient(tape, length, *, causal):
+def gradient(tape, length, *, causal, layers=1):
     """Return a function for XLA that leaves out the last row, and its arguments."""
 
     @tf.function(jit_compile=True)
     def pull(weights, x):
         with tape() as watched:
             watched.watch(weights)
-            loss = tf.reduce_sum(attention(weights, x, causal=causal)[:-1] ** 2)
+            out = x
+            for _ in range(layers):
+                out = attention(weights, out, causal=causal)
+            loss = tf.reduce_sum(out[:-1] ** 2)
         return watched.gradient(loss, weights)
 
     numbers = np.random.default_rng(0)
@@ -181,6 +184,40 @@ def test_a_program_is_of_the_size_of_the_plain_one_at_any_length(causal):
 
     assert short.count("\n") == long.count("\n") < 3.5 * plain.count("\n")
     assert len(long) < 1.1 * len(short)
+
+
+def known_sizes(tape, length):
+    """Return the entries of what the graph of a gradient computes from no argument."""
+    pull, args = gradient(tape, length, causal=True)
+    dependent, found = set(), []
+    for op in pull.get_concrete_function(*args).graph.get_operations():
+        if op.type == "Placeholder" or any(x.op.name in dependent for x in op.inputs):
+            dependent.add(op.name)
+        else:
+            found += [x.shape.num_elements() or 0 for x in op.outputs]
+    return found
+
+
+def test_what_xla_computes_while_it_compiles_is_small():
+    """Beside what the plain gradient has, what depends on no argument stays small."""
+    sizes = sum(known_sizes(masked.GradientTape, 512)) - sum(known_sizes(tf.GradientTape, 512))
+
+    assert sizes < 512
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_layer_makes_no_mask_that_another_has_made(causal):
+    """A second layer adds at most 2.2 times as many operations as to the plain gradient."""
+    added = []
+    for tape in (tf.GradientTape, masked.GradientTape):
+        sizes = []
+        for layers in (1, 2):
+            pull, args = gradient(tape, N, causal=causal, layers=layers)
+            graph = pull.get_concrete_function(*args).graph
+            sizes.append(len(graph.get_operations()))
+        added.append(sizes[1] - sizes[0])
+
+    assert added[1] < 2.2 * added[0], added
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -20,7 +20,7 @@ import tensorflow as tf
 from safeops._backends.tensorflow import private
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union
+from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union, zeros
 from safeops.autodiff.tensorflow._pairs import (
     BODIES,
     Frame,
@@ -163,7 +163,7 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if value.dtype == tf.variant:
         return unknown(op, ins, frame)
     if any(m is False for m in masks) and one_shape(cond, value):
-        zero = tf.zeros_like(value)  # in full, for a faster kernel
+        zero = zeros(value)  # in full, for a faster kernel
         full = [zero if m is False else value_of(x) for x, m in zip(cases, masks, strict=True)]
         value = chosen(cond, *full)
     by = _condition(op, frame)
@@ -173,7 +173,7 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if by in COMPARED and masks[0] is not False:  # the other side has what is left, NaN too
         is_nan = COMPARED[by](op, frame)
         cond = union(in_shape(cond, op, value), widened(is_nan, value))
-    active = _selected(op, cond, masks, value)
+    active = _selected(op, cond, masks, value, frame)
     if by in COMPARED and frame.inner:
         value = cleaned(value, active)  # a selection that a pass around this one recognises
     if by == "nan":  # which does not tell the entry that it is because of
@@ -183,25 +183,35 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     return [Pair(value, active)]
 
 
-def _selected(op: Any, cond: Array, masks: list[Mask], value: Array) -> Mask:
+def _selected(op: Any, cond: Array, masks: list[Mask], value: Array, frame: Frame) -> Mask:
     """Return which entries are active after a selection from two cases."""
     if all(m is True for m in masks):
         return True
-    cond = in_shape(cond, op, value)
-    if masks[1] is False:
-        return intersection(widened(masks[0], value), cond)
-    if masks[0] is False:
-        return intersection(widened(masks[1], value), negated(cond))
-    return tf.where(cond, *(spread(m, value) for m in masks))
+
+    def selected(cond: Array, first: Mask, second: Mask) -> Mask:
+        cond = spread(cond, value)
+        if second is False:
+            return intersection(widened(first, value), cond)
+        if first is False:
+            return intersection(widened(second, value), negated(cond))
+        return tf.where(cond, spread(first, value), spread(second, value))
+
+    cond = aligned(cond, op, value)
+    return frame.placed.computed(np.where, [cond, *masks], value, selected)
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:
-    """Return a condition in the shape of a value; the condition of `Select` may be one per row."""
+    """Return a condition in the shape of a value."""
+    return spread(aligned(cond, op, value), value)
+
+
+def aligned(cond: Array, op: Any, value: Array) -> Array:
+    """Return a condition that broadcasts to a value; the condition of `Select` may be by row."""
     if op.type == "Select" and cond.shape.rank != value.shape.rank:
         cond = tf.reshape(
             cond, tf.concat([tf.shape(cond), tf.ones(tf.rank(value) - tf.rank(cond), tf.int32)], 0)
         )
-    return spread(cond, value)
+    return cond
 
 
 def _condition(op: Any, frame: Frame) -> str | None:

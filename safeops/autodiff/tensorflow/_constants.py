@@ -7,7 +7,7 @@ the graph as a small constant, and XLA has no reductions to fold over it in its 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import DEEPEST, LARGEST, SMALL, computed, folded, narrowed, reshaped
-from safeops.autodiff.tensorflow._running import run
+from safeops.autodiff.tensorflow._running import run, value_of
 
 WHOLE = 2**24  # entries in their full shape, in which an operation of TensorFlow moves them
 COUNTED = {tf.bfloat16: 2**8, tf.float16: 2**11}  # sums of ones that are exact
@@ -26,30 +26,94 @@ COUNTED = {tf.bfloat16: 2**8, tf.float16: 2**11}  # sums of ones that are exact
 Rule: TypeAlias = Callable[[Any, Sequence[np.ndarray]], np.ndarray | None]
 
 
-def with_constant(x: Any, ins: Sequence[Any]) -> Any:
-    """Return a result with True, False or a small constant for a mask that is new, and known."""
-    if not isinstance(x, Pair) or any(isinstance(y, Pair) and x.active is y.active for y in ins):
-        return x
-    entries = entries_of(x.active) if x.value.shape.is_fully_defined() else None
-    if entries is None or entries.dtype != bool:
-        return x
-    return replace(x, active=placed(entries, x.value, x.active))
+class Placed:
+    """
+    Known masks in a graph, one of a kind.
+
+    XLA of TensorFlow (2.21) computes what depends on no argument in its full shape while it
+    compiles, whether a result needs it or not. So it gets as few of these as can be.
+    """
+
+    def __init__(self) -> None:
+        self.made: dict[Any, Array] = {}
+
+    def with_constant(self, x: Any, ins: Sequence[Any]) -> Any:
+        """Return a result with True, False or a small constant for a known mask that is new."""
+        if not isinstance(x, Pair):
+            return x
+        old = [*(y.active for y in ins if isinstance(y, Pair)), *self.made.values()]
+        if any(x.active is y for y in old):
+            return x
+        entries = entries_of(x.active) if x.value.shape.is_fully_defined() else None
+        if entries is None or entries.dtype != bool:
+            return x
+        return replace(x, active=self.mask(entries, x.value, lambda: x.active))
+
+    def mask(self, entries: np.ndarray, like: Array, make: Callable[[], Any] | None = None) -> Any:
+        """Return known entries as a mask of a value, made by the graph if they are too many."""
+        entries = folded(entries)
+        if isinstance(entries, bool):
+            return entries
+        if not like.shape.is_fully_defined():
+            return make() if make else tf.broadcast_to(tf.constant(entries), tf.shape(like))
+        graph = tf.compat.v1.get_default_graph()
+        key = (graph, tuple(like.shape), entries.shape, entries.tobytes())
+        if key not in self.made:
+            self.made[key] = (
+                make()
+                if make and entries.nbytes > SMALL
+                else tf.broadcast_to(dependent(tf.constant(entries), like), like.shape)
+            )
+        return self.made[key]
+
+    def computed(self, f: Any, masks: Sequence[Any], like: Array, make: Callable[..., Any]) -> Any:
+        """Return what a function of NumPy makes of known masks; what `make` does if it must."""
+        every = (np.asarray(x) if isinstance(x, bool) else entries_of(x) for x in masks)
+        known = [x for x in every if x is not None]
+        entries = computed(f, known, bool) if len(known) == len(masks) else None
+        if entries is None or not like.shape.is_fully_defined():
+            return make(*masks)
+        entries = entries.reshape((1,) * (like.shape.rank - entries.ndim) + entries.shape)
+        return self.mask(entries, like, lambda: make(*(dependent(x, like) for x in masks)))
 
 
-def placed(entries: np.ndarray, like: Array, otherwise: Any = None) -> Any:
-    """Return known entries as a mask of a value; `otherwise` if they are no small constant."""
-    entries = folded(entries)
-    if isinstance(entries, bool):
-        return entries
-    if entries.nbytes > SMALL and otherwise is not None:
-        return otherwise
-    return tf.broadcast_to(tf.constant(entries), like.shape)
+def dependent(mask: Any, like: Array) -> Any:
+    """
+    Return a mask that is to be repeated in the shape of a value, and depends on it by name.
+
+    What depends on no argument TensorFlow (2.21) replaces by a constant of up to 10 MB for each
+    use, in its full shape.
+    """
+    if isinstance(mask, bool) or mask.shape == like.shape:
+        return mask
+    zero = tf.raw_ops.ZerosLike(x=tf.reshape(like, (-1,))[:1])
+    none = tf.reshape(tf.not_equal(zero, tf.zeros((), like.dtype)), (1,) * mask.shape.rank)
+    return tf.not_equal(mask, none)
 
 
 def entries_of(mask: Any) -> np.ndarray | None:
     """Return the value of a symbolic tensor that depends on no argument; None if it does."""
     symbolic = tf.is_tensor(mask) and not hasattr(mask, "numpy")
     return Reader().read(mask, DEEPEST) if symbolic else None
+
+
+def moved_entries(op: Any, ins: Sequence[Any], masks: Mapping[int, Any]) -> list[np.ndarray] | None:
+    """Return the masks of an operation's results by those of its arguments; None if not known."""
+    reader = Reader()
+
+    def given(i: int) -> np.ndarray | None:
+        x, mask = op.inputs[i], masks.get(i)
+        if not x.shape.is_fully_defined():
+            return None
+        if mask is None:
+            return reader.read(value_of(ins[i]), DEEPEST)
+        known = np.full((1,) * x.shape.rank, mask) if isinstance(mask, bool) else entries_of(mask)
+        return None if known is None else known.astype(x.dtype.as_numpy_dtype)
+
+    found = [made(x, given) for x in op.outputs]
+    known = [x != 0 for x in found if x is not None]
+    few = all(x.nbytes <= SMALL for x in known)
+    return known if few and len(known) == len(found) else None
 
 
 class Reader:
@@ -67,25 +131,30 @@ class Reader:
         return self.found[x.name]
 
     def made(self, x: Array, depth: int) -> np.ndarray | None:
-        """Return the result of an operation; of numbers only what compares and moves them."""
-        op, shape = x.op, x.shape
-        rule = RULES.get(op.type)
-        if op.type == "BroadcastGradientArgs":  # whose results have no shape that is known
-            shapes = [v for y in op.inputs if (v := self.read(y, depth)) is not None]
-            return summed_over(shapes, x.value_index) if len(shapes) == len(op.inputs) else None
-        if rule is None or not shape.is_fully_defined():
+        """Return the result of an operation, by its arguments."""
+        return made(x, lambda i: self.read(x.op.inputs[i], depth))
+
+
+def made(x: Array, given: Callable[[int], np.ndarray | None]) -> np.ndarray | None:
+    """Return the result of an operation; of numbers only what compares and moves them."""
+    op, shape = x.op, x.shape
+    rule = RULES.get(op.type)
+    if op.type == "BroadcastGradientArgs":  # whose results have no shape that is known
+        shapes = [v for i in range(len(op.inputs)) if (v := given(i)) is not None]
+        return summed_over(shapes, x.value_index) if len(shapes) == len(op.inputs) else None
+    if rule is None or not shape.is_fully_defined():
+        return None
+    if 0 in shape.as_list() and not x.dtype.is_integer:  # a list of axes may be empty
+        return None
+    if op.type in OF_INTEGERS and not x.dtype.is_integer:
+        return None
+    values = []
+    for i in range(len(op.inputs))[: READ.get(op.type)]:
+        value = given(i)
+        if value is None:
             return None
-        if 0 in shape.as_list() and not x.dtype.is_integer:  # a list of axes may be empty
-            return None
-        if op.type in OF_INTEGERS and not x.dtype.is_integer:
-            return None
-        values = []
-        for y in op.inputs[: READ.get(op.type)]:
-            value = self.read(y, depth)
-            if value is None:
-                return None
-            values.append(value)
-        return rule(op, values)
+        values.append(value)
+    return rule(op, values)
 
 
 def written(op: Any, _: Sequence[np.ndarray]) -> np.ndarray | None:

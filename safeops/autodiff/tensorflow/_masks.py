@@ -114,6 +114,11 @@ def one_shape(*arrays: Array) -> bool:
 # Values
 
 
+def zeros(like: Array) -> Array:
+    """Return zeros in the shape of a value, which XLA does not write out while it compiles."""
+    return tf.compat.v1.zeros_like(like, optimize=False)
+
+
 def chosen(cond: Array, x: Array, y: Array) -> Array:
     """Select like `tf.where`."""
     if one_shape(cond, x, y):

@@ -22,7 +22,7 @@ from safeops._typing import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _constants
-from safeops.autodiff.tensorflow._masks import chosen, either, negated, one_shape, union
+from safeops.autodiff.tensorflow._masks import chosen, either, negated, one_shape, union, zeros
 from safeops.autodiff.tensorflow._products import MATRICES, PRODUCTS, Meeting, meeting
 from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
@@ -65,6 +65,7 @@ class Frame:
     since: Container[str] = frozenset()  # names of operations after the seed, outermost graph
     # Of these, the ones that `tf.recompute_grad` runs again, which still belong to the program.
     again: Container[str] = frozenset()
+    placed: _constants.Placed = field(default_factory=_constants.Placed)
 
     def read(self, tensor: Array) -> Any:
         """Return the value of a tensor."""
@@ -89,7 +90,7 @@ def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
             outs = run(op, ins)
         else:
             outs = frame.how.rules.get(op.type, unknown)(op, ins, frame)
-            outs = [_constants.with_constant(x, ins) for x in outs]
+            outs = [frame.placed.with_constant(x, ins) for x in outs]
         for tensor, out in zip(op.outputs, outs, strict=True):
             frame.known[tensor.ref()] = _shaped(out, tensor.shape)
     return [frame.read(x) for x in targets]
@@ -249,8 +250,8 @@ def cleaned(value: Array, active: Mask) -> Array:
     if active is True:
         return value
     if active is False:
-        return tf.zeros_like(value)
-    zero = tf.zeros_like(value) if one_shape(active, value) else tf.zeros((), value.dtype)
+        return zeros(value)
+    zero = zeros(value) if one_shape(active, value) else tf.zeros((), value.dtype)
     return chosen(active, value, zero)
 
 
@@ -260,7 +261,7 @@ def indicator(x: Any) -> Array:
     if value.dtype == tf.variant:
         return spread(active, value)
     if isinstance(active, bool):
-        return tf.ones_like(value) if active else tf.zeros_like(value)
+        return tf.ones_like(value) if active else zeros(value)
     return tf.cast(spread(active, value), value.dtype)
 
 
@@ -274,7 +275,7 @@ def met(value: Array, counts: Array) -> Pair:
 # Classes
 
 
-def transport(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+def transport(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Move entries, or sum them: the same operation on the mask."""
     linear = [i for i, x in enumerate(ins) if is_linear(value_of(x))]
     values = run(op, ins)
@@ -283,6 +284,11 @@ def transport(op: Any, ins: list[Any], _: Frame) -> list[Any]:
         return [Pair(v, active=False) for v in values]
     if op.type in _FILLS_NOTHING and not _excludes(op) and all(m is True for m in masks):
         return [Pair(v) for v in values]
+    entries = _constants.moved_entries(op, ins, dict(zip(linear, masks, strict=True)))
+    if entries is not None:
+        for value, tensor in zip(values, op.outputs, strict=True):
+            value.set_shape(tensor.shape)
+        return [Pair(v, frame.placed.mask(m, v)) for v, m in zip(values, entries, strict=True)]
     moved = [indicator(x) if i in linear else x for i, x in enumerate(ins)]
     pairs = zip(values, run(op, moved), strict=True)
     return [met(v, m) if is_linear(v) else v for v, m in pairs]
@@ -332,13 +338,18 @@ def same(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     return [Pair(value, active_of(ins[0]))]
 
 
-def add(op: Any, ins: list[Any], _: Frame) -> list[Any]:
+def add(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Add: absent plus a number is the number."""
     (value,) = run(op, ins)
     if value.dtype == tf.variant:
         return [Pair(value, run(op, [indicator(x) for x in ins])[0])]
-    masks = [widened(active_of(x), value) for x in ins]
-    active = union(*masks)
+    masks = [active_of(x) for x in ins]
+    active = frame.placed.computed(
+        lambda *masks: np.logical_or.reduce(np.broadcast_arrays(*masks)),
+        masks,
+        value,
+        lambda *masks: union(*(widened(m, value) for m in masks)),
+    )
     if op.type in _SUMS and (one := either([value_of(x) for x in ins], masks)) is not None:
         value = cleaned(one, active)
     return [Pair(value, active)]
@@ -440,7 +451,7 @@ def contract(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
         return unknown(op, ins, frame)
     pair, other = ins[at[0]], ins[others[0]]
     if pair.active is False:
-        return [Pair(tf.zeros_like(run(op, ins)[0]), active=False)]
+        return [Pair(zeros(run(op, ins)[0]), active=False)]
 
     def product(x: Array, y: Array) -> Array:
         return run(
@@ -452,7 +463,7 @@ def contract(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     entries = _constants.entries_of(pair.active) if op.type in PRODUCTS else None
     known = None if entries is None else meeting(op, at[0], entries)
     if known is not None:
-        return [_of_known(product, pair, other, known)]
+        return [_of_known(product, pair, other, known, frame.placed)]
     return [_of_some(op, at[0], product, pair, other)]
 
 
@@ -467,14 +478,16 @@ def _of_some(op: Any, at: int, product: Any, pair: Pair, other: Array) -> Pair:
     return Pair(_exact(product, pair, other), active)
 
 
-def _of_known(product: Any, pair: Pair, y: Array, known: Meeting) -> Pair:
+def _of_known(
+    product: Any, pair: Pair, y: Array, known: Meeting, placed: _constants.Placed
+) -> Pair:
     """Return a product by a known mask: most often coefficients that meet nothing are set to 0."""
-    met_by = _constants.placed(known.met, y)
+    met_by = placed.mask(known.met, y)
     if known.mixes:
         value = _used(product, pair, y, met_by)
     else:
         value = product(pair.value, cleaned(y, met_by))
-    active = _constants.placed(known.reached, value)
+    active = placed.mask(known.reached, value)
     return Pair(cleaned(value, active), active)
 
 
