@@ -74,7 +74,8 @@ def _computed(term: Term, parts: list[Value]) -> Value:
     row = OPERATIONS.get(term.operation, UNKNOWN)
     f = None if _is_open_power(term) else row.value
     if f is None or len(given) < len(parts):
-        return Value(None, live, bad)
+        is_over_0 = term.operation == "div" and parts[1].number == 0
+        return Value(None, live, bad or (term if live and is_over_0 else None))
     is_known = not any(map(math.isnan, given))
     if bad is None and live and is_known and row.slopes is not None and not _is_smooth(term, given):
         steep = _tried(row.slopes, given)

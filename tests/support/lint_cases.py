@@ -145,6 +145,7 @@ RISKY_HERE = [
     ("jax", "SO001", "return jnp.where(x > 0, jax.scipy.special.gammaln(x), 0.0)"),
     ("jax", "SO001", "n = jnp.linalg.norm(x)\nreturn x / jnp.where(n == 0, 1.0, n)"),
     ("tensorflow", "SO001", "n = tf.norm(x)\nreturn x / tf.where(n == 0, 1.0, n)"),
+    ("jax", "SO001", "return jnp.where(x == 0, y, ((y + 1) ** jnp.tanh(x) - 1) / x)"),
     ("jax", "SO002", "return x / (jnp.linalg.norm(x) + 1e-8)"),
     ("jax", "SO002", "return x / jnp.maximum(jnp.linalg.norm(x), 1e-8)"),
     ("jax", "SO002", "return (x - x.mean()) / (jnp.std(x) + 1e-6)"),
