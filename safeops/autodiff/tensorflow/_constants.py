@@ -103,10 +103,10 @@ def moved_entries(op: Any, ins: Sequence[Any], masks: Mapping[int, Any]) -> list
 
     def given(i: int) -> np.ndarray | None:
         x, mask = op.inputs[i], masks.get(i)
-        if not x.shape.is_fully_defined():
-            return None
         if mask is None:
             return reader.read(value_of(ins[i]), DEEPEST)
+        if not x.shape.is_fully_defined():
+            return None
         known = np.full((1,) * x.shape.rank, mask) if isinstance(mask, bool) else entries_of(mask)
         return None if known is None else known.astype(x.dtype.as_numpy_dtype)
 
@@ -253,8 +253,8 @@ def elementwise(f: Callable[..., Any], op: Any, values: Sequence[np.ndarray]) ->
 
 def moved(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
     """Move entries in their full shape, by the operation itself."""
-    tensors = [*op.inputs, *op.outputs]
-    if any(x.shape.num_elements() > WHOLE for x in tensors) or len(op.outputs) != 1:
+    sizes = [x.shape.num_elements() for x in (*op.inputs, *op.outputs)]
+    if any(n is None or n > WHOLE for n in sizes) or len(op.outputs) != 1:
         return None
     with tf.init_scope(), tf.device("CPU"):
         if not tf.executing_eagerly():  # a graph of TensorFlow 1
