@@ -239,7 +239,8 @@ def print_costs(ways, sizes):
             cost, same = timing.compare(both[1], both[0], PAIRS[size])
             peaks = [peak(way, size, which) for which in range(2)]
             cells = [way, size, f"{compiling[1] / compiling[0]:.2f}", f"{cost.ratio:.2f}", cost]
-            cells += [f"{same.ratio:.2f}", same, f"{peaks[1] / peaks[0]:.2f}"]
+            more = f"{peaks[1] / peaks[0]:.2f}" if peaks[0] else ""
+            cells += [f"{same.ratio:.2f}", same, more]
             print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 
