@@ -21,6 +21,7 @@ from safeops._source.rewrites import (
     UNDOING,
     Refused,
     Rewrite,
+    composite_of,
     rewrite_of,
     safe_where_of,
 )
@@ -83,7 +84,8 @@ class Maker:
         undone = [x.operation for x in around if x.operation in UNDOING]
         if undone and self.found.filled is None:
             refuse(UNDOES.format(undone[-1]))
-        if is_sech2(unclipped(culprit.args[0])):
+        is_composite = composite_of(self.page, culprit.node, is_dropped=False) is not None
+        if not is_composite and is_sech2(unclipped(culprit.args[0])):
             refuse(SMOOTH)
 
     def of_selection(self) -> Rewrite:

@@ -95,7 +95,8 @@ def rewrite_of(
         msg = f"`{name}` writes into its array"
         raise Refused(msg)
     check_logarithm(page, node, is_dropped=is_dropped)
-    fix = _rewrite_of(page, node, options, is_dropped=is_dropped)
+    fix = composite_of(page, node, is_dropped=is_dropped)
+    fix = fix or _rewrite_of(page, node, options, is_dropped=is_dropped)
     if loses_comment(page, fix):
         msg = "the edit would lose a comment"
         raise Refused(msg)
@@ -127,12 +128,10 @@ def check_logarithm(page: Page, node: ast.expr, *, is_dropped: bool) -> None:
         if named(outer) in UNDOING and part is not getattr(outer, "func", None):
             raise Refused(UNDOES.format(named(outer)))
         part = outer
-    parts = operands(page, node)
-    inner = parts[0][0] if parts else None
-    if isinstance(inner, ast.BinOp) and named(inner) == "sub" and is_number(inner.left, 1):
-        base = square_root_of(page, inner.right)
-        if base is not None and named(base) == "tanh":
-            raise Refused(SMOOTH)
+    one, less = _difference(operand_of(page, node)) if named(node) != "log" else (None, None)
+    base = square_root_of(page, less) if less is not None and is_number(one, 1) else None
+    if base is not None and named(base) == "tanh":
+        raise Refused(SMOOTH)
 
 
 def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
@@ -154,6 +153,55 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
         return f"{safe}({', '.join([render(args[0]), *_given(along, render)])})"
 
     return safe, along_axis
+
+
+def composite_of(page: Page, node: ast.expr, *, is_dropped: bool) -> Rewrite | None:
+    """Return the rewriting of a logarithm that has a function of its own, as ``log(cosh(x))``."""
+    for log in (node, *page.around(node)):
+        found = _composite_in(page, log) if isinstance(log, ast.Call) else None
+        # Where a selection drops entries, the function has to be finite at all of them.
+        if found is None or (is_dropped and found[0] not in {"log_cosh", "log_sech2"}):
+            continue
+        name, x = found
+        if isinstance(log, ast.Call) and all(part is not node for part in ast.walk(x)):
+            return Rewrite(log, name, lambda render: f"{name}({render(x)})")  # noqa: B023  (returned)
+    return None
+
+
+def _composite_in(page: Page, log: ast.Call) -> tuple[str, ast.expr] | None:
+    """Return the function that a logarithm is by an identity, and its argument."""
+    inner = operand_of(page, log) if named(log) in {"log", "log1p"} else None
+    if inner is None:
+        return None
+    left, right = _difference(inner)
+    is_log = named(log) == "log"
+    less = (right if is_number(left, 1) else None) if is_log else _minus(inner)  # log(1 - less)
+    forms = [
+        ("log_sech2", "tanh", less and square_root_of(page, less)),
+        ("log1mexp", "exp", less),
+        ("log1mexp", "expm1", _minus(inner) if is_log else None),
+        ("log_cosh", "cosh", inner if is_log else None),
+        ("log_expm1", "expm1", inner if is_log else None),
+        ("log_expm1", "exp", left if is_log and is_number(right, 1) else None),
+    ]
+    for name, word, part in forms:
+        x = operand_of(page, part) if part is not None and named(part) == word else None
+        x = _minus(x) if name == "log1mexp" else x
+        if x is not None:
+            return name, x
+    return None
+
+
+def _difference(node: ast.expr | None) -> tuple[ast.expr, ast.expr] | tuple[None, None]:
+    """Return x and y of ``x - y``."""
+    is_one = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
+    return (node.left, node.right) if isinstance(node, ast.BinOp) and is_one else (None, None)
+
+
+def _minus(node: ast.expr | None) -> ast.expr | None:
+    """Return y of ``-y``."""
+    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    return node.operand if isinstance(node, ast.UnaryOp) and is_minus else None
 
 
 def product_with_log(page: Page, node: ast.expr) -> Rewrite | None:
@@ -280,7 +328,7 @@ def operand_of(page: Page, node: ast.expr) -> ast.expr | None:
     return parts[0][0] if parts is not None and len(parts[0]) == 1 and not parts[1] else None
 
 
-def is_number(node: ast.expr, value: float) -> bool:
+def is_number(node: ast.expr | None, value: float) -> bool:
     """Whether an expression is this number."""
     return (
         isinstance(node, ast.Constant) and type(node.value) in {int, float} and node.value == value

@@ -1,5 +1,6 @@
 """`explain` and `lint` have the same edit for the same code, and refuse the same ones."""
 
+import re
 from importlib.util import module_from_spec, spec_from_file_location
 
 import pytest
@@ -28,7 +29,8 @@ PROGRAMS = [
     ("return xp.sqrt(x**2 + x * x)", 0.0, "return safe_hypot(x, x)"),
     ("return xp.sqrt(xp.clip(x, min=0))", 0.0, "return safe_sqrt(x)"),
     ("return xp.exp(x * xp.log(1 - xp.tanh(x)**2))", 20.0, ""),
-    ("return xp.log(1 - xp.tanh(x)**2)", 20.0, ""),
+    ("return xp.log(1 - xp.tanh(x)**2)", 20.0, "return log_sech2(x)"),
+    ("return xp.log10(1 - xp.tanh(x)**2)", 20.0, ""),
     ("z = xp.exp(xp.log(x))\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = xp.exp(safe_log(x))"),
     ("return xp.exp(2 * xp.log(x))", 0.0, ""),
 ]
@@ -62,3 +64,27 @@ def test_both_have_the_same_edit(tmp_path, autodiff_framework, body, at, edit):
     assert found[0] == found[1]
     assert len(found[0]) == bool(edit)
     assert _recipes.spell(edit, autodiff_framework) in "".join(found[0])
+
+
+@pytest.mark.parametrize(
+    ("expression", "at", "edit"),
+    [
+        ("log(cosh(x))", 1e3, "log_cosh(x)"),
+        ("log(1 - exp(-x))", 1e-20, "log1mexp(x)"),
+        ("log1p(-exp(-x))", 1e-20, "log1mexp(x)"),
+        ("log(-expm1(-x))", 0.0, "log1mexp(x)"),
+        ("log(exp(x) - 1)", 1e-20, "log_expm1(x)"),
+        ("log(expm1(x))", 1e3, "log_expm1(x)"),
+        ("log1p(-tanh(2 * x)**2)", 30.0, "log_sech2(2 * x)"),
+        ("where(x < 9, log(cosh(x)), 0.0)", 1e3, "safe_where("),
+    ],
+)
+def test_explain_names_logarithms_of_composites(tmp_path, autodiff_framework, expression, at, edit):
+    """A logarithm that is another function by an identity becomes that function."""
+    body = re.sub(r"([a-z]\w*)\(", r"xp.\1(", f"return {expression}")
+    spelt = _recipes.spell(body, autodiff_framework)
+    source = lint_cases.Snippet(autodiff_framework, spelt).source
+
+    (new,) = edits_of_explain(tmp_path, source, autodiff_framework, at)
+
+    assert new.startswith(f"return {edit}")
