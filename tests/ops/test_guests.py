@@ -91,7 +91,8 @@ def test_options_of_numpy_are_constants(option, framework):
 
         wanted = to_numpy(op(*args, **{option: ours}))
 
-        np.testing.assert_array_equal(to_numpy(op(*args, **{option: guest})), wanted, name)
+        # Rounding apart: a kernel of TensorFlow takes one of the two.
+        assert_close(to_numpy(op(*args, **{option: guest})), wanted, 1e-15, name)
         as_host = op(*as_numpy(name), **{option: ours})
         assert backend_of(as_host).name == framework
         assert_close(to_numpy(as_host), wanted, RTOL, name)
