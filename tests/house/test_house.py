@@ -85,8 +85,7 @@ LAYERS = (
     ("_ops.singular_vectors",),
     ("_decompositions",),
     ("linalg", "rotations", "segments"),
-    ("nan_reductions",),
-    ("_check",),
+    ("nan_reductions", "_check"),
     ("testing",),
     # What explains, without a framework.
     ("_source", "_source.locations", "_source.names"),
