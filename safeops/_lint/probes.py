@@ -11,7 +11,7 @@ from safeops._lint.bounds import bounds
 from safeops._lint.heuristics import ENDS, SAFE
 from safeops._lint.operations import REDUCTIONS, SINGULAR
 from safeops._lint.shapes import is_steep_norm
-from safeops._lint.terms import Term
+from safeops._lint.terms import COMPARISONS, Term
 from safeops._lint.values import Program, Value
 
 # In the order in which they are tried; the first that shows the fault is reported.
@@ -87,7 +87,8 @@ def is_meant(program: Program, cond: Term, found: Hit) -> bool:
 def asks_by_value(cond: Term) -> bool:
     """Whether a condition tests if a value is NaN or infinite."""
     return any(
-        x.operation in {"isnan", "isinf", "isfinite"} or math.isinf(x.value or 0)
+        x.operation in {"isnan", "isinf", "isfinite"}
+        or (x.operation in COMPARISONS.values() and any(math.isinf(y.value or 0) for y in x.args))
         for x in cond.every
     )
 

@@ -106,3 +106,13 @@ def test_an_edit_says_what_it_chooses(old, note):
     found = found_in(f"{TORCH}return {old}\n")
     assert found.edit
     assert found.cure.endswith(note) if note else not found.cure
+
+
+def test_an_infinity_behind_what_is_tested_is_no_question():
+    """A condition asks for infinity where it compares with it, not where a mask wrote it before."""
+    scores = "s = torch.tanh(x.masked_fill(mask, -float('inf')))\n    "
+    body = f"{scores}d = (s * y).pow(2).sum(-1).sqrt()\n    return torch.where(d > 0, 1 / d, 0.0)"
+    found = lint(f"{TORCH}{body}\n").findings
+    assert [(x.rule, x.edit[2].strip()) for x in found] == [
+        ("SO001", "d = safe_norm(s * y, axis=-1)")
+    ]
