@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -249,8 +250,18 @@ def edited_text(edits: Edits, fixes: Iterable[Rewrite]) -> str:
     at = place_of_import(page)
     newline = "\r\n" if page.lines and page.lines[0].endswith("\r\n") else "\n"
     lines = list(lines_of(text))  # those of imports come before all edits
+    for node in page.tree.body:
+        line = lines[node.lineno - 1].rstrip()
+        if node.lineno <= at and PLAIN_IMPORT.fullmatch(line):  # of an earlier pass, or the user's
+            names |= set(line.removeprefix("from safeops import ").split(", "))
+            at = node.lineno - 1
+            del lines[at]
+            break
     lines.insert(at, f"from safeops import {', '.join(sorted(names))}{newline}")
     return "".join(lines)
+
+
+PLAIN_IMPORT = re.compile(r"from safeops import \w+(, \w+)*")
 
 
 def imported(tree: ast.Module) -> set[str]:

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.everywhere  # facts of each framework
 APART = ("SO009", "SO011")
 SPARED = {  # eager TensorFlow has slope 0 where the cotangent of a root is 0; XLA has not
     "tensorflow": 0.75,
-    "torch": 0.8 if torch_from(2, 14) else 0.9,  # whose `clip` has slope 0 at its ends
+    # Modules are not executed; from 2.14 on `clip` has slope 0 at its ends.
+    "torch": 0.8 if torch_from(2, 14) else 0.85,
     "jax": 0.9,
 }
 

@@ -116,3 +116,16 @@ def test_an_infinity_behind_what_is_tested_is_no_question():
     assert [(x.rule, x.edit[2].strip()) for x in found] == [
         ("SO001", "d = safe_norm(s * y, axis=-1)")
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from safeops import safe_sqrt\n", "from safeops import safe_log, safe_sqrt\n"),
+        ('"""\nfrom safeops import x\n"""\n', '"""\nfrom safeops import x\n"""\n'),
+    ],
+)
+def test_an_import_on_one_line_takes_the_new_names(before, after):
+    """A name joins the import that is there; what only looks like one stays."""
+    body = "y = torch.log(x)\n    return torch.where(x > 0, y, 0.0)"
+    assert lint(f"{before}{TORCH}{body}\n").fixed.startswith(after)
