@@ -188,10 +188,17 @@ def _told_of(error: Exception, given: Mapping[str, Any]) -> str:
         return ""
     x = told["culprit"]
     same = [name for name, value in given.items() if value is x]
+    if not same and hasattr(x, "dtype"):  # a compiled function has another array for it
+        alike = [name for name, value in given.items() if _form(value) == _form(x)]
+        same = alike if len(alike) == 1 else []
     named = same if told["names"] is None else [name for name in told["names"] if name in given]
     name = named[0] if named else ""
     way_out = told["way_out"].format(name or "x") or _made(x, name or "x", given)
     return f"{told['head']}{f' as {name}' if name else ''}{way_out}"
+
+
+def _form(x: Any) -> tuple[Any, Any]:
+    return getattr(x, "dtype", None), getattr(x, "shape", None)
 
 
 def _made(x: Any, name: str, given: Mapping[str, Any]) -> str:

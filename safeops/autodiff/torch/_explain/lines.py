@@ -5,6 +5,7 @@ from bisect import bisect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -104,13 +105,13 @@ class RecordLines(TorchFunctionMode):
     def note_call(self, first: int) -> None:
         """Record the call of an `autograd.Function` whose forward runs, and has its number."""
         frame = None if torch.is_grad_enabled() else sys._getframe(2)  # noqa: SLF001  (as above)
-        while frame is not None and frame.f_code is not APPLY:
+        while frame is not None and (kind := called_function(frame)) is None:
             frame = frame.f_back
         if frame is None or first - 1 in self.calls:
             return
         user = frame_of_user(frame.f_back)
         at = None if user is None else (user.f_code, user.f_lasti, user.f_lineno)
-        self.calls[first - 1] = Record(at, frame.f_locals["cls"].__name__)
+        self.calls[first - 1] = Record(at, kind.__name__)
 
     def note_results(self, given: Any) -> None:
         """Write its record on the node of each such call whose result is used."""
@@ -287,6 +288,17 @@ def in_a_transform() -> bool:
 
 
 SCALER = torch.amp.GradScaler.scale.__code__.co_filename
-APPLY = torch.autograd.Function.apply.__code__
+APPLY = getattr(torch.autograd.Function.apply, "__code__", None)
+
+
+def called_function(frame: FrameType) -> Any:
+    """Return the `autograd.Function` that a frame calls, or whose `forward` it is."""
+    if APPLY is not None:
+        return frame.f_locals["cls"] if frame.f_code is APPLY else None
+    # From 2.15 on `apply` is in C, and the first frame is that of `forward`.
+    context = next((frame.f_locals.get(name) for name in frame.f_code.co_varnames[:1]), None)
+    return private.forward_class(context) if isinstance(context, private.Custom) else None
+
+
 # The nodes that accumulate into leaves have the largest number.
 LEAF = 2**64 - 1
