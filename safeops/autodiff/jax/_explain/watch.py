@@ -174,7 +174,9 @@ def depending(
     A loop or branch has a cotangent of zeros for what it could have read: the last carry, or what
     only another branch reads.
     """
-    sums = [jnp.sum(jnp.real(x)).astype(np.float32) if is_inexact(x) else None for x in others]
+    sums: list[Any] = [
+        jnp.sum(jnp.real(x)).astype(np.float32) if is_inexact(x) else None for x in others
+    ]
 
     def beside(out: Any, read: Iterable[int]) -> Any:
         lost = [sums[i] for i in read if sums[i] is not None]
