@@ -13,7 +13,7 @@ from functools import cache, wraps
 from inspect import unwrap
 from pathlib import Path
 from pkgutil import resolve_name
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -416,6 +416,18 @@ def codes_of_apply() -> set[CodeType]:
     # BackwardCFunction.apply_boxed (from 2.13): calls that of a compiled graph.
     found = (vars(Custom).get(name) for name in ("apply", "apply_boxed"))
     return {function.__code__ for function in found if function is not None}
+
+
+# torch.autograd.Function.apply (2.15): calls `forward`; below 2.15 it is Python, with a frame.
+APPLY = getattr(torch.autograd.Function.apply, "__code__", None)
+
+
+def called_function(frame: FrameType) -> Any:
+    """Return the `autograd.Function` that a frame calls, or whose `forward` it is."""
+    if APPLY is not None:
+        return frame.f_locals["cls"] if frame.f_code is APPLY else None
+    context = next((frame.f_locals.get(name) for name in frame.f_code.co_varnames[:1]), None)
+    return forward_class(context) if isinstance(context, Custom) else None
 
 
 @reading

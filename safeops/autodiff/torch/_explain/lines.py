@@ -5,7 +5,6 @@ from bisect import bisect
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
 import torch
@@ -105,7 +104,7 @@ class RecordLines(TorchFunctionMode):
     def note_call(self, first: int) -> None:
         """Record the call of an `autograd.Function` whose forward runs, and has its number."""
         frame = None if torch.is_grad_enabled() else sys._getframe(2)  # noqa: SLF001  (as above)
-        while frame is not None and (kind := called_function(frame)) is None:
+        while frame is not None and (kind := private.called_function(frame)) is None:
             frame = frame.f_back
         if frame is None or first - 1 in self.calls:
             return
@@ -288,17 +287,5 @@ def in_a_transform() -> bool:
 
 
 SCALER = torch.amp.GradScaler.scale.__code__.co_filename
-APPLY = getattr(torch.autograd.Function.apply, "__code__", None)
-
-
-def called_function(frame: FrameType) -> Any:
-    """Return the `autograd.Function` that a frame calls, or whose `forward` it is."""
-    if APPLY is not None:
-        return frame.f_locals["cls"] if frame.f_code is APPLY else None
-    # From 2.15 on `apply` is in C, and the first frame is that of `forward`.
-    context = next((frame.f_locals.get(name) for name in frame.f_code.co_varnames[:1]), None)
-    return private.forward_class(context) if isinstance(context, private.Custom) else None
-
-
 # The nodes that accumulate into leaves have the largest number.
 LEAF = 2**64 - 1
