@@ -13,8 +13,8 @@ def slope(f):
 naive = lambda x: jnp.where(x > 0, jnp.log(x), 0.0)
 assert str(slope(naive)) == "[nan, 0.25]"  # the bug
 
-safe = lambda x: safe_where(x > 0, x, jnp.log, fill_value=0.0)
+safe = lambda x: safe_where(x > 0, x, jnp.log, fill_value=0, placeholder=1)
 assert slope(safe) == [0, 0.25]  # the cure
 
-ready = lambda x: safe_log(x, fill_value=0.0)
+ready = lambda x: safe_log(x, fill_value=0)
 assert slope(ready) == [0, 0.25]  # the same, ready-made

@@ -12,8 +12,8 @@ def slope(y):
 y = torch.where(x > 0, torch.log(x), 0.0)
 assert str(slope(y)) == "[nan, 0.25]"  # the bug
 
-y = safe_where(x > 0, x, torch.log, fill_value=0.0)
+y = safe_where(x > 0, x, torch.log, fill_value=0, placeholder=1)
 assert slope(y) == [0, 0.25]  # the cure
 
-y = safe_log(x, fill_value=0.0)
+y = safe_log(x, fill_value=0)
 assert slope(y) == [0, 0.25]  # the same, ready-made
