@@ -60,6 +60,8 @@ def setup(app: Sphinx) -> None:
     """Write the pages that are made from recipes, docstrings and case tables."""
     app.connect("builder-inited", lambda app: pages.write(Path(app.srcdir)))
     app.connect("doctree-read", links.add)
+    # Before Sphinx collects what is there to download.
+    app.connect("doctree-read", links.add_download, priority=400)
     app.connect("build-finished", listing.write)
     # It only names a script; pages may be read in two processes, which it does not say.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True

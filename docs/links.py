@@ -1,6 +1,8 @@
-"""Links of what pages write plainly: a function in inline code, and a public report by number."""
+"""Links that pages do not write: functions in inline code, reports by number, a lesson to keep."""
 
+import os
 import re
+from pathlib import Path
 
 from docutils import nodes
 from sphinx import addnodes
@@ -12,6 +14,7 @@ from safeops import linalg, rotations, segments
 # What a link is not made in.
 WITHOUT = (nodes.title, nodes.reference, addnodes.pending_xref)
 HOST = "https://github.com"  # of the reports
+LESSON = re.compile(r"\]\(([\w-]+)\.md\)")  # a link to another one
 # pytorch/pytorch#41508, and #41509 after it
 REPORT = re.compile(r"([\w.-]+/[\w.-]+)?#(\d+)")
 # `safe_log`, `safe_log(x)`, `rotations.safe_angle(a, b)`
@@ -39,6 +42,17 @@ def add(app: Sphinx, tree: nodes.document) -> None:
         for text in [node for node in paragraph.children if isinstance(node, nodes.Text)]:
             parts, repository = with_reports(text.astext(), repository)
             paragraph.replace(text, parts)
+
+
+def add_download(app: Sphinx, tree: nodes.document) -> None:
+    """Lead from a lesson to the notebook that it was executed as, whose links are notebooks too."""
+    written = Path(app.env.mystnb_config.output_folder) / f"{app.env.docname}.ipynb"
+    if not app.env.docname.startswith("notebooks/") or not written.exists():
+        return
+    written.write_text(LESSON.sub(r"](\1.ipynb)", written.read_text()))
+    target = "/" + os.path.relpath(written, app.srcdir)
+    link = addnodes.download_reference("", "Download this page as a notebook.", reftarget=target)
+    next(tree.findall(nodes.title)).parent.insert(1, nodes.paragraph("", "", link))
 
 
 def with_reports(text: str, repository: str) -> tuple[list[nodes.Node], str]:

@@ -122,6 +122,20 @@ def test_names_of_functions_and_numbers_of_reports_are_links(site):
 
 
 @pytest.mark.site
+def test_every_lesson_is_a_notebook_to_download(site):
+    """A lesson's link leads to a notebook of its cells, whose links need no page of this site."""
+    lessons = [file for file in (DOCS / "notebooks").glob("*.md") if file.stem != "index"]
+    pages = {file.stem: file for file in site if file.parent.name == "notebooks"}
+    for lesson in lessons:
+        (link,) = (x for x in site[pages[lesson.stem]].links if x.endswith(".ipynb"))
+        notebook = json.loads((pages[lesson.stem].parent / link).read_text())
+        cells = [cell["cell_type"] for cell in notebook["cells"]]
+
+        assert cells.count("code") == lesson.read_text().count("```{code-cell}") > 0
+        assert ".md)" not in json.dumps(notebook["cells"])
+
+
+@pytest.mark.site
 def test_every_function_has_a_reference_and_a_recipe(site):
     """Each public function is an anchor of the reference, and a page of the recipes."""
     anchors = set().union(*(page.anchors for page in site.values()))
