@@ -158,12 +158,13 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
 def composite_of(page: Page, node: ast.expr, *, is_dropped: bool) -> Rewrite | None:
     """Return the rewriting of a logarithm that has a function of its own, as ``log(cosh(x))``."""
     for log in (node, *page.around(node)):
-        found = _composite_in(page, log) if isinstance(log, ast.Call) else None
-        # Where a selection drops entries, the function has to be finite at all of them.
-        if found is None or (is_dropped and found[0] not in {"log_cosh", "log_sech2"}):
+        if not isinstance(log, ast.Call):
             continue
-        name, x = found
-        if isinstance(log, ast.Call) and all(part is not node for part in ast.walk(x)):
+        name, x = _composite_in(page, log) or ("", log)
+        # Where a selection drops entries, the function has to be finite at all of them.
+        if not name or (is_dropped and name not in {"log_cosh", "log_sech2", "log_sinhc"}):
+            continue
+        if all(part is not node for part in ast.walk(x)):
             return Rewrite(log, name, lambda render: f"{name}({render(x)})")  # noqa: B023  (returned)
     return None
 
@@ -181,6 +182,7 @@ def _composite_in(page: Page, log: ast.Call) -> tuple[str, ast.expr] | None:
         ("log1mexp", "exp", less),
         ("log1mexp", "expm1", _minus(inner) if is_log else None),
         ("log_cosh", "cosh", inner if is_log else None),
+        ("log_sinhc", "sinh", _over_operand(page, inner) if is_log else None),
         ("log_expm1", "expm1", inner if is_log else None),
         ("log_expm1", "exp", left if is_log and is_number(right, 1) else None),
     ]
@@ -196,6 +198,14 @@ def _difference(node: ast.expr | None) -> tuple[ast.expr, ast.expr] | tuple[None
     """Return x and y of ``x - y``."""
     is_one = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
     return (node.left, node.right) if isinstance(node, ast.BinOp) and is_one else (None, None)
+
+
+def _over_operand(page: Page, node: ast.expr) -> ast.expr | None:
+    """Return f(x) of ``f(x) / x``."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
+        return None
+    x = operand_of(page, node.left)
+    return node.left if x is not None and _same(page, x, node.right) else None
 
 
 def _minus(node: ast.expr | None) -> ast.expr | None:

@@ -31,6 +31,7 @@ PROGRAMS = [
     ("return xp.exp(x * xp.log(1 - xp.tanh(x)**2))", 20.0, ""),
     ("return xp.log(1 - xp.tanh(x)**2)", 20.0, "return log_sech2(x)"),
     ("return xp.log10(1 - xp.tanh(x)**2)", 20.0, ""),
+    ("z = xp.log(xp.sinh(x) / x)\nreturn xp.where(x != 0, z, 0.0)", 0.0, "z = log_sinhc(x)"),
     ("z = xp.exp(xp.log(x))\nreturn xp.where(x > 0, z, 0.0)", 0.0, "z = xp.exp(safe_log(x))"),
     ("return xp.exp(2 * xp.log(x))", 0.0, ""),
 ]
@@ -76,6 +77,7 @@ def test_both_have_the_same_edit(tmp_path, autodiff_framework, body, at, edit):
         ("log(exp(x) - 1)", 1e-20, "log_expm1(x)"),
         ("log(expm1(x))", 1e3, "log_expm1(x)"),
         ("log1p(-tanh(2 * x)**2)", 30.0, "log_sech2(2 * x)"),
+        ("log(sinh(2 * x) / (2 * x))", 0.0, "log_sinhc(2 * x)"),
         ("where(x < 9, log(cosh(x)), 0.0)", 1e3, "safe_where("),
     ],
 )
