@@ -72,7 +72,8 @@ def guard(
     Returns
     -------
     callable
-        Decorator of a function that makes gradients: from its arguments to whatever it returns.
+        Decorator of a function that makes gradients: from its arguments to whatever it returns,
+        after a skipped step too, whose loss may be NaN.
 
     Raises
     ------
