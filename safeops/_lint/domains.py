@@ -3,63 +3,44 @@
 import math
 from collections.abc import Iterator
 
-from safeops._lint.bounds import bounds
 from safeops._lint.found import File, Found
 from safeops._lint.heuristics import SCHEDULE
 from safeops._lint.operations import ENDS
-from safeops._lint.shapes import CLOSE, is_square, number
+from safeops._lint.shapes import is_square, number
 from safeops._lint.terms import Term
+from safeops._lint.values import bounds
 
-HALF = 0.5
+CLOSE = 3e-8  # float32 rounds 1 - CLOSE to 1
 DOTS = frozenset({"dot", "matmul", "inner", "vdot", "cosine_similarity", "einsum"})
+ANGLE = "the angle is 2 * atan2(|a/|a| - b/|b||, |a/|a| + b/|b||)"
+CLIPS = frozenset({"clip", "maximum", "minimum"})
 
 
 def clipped(file: File) -> Iterator[Found]:
-    """SO003, SO010: ``sqrt(clip(x, 0))``; ``acos(clip(dot, -1, 1))``."""
+    """SO003, SO010: ``sqrt(clip(x, 0))``; ``acos(clip(dot, -1, 1))``; ``log(1 - tanh(x)**2)``."""
     for term in file.terms(*ENDS, "pow"):
-        word = "sqrt" if is_fraction(term) else term.operation
-        framework = file.framework(term) if word in ENDS else ""
-        if not framework:
+        # The slope of a power between 0 and 1 is infinite at 0 as that of a root.
+        is_power = term.operation == "pow"
+        if is_power and not 0 < number(term.args[1]) < 1:
             continue
-        inner = term.args[0]
+        word, text = "sqrt" if is_power else term.operation, file.brief(term.node)
+        inner, core = term.args[0], unclipped(term.args[0])
         end = clip_at(inner, *ENDS[word])
-        is_angle = word == "acos" and (is_dot(unclipped(inner)) or is_trace(unclipped(inner)))
-        if word == "log" and is_sech2(unclipped(inner)) and file.is_live(term.node, term):
-            yield saturated(file, term, framework)
+        is_angle = word == "acos" and (is_dot(core) or is_trace(core))
+        if word == "log" and is_sech2(core):
+            why = f"`{text}` is -inf where tanh rounds to 1, from 9 on in float32: its slope is NaN"
+            end = None
+        elif end is not None:
+            at = f"`{text}` clips at {end:g}"
+            why = f"{at}, where the slope is infinite: the gradient is inf or NaN"
+        elif is_angle and inner.operation not in CLIPS:
+            why, end = f"rounding takes the argument of `{text}` beyond 1, where there is NaN", 1.0
+        else:
             continue
-        unbounded = is_angle and inner.operation not in {"clip", "maximum", "minimum"}
-        if (end is None and not unbounded) or not file.is_live(term.node, term):
-            continue
-        if is_of_schedule(term):
-            continue
-        yield clip_found(file, term, framework, end, is_angle=is_angle)
-
-
-def is_fraction(term: Term) -> bool:
-    """Whether a term is a power between 0 and 1, whose slope is infinite at 0 as that of a root."""
-    return term.operation == "pow" and 0 < number(term.args[1]) < 1
-
-
-def saturated(file: File, term: Term, framework: str) -> Found:
-    """Return the finding about ``log(1 - tanh(x)**2)``."""
-    text = file.text(term.node)
-    why = f"`{text}` is -inf where tanh rounds to 1, from 9 on in float32: its slope is NaN"
-    return Found("SO003", term.node, why, term.node, framework, term)
-
-
-def clip_found(
-    file: File, term: Term, framework: str, end: float | None, *, is_angle: bool
-) -> Found:
-    """Return the finding about a clip, or about an angle without a clip."""
-    text = file.text(term.node)
-    if end is None:
-        why = f"rounding takes the argument of `{text}` beyond 1, where there is NaN"
-    else:
-        why = f"`{text}` clips at {end:g}, where the slope is infinite: the gradient is inf or NaN"
-    numbers = dict.fromkeys(term.atoms, 1.0 if end is None else end)
-    cure = "the angle is 2 * atan2(|a/|a| - b/|b||, |a/|a| + b/|b||)" if is_angle else ""
-    rule = "SO010" if is_angle else "SO003"
-    return Found(rule, term.node, why, term.node, framework, term, numbers, cure)
+        if file.is_live(term.node, term) and not is_of_schedule(term):
+            rule, cure = ("SO010", ANGLE) if is_angle else ("SO003", "")
+            numbers = {} if end is None else dict.fromkeys(term.atoms, end)
+            yield Found(rule, term.node, why, term.node, term, numbers, cure)
 
 
 def is_of_schedule(term: Term) -> bool:
@@ -69,68 +50,59 @@ def is_of_schedule(term: Term) -> bool:
 
 def is_sech2(term: Term) -> bool:
     """Whether a term is ``1 - tanh(x)**2``."""
-    if term.operation != "sub" or number(term.args[0]) != 1 or not is_square(term.args[1]):
-        return False
-    return term.args[1].args[0].operation == "tanh"
+    is_rest = term.operation == "sub" and number(term.args[0]) == 1 and is_square(term.args[1])
+    return is_rest and term.args[1].args[0].operation == "tanh"
 
 
 def is_trace(term: Term) -> bool:
     """Whether a term is the cosine of a rotation's angle: ``(trace - 1) / 2``."""
-    if term.operation == "mul":
-        halves = [x for x, y in (term.args, term.args[::-1]) if number(y) == HALF]
-    else:
-        halves = [term.args[0]] if term.operation == "div" and number(term.args[1]) == 2 else []  # noqa: PLR2004  (a half)
-    return any(x.operation == "sub" and number(x.args[1]) == 1 for x in halves)
+    return line_of(term)[1:] == (0.5, -0.5)
 
 
 def clip_at(term: Term, low: float, high: float) -> float | None:
     """Return where a term is clipped at an end of a domain, before it is scaled; None if not."""
-    word, args = term.operation, term.args
-    if (line := line_of(term)) is not None:
-        x, a, b = line
-        return clip_at(x, *sorted(((low - b) / a, (high - b) / a)))
+    x, a, b = line_of(term)
+    low, high = sorted(((low - b) / a, (high - b) / a))
+    word, args = x.operation, x.args
     if word == "clip":
-        least, most = number(args[1]), number(args[2])
-        inside = bounds(args[0])
-        if low - CLOSE <= least <= low + tolerance(low) and inside.low <= low:
+        least, most, inside = number(args[1]), number(args[2]), bounds(args[0])
+        if low - CLOSE <= least <= low + (CLOSE if low else 0.0) and inside.low <= low:
             return low
-        at_high = math.isfinite(high) and abs(most - high) <= CLOSE and inside.high >= high
-        return high if at_high else None
-    if word == "relu" and term.framework == "tensorflow" and low == 0:
-        return low  # its kernel multiplies the slope by 0, where others select
+        is_at_high = math.isfinite(high) and abs(most - high) <= CLOSE and inside.high >= high
+        return high if is_at_high else None
     if word == "maximum":
-        for x, y in (args, args[::-1]):
-            if number(x) == low and bounds(y).low <= low and not bounds(y).is_positive:
-                return low
-    return None
+        others = [bounds(y) for end, y in (args, args[::-1]) if number(end) == low]
+        return low if any(x.low <= low and not x.is_positive for x in others) else None
+    # The kernel of TensorFlow multiplies the slope of `relu` by 0, where others select.
+    return low if word == "relu" and x.framework == "tensorflow" and low == 0 else None
 
 
-def line_of(term: Term) -> tuple[Term, float, float] | None:
-    """Return x, a and b of ``a * x + b``; None if a term is none."""
+def line_of(term: Term) -> tuple[Term, float, float]:
+    """Return x, a and b of ``a * x + b``, where a is not 0."""
     word, args = term.operation, term.args
     if word == "neg":
-        return args[0], -1.0, 0.0
+        return scaled(args[0], -1.0, 0.0)
     if word not in {"add", "sub", "mul", "div"}:
-        return None
+        return term, 1.0, 0.0
     x, y = number(args[0]), number(args[1])
-    if math.isfinite(y):
-        lines = {"add": (1.0, y), "sub": (1.0, -y), "mul": (y, 0.0)}
-        a, b = (1 / y if y else 0.0, 0.0) if word == "div" else lines[word]
-        return (args[0], a, b) if a else None
-    if math.isfinite(x) and word != "div":
-        a, b = {"add": (1.0, x), "sub": (-1.0, x), "mul": (x, 0.0)}[word]
-        return (args[1], a, b) if a else None
-    return None
+    if math.isfinite(y) and (y or word in {"add", "sub"}):
+        lines = {"add": (1.0, y), "sub": (1.0, -y), "mul": (y, 0.0), "div": (1 / (y or 1), 0.0)}
+        return scaled(args[0], *lines[word])
+    if math.isfinite(x) and word != "div" and (x or word != "mul"):
+        lines = {"add": (1.0, x), "sub": (-1.0, x), "mul": (x, 0.0)}
+        return scaled(args[1], *lines[word])
+    return term, 1.0, 0.0
 
 
-def tolerance(end: float) -> float:
-    """Return the distance to an end below which float32 rounds to the end."""
-    return CLOSE if end else 0.0
+def scaled(term: Term, a: float, b: float) -> tuple[Term, float, float]:
+    """Return the line that a line of a term is."""
+    x, c, d = line_of(term)
+    return x, a * c, a * d + b
 
 
 def unclipped(term: Term) -> Term:
     """Return the term inside clips."""
-    while term.operation in {"clip", "maximum", "minimum"}:
+    while term.operation in CLIPS:
         term = max(term.args, key=lambda x: len(x.every))
     return term
 
@@ -138,8 +110,6 @@ def unclipped(term: Term) -> Term:
 def is_dot(term: Term) -> bool:
     """Whether a term is a dot product, perhaps divided by lengths."""
     word, args = term.operation, term.args
-    if word == "div":
-        return is_dot(args[0])
     if word == "sum":
         return args[0].operation == "mul" and args[0].args[0].key != args[0].args[1].key
-    return word in DOTS
+    return word in DOTS or (word == "div" and is_dot(args[0]))

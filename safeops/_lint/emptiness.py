@@ -2,15 +2,15 @@
 
 import ast
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from safeops._lint.found import File, Found, zeros
-from safeops._lint.guards import Guards
 from safeops._lint.heuristics import NEVER_EMPTY
 from safeops._lint.operations import TRUTH
-from safeops._lint.scopes import Scopes, last_word
+from safeops._lint.scopes import Function
 from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number
 from safeops._lint.terms import SAME, Term
+from safeops._source.edits import last_word
 
 LEAST = -1e38
 MOST_USES = 20  # uses of a name that are looked at
@@ -22,34 +22,25 @@ LENGTHS = frozenset({"norm", "abs", "sqrt", "max", "min", "sum", "mean", "div", 
 def averaged(file: File) -> Iterator[Found]:
     """SO006: ``sum(loss * mask) / mask.sum()``."""
     for term in file.terms("div"):
-        total = term.args[1]
-        if total.operation not in {"sum", "mean"}:
+        above, total = term.args
+        mask = total.args[0] if total.operation in {"sum", "mean"} else None
+        if mask is None or not (is_mask(mask) or is_count_of(mask, above)):
             continue
-        if not is_mask(total.args[0]) and not is_count_of(total.args[0], term.args[0]):
+        is_normal = above.key == mask.key or above.is_plain or is_accuracy(above)  # weights, counts
+        if is_normal or is_never_empty(file, mask) or is_of_nan(file, term.node):
             continue
-        if term.args[0].key == total.args[0].key:  # it normalises weights
-            continue
-        if is_never_empty(file.scopes, file.guards, total.args[0]) or is_of_nan(file, term.node):
-            continue
-        framework = file.framework(term)
-        if not framework or not file.guards.has_gradient(term.node):
-            continue
-        if term.args[0].is_plain or is_accuracy(term.args[0]):
-            continue
-        words = file.guards.words_of(total)
-        if file.guards.is_asked(term.node, words) or file.guards.is_asked(total.node, words):
-            continue
-        text = file.text(total.node)
-        why = f"`{text}` is 0 where the mask keeps nothing: 0 / 0 is NaN"
-        yield Found("SO006", term.node, why, term.node, framework, term, zeros(total))
+        words = file.words_of(total)
+        is_asked = any(file.is_asked(x, words) for x in (term.node, total.node))
+        if file.has_gradient(term.node) and not is_asked:
+            why = f"`{file.brief(total.node)}` is 0 where the mask keeps nothing: 0 / 0 is NaN"
+            yield Found("SO006", term.node, why, term.node, term, zeros(total))
 
 
 def is_count_of(indicator: Term, total: Term) -> bool:
     """Whether a denominator sums up what its name calls events, and weighs the numerator."""
-    if indicator.operation != "atom" or not is_indicator(indicator):
-        return False
-    products = (x for x in total.every if x.operation == "mul")
-    return any(x.key == indicator.key for product in products for x in product.args)
+    weights = (y for x in total.every if x.operation == "mul" for y in x.args)
+    is_event = indicator.operation == "atom" and is_indicator(indicator)
+    return is_event and any(x.key == indicator.key for x in weights)
 
 
 def is_accuracy(term: Term) -> bool:
@@ -66,111 +57,92 @@ def is_count(term: Term) -> bool:
 
 def is_of_nan(file: File, node: ast.AST) -> bool:
     """Whether a function such as `nanmean` is NaN for an empty slice, as in NumPy."""
-    functions = (x for x in file.scopes.around(node) if isinstance(x, ast.FunctionDef))
+    functions = (x for x in file.above(node) if isinstance(x, ast.FunctionDef))
     return any(x.name.startswith("nan") for x in functions)
 
 
 def emptied(file: File) -> Iterator[Found]:
     """SO007: ``softmax(masked_fill(x, mask, -inf))``; the sum of two masks of ``finfo.min``."""
     for term in file.terms("softmax", "log_softmax"):
-        framework = file.framework(term)
         inner = term.args[0]
         mask = mask_of_infinity(inner)
         # A selection behind the softmax mends the value; the slope only if one before it cuts it.
         is_cut = mask is None or mask_of_infinity(inner, added=False) is not None
-        if not framework or (is_cut and is_mended(file, term.node)):
+        if is_cut and is_mended(file, term.node):
             continue
-        if mask is not None and not is_never_empty(file.scopes, file.guards, mask):
-            text = file.text(mask.node)
+        if mask is not None and not is_never_empty(file, mask):
+            text = file.brief(mask.node)
             why = f"a row that `{text}` leaves out as a whole is all -inf, and its softmax is NaN"
-        elif len(minimum_masks(inner)) > 1:
+        elif minimum_masks(inner) > 1:
             why = "the sum of two masks of finfo.min is -inf: a row of these has the softmax NaN"
         else:
             continue
-        if not file.guards.is_asked(term.node, file.guards.words_of(inner) - {"float"}):
-            yield Found("SO007", term.node, why, term.node, framework, term)
+        if not file.is_asked(term.node, file.words_of(inner)):
+            yield Found("SO007", term.node, why, term.node, term)
 
 
 def mask_of_infinity(term: Term, *, added: bool = True) -> Term | None:
     """Return the mask that puts -inf into the argument of a softmax, perhaps in a summand."""
-    if term.operation == "where":
-        cond, x, y = term.args
-        return cond if -math.inf in {number(x), number(y)} else None
-    if term.operation in {"add", "sub"} and added:
-        logs = [x for x in term.args if x.operation == "log" and is_indicator(x.args[0])]
-        if logs:
-            return logs[0].args[0]
-    parts = term.args if added or term.operation not in {"add", "sub"} else ()
-    if term.operation in {"add", "sub", "mul", "div", "if"}:
-        found = (mask_of_infinity(x, added=added) for x in parts)
-        return next((mask for mask in found if mask is not None), None)
-    return None
+    word, args = term.operation, term.args
+    if word == "where":
+        return args[0] if -math.inf in map(number, args[1:]) else None
+    if word == "log" and added and is_indicator(args[0]):
+        return args[0]
+    is_sum = word in {"add", "sub"}
+    parts = args if word in {"mul", "div", "if"} or (is_sum and added) else ()
+    found = (mask_of_infinity(x, added=added) for x in parts)
+    return next((mask for mask in found if mask is not None), None)
 
 
-def minimum_masks(term: Term) -> list[Term]:
-    """Return the masks filled with the least number that a term adds up."""
+def minimum_masks(term: Term) -> int:
+    """Return how many masks filled with the least number a term adds up."""
     if term.operation == "add":
-        return [mask for x in term.args for mask in minimum_masks(x)]
-    least = any(number(x) <= LEAST for x in term.every)
-    return [term] if least and term.operation in {"where", "mul"} else []
+        return sum(map(minimum_masks, term.args))
+    return term.operation in {"where", "mul"} and any(number(x) <= LEAST for x in term.every)
 
 
 def is_mended(file: File, node: ast.expr) -> bool:
     """Whether the result of a softmax goes directly through a selection."""
-    parent = file.scopes.parents[node]
+    parent = file.parents[node]
     while isinstance(parent, ast.Attribute | ast.Call):
         if last_word(parent) in MENDS:
             return True
-        parent = file.scopes.parents[parent]
-    if not isinstance(parent, ast.Assign) or not isinstance(parent.targets[0], ast.Name):
-        return False
-    uses = file.guards.uses(parent.targets[0], parent)[:MOST_USES]
-    return any(
-        isinstance(x, ast.Call) and last_word(x) in MENDS
-        for use in uses
-        for x in file.scopes.up_to_statement(use)
-    )
+        parent = file.parents[parent]
+    target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+    uses = file.uses(target, parent)[:MOST_USES] if isinstance(target, ast.Name) else []
+    around = (x for use in uses for x in file.around(use))
+    return any(isinstance(x, ast.Call) and last_word(x) in MENDS for x in around)
 
 
 def passed(file: File) -> Iterator[Found]:
     """SO009: ``if norm <= tol: raise``."""
-    for node in file.scopes.order:
-        if not isinstance(node, ast.If) or not isinstance(node.body[0], ast.Raise):
-            continue
-        for test in ast.walk(node.test):
-            if is_refused(file, test):
-                continue
-            if isinstance(test, ast.Compare) and is_small_guard(file, test):
-                why = f"NaN passes `{file.text(test)}`: every comparison with NaN is False"
-                found = Found("SO009", test, why, test, file.names.home)
-                found.cure = "ask for what is right: `if not norm > tol`"
-                yield found
-
-
-def is_refused(file: File, test: ast.AST) -> bool:
-    """Whether a comparison is negated: ``not (error < tol).all()`` is true for NaN too."""
-    around = (x for x in file.scopes.around(test) if isinstance(x, ast.UnaryOp))
-    return any(isinstance(x.op, ast.Not | ast.Invert) for x in around)
+    guards = (x for x in file.order if isinstance(x, ast.If) and isinstance(x.body[0], ast.Raise))
+    for test in (x for guard in guards for x in ast.walk(guard.test)):
+        if isinstance(test, ast.Compare) and is_small_guard(file, test):
+            why = f"NaN passes `{file.brief(test)}`: every comparison with NaN is False"
+            cure = "ask for what is right: `if not norm > tol`"
+            yield Found("SO009", test, why, test, cure=cure)
 
 
 def is_small_guard(file: File, test: ast.Compare) -> bool:
-    """Whether a comparison tests if an entry of an array is small."""
-    if len(test.ops) != 1 or not isinstance(test.ops[0], ast.Lt | ast.LtE):
-        return False
-    left, right = file.reader.term(test.left), file.reader.term(test.comparators[0])
-    if not 0 < number(right) <= SMALL or left.value is not None:
+    """Whether a comparison, which nothing negates, tests if an entry of an array is small."""
+    above = [x.op for x in file.above(test) if isinstance(x, ast.UnaryOp)]
+    is_negated = any(isinstance(x, ast.Not | ast.Invert) for x in above)
+    left, right = file.term(test.left), file.term(test.comparators[0])
+    is_less = len(test.ops) == 1 and isinstance(test.ops[0], ast.Lt | ast.LtE)
+    if is_negated or not is_less or not 0 < number(right) <= SMALL or left.value is not None:
         return False
     used = {part.framework for part in left.every if part.framework}
     return bool(used & {*file.differentiated, "numpy"}) and left.operation in LENGTHS
 
 
-def is_never_empty(scopes: Scopes, guards: Guards, mask: Term) -> bool:
+def is_never_empty(file: File, mask: Term) -> bool:
     """Whether a mask keeps an entry in each row: a triangle, the largest entries, lengths."""
-    words = {word.lower() for word in guards.words_of(mask) | set(mask_words(scopes, mask))}
+    words = {word.lower() for word in file.words_of(mask) | set(mask_words(file, mask))}
     return any(known in word for word in words for known in NEVER_EMPTY)
 
 
-def mask_words(scopes: Scopes, mask: Term) -> Iterator[str]:
+def mask_words(file: File, mask: Term) -> Iterator[str]:
     """Yield the functions from which a mask is made; one name back, or more through views."""
     stack = [(part.node, True) for part in mask.every]
     seen: set[ast.AST] = set()
@@ -179,28 +151,32 @@ def mask_words(scopes: Scopes, mask: Term) -> Iterator[str]:
         whole, is_followed = stack.pop()
         parts = [node for node in ast.walk(whole) if node not in seen]
         seen.update(parts)
-        called |= {last_word(node) for node in parts if isinstance(node, ast.Call)}
-        names = [node for node in parts if isinstance(node, ast.Name | ast.Attribute)]
-        for value in (x for name in names if is_followed for x in values_of(scopes, name)):
-            words = {last_word(x) for x in ast.walk(value) if isinstance(x, ast.Call)}
-            stack.append((value, words <= SAME))
+        called |= calls_in(parts)
+        names = [x for x in parts if isinstance(x, ast.Name | ast.Attribute) and is_followed]
+        values = (value for name in names for value in values_of(file, name))
+        stack += [(value, calls_in(ast.walk(value)) <= SAME) for value in values]
     yield from called
-    makers = [x for x in scopes.functions if getattr(x, "name", "") in called]
-    yield from (last_word(x) for f in makers for x in ast.walk(f) if isinstance(x, ast.Call))
+    for function in file.order:
+        if isinstance(function, Function) and getattr(function, "name", "") in called:
+            yield from calls_in(ast.walk(function))
 
 
-def values_of(scopes: Scopes, name: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
+def calls_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the last words of the functions that are called."""
+    return {last_word(x) for x in nodes if isinstance(x, ast.Call)}
+
+
+def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
     """Yield the expressions that a name, or an attribute such as ``self.mask``, may stand for."""
     if isinstance(name, ast.Name):
-        given = scopes.definition_of(name)
+        given = file.definition_of(name)
         value = given.value or getattr(given.statement, "value", None) if given else None
-        if value is not None:
-            yield value
+        yield from [value] if value is not None else []
         return
     text = ast.unparse(name)
-    for node in ast.walk(scopes.scope_of(name)):
+    for node in ast.walk(file.scope_of(name)):
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text:
             yield node.value
-    for call in scopes.buffers:
-        if isinstance(call.args[0], ast.Constant) and call.args[0].value == name.attr:
+    for call in file.buffers:
+        if getattr(call.args[0], "value", "") == name.attr:
             yield call.args[1]

@@ -2,7 +2,6 @@
 
 import ast
 import math
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -10,10 +9,9 @@ from typing import NoReturn
 from safeops._lint.domains import is_sech2, unclipped
 from safeops._lint.found import File, Found
 from safeops._lint.probes import trials
-from safeops._lint.shapes import STEEP, number
-from safeops._lint.sources import lines_of
+from safeops._lint.shapes import number
 from safeops._lint.terms import Term
-from safeops._lint.values import Program
+from safeops._lint.values import STEEP, Program
 from safeops._source.edits import Edits, Page, enclosing_wheres, named
 from safeops._source.rewrites import (
     LOGARITHMS,
@@ -39,8 +37,6 @@ BOTH = frozenset({"posinf", "neginf"})
 INFINITE = dict.fromkeys(LOGARITHMS, frozenset({"neginf"}))
 INFINITE |= dict.fromkeys(["acos", "acosh", "asin", "sqrt"], frozenset())
 EMPTY = "the edit chooses 0 for the mean of nothing"
-# Rules without an edit.
-REASONS = {"SO011": "which number is small enough is for you to say"}
 
 
 def refuse(reason: str) -> NoReturn:
@@ -52,42 +48,23 @@ def refuse(reason: str) -> NoReturn:
 class Maker:
     """Makes the edit for a finding in a file."""
 
-    page: Page
     file: File
     found: Found
-
-    def fix(self, taken: set[str]) -> Rewrite:
-        """Return the edit that cures the finding; Refused if none is certainly right."""
-        if "keops" in " ".join(self.file.names.meant.values()):
-            refuse("safe operations do not take the arrays of KeOps")
-        makers = {"SO001": self.of_selection, "SO003": self.of_clip, "SO004": self.of_value}
-        makers |= {"SO008": self.of_length, "SO002": self.of_length, "SO009": self.of_guard}
-        fix = makers.get(self.found.rule, self.of_culprit)()
-        fix = replace(fix, note=EMPTY) if self.found.rule == "SO006" else fix
-        if fix.name in taken:
-            refuse(f"this file has a `{fix.name}` of its own")
-        return fix
+    culprit: Term
 
     def of_culprit(self, options: str = "") -> Rewrite:
         """Return the edit that makes the faulty operation safe."""
-        culprit = self.found.culprit
-        if culprit is None:
-            refuse(REASONS.get(self.found.rule, "a product has to become a selection"))
-        self.check_whole(culprit)
-        is_dropped = self.found.filled is not None or self.found.rule == "SO004"
-        return rewrite_of(self.page, culprit.node, options, is_dropped=is_dropped)
-
-    def check_whole(self, culprit: Term) -> None:
-        """Refuse an edit of a logarithm that a later line undoes, or whose whole is smooth."""
-        if culprit.operation not in {*LOGARITHMS, "logit"}:
-            return
-        around = path_to(self.file.reader.term(self.found.whole), culprit)
-        undone = [x.operation for x in around if x.operation in UNDOING]
-        if undone and self.found.filled is None:
-            refuse(UNDOES.format(undone[-1]))
-        is_composite = composite_of(self.page, culprit.node, is_dropped=False) is not None
-        if not is_composite and is_sech2(unclipped(culprit.args[0])):
-            refuse(SMOOTH)
+        culprit, found = self.culprit, self.found
+        if culprit.operation in {*LOGARITHMS, "logit"}:
+            around = path_to(self.file.term(found.whole), culprit)
+            undone = [x.operation for x in around if x.operation in UNDOING]
+            if undone and found.filled is None:
+                refuse(UNDOES.format(undone[-1]))
+            is_whole = composite_of(self.file, culprit.node, is_dropped=False) is not None
+            if is_sech2(unclipped(culprit.args[0])) and not is_whole:
+                refuse(SMOOTH)
+        is_dropped = found.filled is not None or found.rule == "SO004"
+        return rewrite_of(self.file, culprit.node, options, is_dropped=is_dropped)
 
     def of_selection(self) -> Rewrite:
         """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
@@ -97,12 +74,9 @@ class Maker:
 
     def of_where(self) -> Rewrite | None:
         """Return the edit of a ``where(cond, x, y)`` around the operation to `safe_where`."""
-        selection = self.found.selection
-        call = None if selection is None else selection.whole.node
-        if not isinstance(call, ast.Call):
-            return None
-        is_around = call in enclosing_wheres(self.page, self.found.node)
-        return safe_where_of(self.page, call) if is_around else None
+        whole = self.found.selection and self.found.selection.whole.node
+        around = (x for x in enclosing_wheres(self.file, self.found.node) if x is whole)
+        return next((safe_where_of(self.file, call) for call in around), None)
 
     def of_line(self, options: str = "") -> Rewrite:
         """Return the edit of an operation whose result nothing else than the selection uses."""
@@ -113,23 +87,22 @@ class Maker:
 
     def keeps_nan(self) -> bool:
         """Whether a selection by the operand keeps NaN, as ``where(x != 0, log(x), 0)`` does."""
-        selection, culprit = self.found.selection, self.found.culprit
-        if selection is None or culprit is None:
+        selection, culprit = self.found.selection, self.culprit
+        if selection is None:
             return False
         cond, is_other = selection.cond, culprit in selection.other.every
         program = Program(cond, culprit)
-        runs = (program.run(numbers) for numbers in trials(cond, culprit))
-        values = ((run[cond.key].number, run[culprit.key].number) for run in runs)
-        return any(
-            x is not None and y is not None and bool(x) != is_other and math.isnan(y)
-            for x, y in values
-        )
+        for run in map(program.run, trials(cond, culprit)):
+            x, y = run[cond.key].number, run[culprit.key].number
+            if x is not None and y is not None and bool(x) != is_other and math.isnan(y):
+                return True
+        return False
 
     def used_elsewhere(self) -> int:
         """Return a line that uses what the culprit makes, other than the selection; 0 if none."""
-        scopes, selection = self.file.scopes, self.found.selection
-        stack, seen = [scopes.statement_of(self.found.node)], set()
-        end = scopes.statement_of(self.found.whole if selection is None else selection.place)
+        file, selection = self.file, self.found.selection
+        stack, seen = [file.statement(self.found.node)], set()
+        end = file.statement(self.found.whole if selection is None else selection.place)
         while stack:
             statement = stack.pop()
             targets = getattr(statement, "targets", [getattr(statement, "target", None)])
@@ -138,41 +111,37 @@ class Maker:
             seen.add(statement)
             if len(targets) != 1 or not isinstance(targets[0], ast.Name):
                 return int(getattr(statement, "lineno", 0))
-            uses = self.file.guards.uses(targets[0], statement)
-            stack += [scopes.statement_of(x) for x in uses if not self.is_later(x, statement)]
+            uses = file.uses(targets[0], statement)
+            stack += [file.statement(x) for x in uses if not self.is_later(x, statement)]
         return 0
 
     def is_later(self, use: ast.Name, statement: ast.AST) -> bool:
         """Whether a name that a statement assigns has surely got another value where it is used."""
-        scopes = self.file.scopes
-        one = scopes.definition_of(use)
-        is_after = one is not None and scopes.order[one.statement] > scopes.order[statement]
-        return one is not None and is_after and scopes.has_run(one.statement, use)
+        file, one = self.file, self.file.definition_of(use)
+        is_after = one is not None and file.order[one.statement] > file.order[statement]
+        return one is not None and is_after and file.has_run(one.statement, use)
 
     def of_value(self) -> Rewrite:
         """Return the edit to a safe operation that gives the value of a selection by value."""
-        found = self.found
-        if named(found.whole) == "nan_to_num":
+        if named(self.found.whole) == "nan_to_num":
             return self.of_nan_to_num()
         if (whole := self.of_where()) is not None:
             return whole
-        put, culprit = found.filled, found.culprit
-        if put is None or culprit is None or math.isnan(number(put)):
+        culprit, put = self.culprit, number(self.found.filled or self.culprit)
+        if math.isnan(put):
             refuse("what it fills in is not one number")
-        around = path_to(self.file.reader.term(found.whole), culprit)
-        if [x for x in around if x.operation not in {"where", "index"}]:
+        around = path_to(self.file.term(self.found.whole), culprit)
+        if any(x.operation not in {"where", "index"} for x in around):
             refuse("the operation is a part of what is tested: safe_where keeps both away")
-        self.check_asked(culprit, number(put))
-        is_power = culprit.operation == "pow" and number(put) == 0  # `safe_pow` fills in 0 alone
-        note = "" if culprit.operation == "div" else BELOW
-        options = "" if is_power else f", fill_value={number(put)!r}"
-        return replace(self.of_line(options), note=note)
+        self.check_asked(culprit, put)
+        is_power = culprit.operation == "pow" and put == 0  # `safe_pow` fills in 0 alone
+        fix = self.of_line("" if is_power else f", fill_value={put!r}")
+        return replace(fix, note="" if culprit.operation == "div" else BELOW)
 
     def check_asked(self, culprit: Term, put: float) -> None:
         """Refuse an edit that fills in more than the condition asks for."""
         selection = self.found.selection
-        cond = [] if selection is None else selection.cond.every
-        asked = {x.operation for x in cond}
+        asked = {x.operation for x in selection.cond.every} if selection else set()
         asks_nan, asks_inf = "isnan" in asked, "isinf" in asked or "eq" in asked
         if culprit.operation == "div" and "isfinite" not in asked and asks_nan != asks_inf:
             above, below = culprit.args
@@ -185,50 +154,66 @@ class Maker:
 
     def of_nan_to_num(self) -> Rewrite:
         """Return the edit of an operation in `nan_to_num`, if that fills in what it would."""
-        whole, culprit = self.found.whole, self.found.culprit
-        term = self.file.reader.term(whole)
+        term, word = self.file.term(self.found.whole), self.culprit.operation
         options = {name: x for name, x in term.options.items() if name != "copy"}
-        given = [getattr(x, "value", None) for x in options.values()]
-        is_sign = all(x.operation in {"nan_to_num", "neg"} for x in path_to(term, culprit or term))
-        if not given or culprit is None:
+        given = {getattr(x, "value", None) for x in options.values()}
+        between = {x.operation for x in path_to(term, self.culprit)}
+        if not given:
             return replace(self.of_culprit(), note=LARGEST)
-        if set(given) == {0} and is_sign and culprit.operation != "pow":
-            note = "" if INFINITE.get(culprit.operation, BOTH) <= set(options) else LARGEST
-            return replace(self.of_culprit(", fill_value=0.0"), note=note)
-        refuse("nan_to_num fills in other numbers than a safe operation would")
+        if given != {0} or not between <= {"nan_to_num", "neg"} or word == "pow":
+            refuse("nan_to_num fills in other numbers than a safe operation would")
+        note = "" if INFINITE.get(word, BOTH) <= set(options) else LARGEST
+        return replace(self.of_culprit(", fill_value=0.0"), note=note)
 
     def of_clip(self) -> Rewrite:
         """Return the edit to a safe operation with the value of the clipped one."""
-        word = "" if self.found.culprit is None else self.found.culprit.operation
+        word = self.culprit.operation
         fix = self.of_culprit(MINUS_INF if word in LOGARITHMS else "")
         return replace(fix, note=POLE) if word in POLES else fix
 
     def of_length(self) -> Rewrite:
         """Return the edit of ``sqrt(sum(v**2, axis))`` to ``safe_norm(v, axis=axis)``."""
-        culprit = self.found.culprit
-        if culprit is not None and culprit.operation == "std":
+        if self.culprit.operation == "std":
             refuse("safe_std(x) has slope 0 where all entries are equal")
-        fix = self.of_culprit()
-        length = culprit.args[-1] if culprit is not None and fix.name == "safe_div" else None
-        if length is not None and length.operation == "norm" and length.framework in STEEP:
+        fix, length = self.of_culprit(), self.culprit.args[-1]
+        if fix.name == "safe_div" and length.operation == "norm" and length.framework in STEEP:
             refuse("the length has no slope there either: safe_normalize(v, axis=...) is both")
         return fix
 
-    def of_guard(self) -> Rewrite:
-        """Return the edit from ``x <= tol`` to ``not x > tol``."""
-        node, parent = self.found.node, self.page.parents[self.found.node]
-        is_test = isinstance(parent, ast.If | ast.BoolOp)
-        word = parent.attr if isinstance(parent, ast.Attribute) else named(parent)
-        is_array = word in {"any", "all"}
-        if not isinstance(node, ast.Compare) or not (is_test or is_array):
-            refuse("the comparison is a part of something else")
-        sign = ">" if isinstance(node.ops[0], ast.LtE) else ">="
 
-        def change(render: Callable[[ast.expr], str]) -> str:
-            asked = f"{render(node.left)} {sign} {render(node.comparators[0])}"
-            return f"not {asked}" if is_test else f"~({asked})"
+def fix_of(file: File, found: Found, taken: set[str]) -> Rewrite:
+    """Return the edit that cures a finding; Refused if none is certainly right."""
+    if "keops" in " ".join(file.meant.values()):
+        refuse("safe operations do not take the arrays of KeOps")
+    if found.culprit is None:
+        return of_guard(file, found)
+    maker = Maker(file, found, found.culprit)
+    makers = {"SO001": maker.of_selection, "SO003": maker.of_clip, "SO004": maker.of_value}
+    makers |= {"SO008": maker.of_length, "SO002": maker.of_length}
+    fix = makers.get(found.rule, maker.of_culprit)()
+    if fix.name in taken:
+        refuse(f"this file has a `{fix.name}` of its own")
+    return replace(fix, note=EMPTY) if found.rule == "SO006" else fix
 
-        return Rewrite(node, "", change)
+
+def of_guard(file: File, found: Found) -> Rewrite:
+    """Return the edit from ``x <= tol`` to ``not x > tol``; no other finding has no culprit."""
+    node, parent = found.node, file.parents[found.node]
+    if found.rule != "SO009":
+        is_eps = found.rule == "SO011"
+        reason = "which number is small enough is for you to say"
+        refuse(reason if is_eps else "a product has to become a selection")
+    is_test = isinstance(parent, ast.If | ast.BoolOp)
+    word = parent.attr if isinstance(parent, ast.Attribute) else named(parent)
+    if not isinstance(node, ast.Compare) or not (is_test or word in {"any", "all"}):
+        refuse("the comparison is a part of something else")
+    sign = ">" if isinstance(node.ops[0], ast.LtE) else ">="
+
+    def change(render: Callable[[ast.expr], str]) -> str:
+        asked = f"{render(node.left)} {sign} {render(node.comparators[0])}"
+        return f"not {asked}" if is_test else f"~({asked})"
+
+    return Rewrite(node, "", change)
 
 
 def path_to(whole: Term, part: Term) -> list[Term]:
@@ -243,33 +228,21 @@ def path_to(whole: Term, part: Term) -> list[Term]:
 def edited_text(edits: Edits, fixes: Iterable[Rewrite]) -> str:
     """Return the source of a file with edits and their import."""
     page = edits.page
-    names = {fix.name for fix in fixes} - {""} - imported(page.tree)
-    text = "".join(edits.lines(1, len(page.lines)))
+    ours = [x for x in page.tree.body if isinstance(x, ast.ImportFrom) and x.module == "safeops"]
+    known = {x.name for one in ours for x in one.names if x.asname in (None, x.name)}
+    names, lines = {fix.name for fix in fixes} - {""} - known, edits.lines(1, len(page.lines))
     if not names:
-        return text
-    at = place_of_import(page)
-    newline = "\r\n" if page.lines and page.lines[0].endswith("\r\n") else "\n"
-    lines = list(lines_of(text))  # those of imports come before all edits
-    for node in page.tree.body:
-        line = lines[node.lineno - 1].rstrip()
-        if node.lineno <= at and PLAIN_IMPORT.fullmatch(line):  # of an earlier pass, or the user's
-            names |= set(line.removeprefix("from safeops import ").split(", "))
-            at = node.lineno - 1
-            del lines[at]
+        return "".join(lines)
+    at = end = place_of_import(page)
+    for node in ours:  # of an earlier pass, or the user's
+        line, plain = page.lines[node.lineno - 1].rstrip(), ast.unparse(node)
+        if node.lineno <= at and line == plain and "*" not in plain and " as " not in plain:
+            names |= {x.name for x in node.names}
+            at, end = node.lineno - 1, node.lineno
             break
-    lines.insert(at, f"from safeops import {', '.join(sorted(names))}{newline}")
-    return "".join(lines)
-
-
-PLAIN_IMPORT = re.compile(r"from safeops import \w+(, \w+)*")
-
-
-def imported(tree: ast.Module) -> set[str]:
-    """Return the names that a file imports from safeops."""
-    nodes = (x for x in tree.body if isinstance(x, ast.ImportFrom) and x.module == "safeops")
-    return {
-        alias.name for node in nodes for alias in node.names if alias.asname in (None, alias.name)
-    }
+    newline = "\r\n" if page.lines and page.lines[0].endswith("\r\n") else "\n"
+    lines[at:end] = [f"from safeops import {', '.join(sorted(names))}{newline}"]
+    return "".join(lines)  # imports come before all edits: their lines have kept their places
 
 
 def place_of_import(page: Page) -> int:

@@ -1,23 +1,15 @@
 """The context of an expression: an `if` around it, an early return, code without gradients."""
 
 import ast
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 
 from safeops._lint.heuristics import DATA, FIRST, OF_RULE
-from safeops._lint.names import DIFFERENTIATED, Names, framework_of
-from safeops._lint.scopes import (
-    BLOCKS,
-    NO_GRADIENT,
-    Function,
-    Scopes,
-    last_word,
-    mentions,
-    parts_of,
-)
-from safeops._lint.terms import COMPARISONS, Term
+from safeops._lint.names import framework_of
+from safeops._lint.scopes import NO_GRADIENT, Function, mentions
+from safeops._lint.terms import COMPARISONS, Reader, Term, is_without_gradient
+from safeops._source.edits import last_word
 
 # Functions with a derivative rule of their own: their bodies are not differentiated.
 RULES = ("custom_gradient", "custom_jvp", "custom_vjp", "defjvp", "defvjp", "stop_gradient")
@@ -41,25 +33,16 @@ DERIVATIVES = frozenset(
 )
 BUILTINS = frozenset({"bool", "float", "int", "len", "print", "str"})
 FIRST_OF_TWO = frozenset({"max", "min", "topk", "sort"})  # the second result is indices
-EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+EXITS = ast.Return | ast.Raise | ast.Continue | ast.Break
 # Attributes that say nothing about the entries of an array.
 SHAPES = frozenset({"shape", "ndim", "size", "dtype", "device", "dim", "is_cuda", "requires_grad"})
-NOT_WORDS = frozenset({"self", "cls", "all", "any", "item", "abs", "max", "min", "sum", "float"})
+NOT_WORDS = frozenset(
+    {"self", "cls", "all", "any", "item", "abs", "max", "min", "sum", "float", ""}
+)
 
 
-class Guards:
+class Guards(Reader):
     """The context of each expression of a file."""
-
-    def __init__(
-        self,
-        names: Names,
-        scopes: Scopes,
-        called: Mapping[int, set[str]],
-        differentiated: frozenset[str] = DIFFERENTIATED,
-    ) -> None:
-        """Take a file's names and scopes, and the names that stand for each term."""
-        self.names, self.scopes, self.called = names, scopes, called
-        self.differentiated = differentiated
 
     def has_gradient(self, node: ast.AST) -> bool:
         """Whether an expression is differentiated."""
@@ -67,60 +50,36 @@ class Guards:
 
     def _reaches(self, node: ast.AST, seen: set[ast.AST]) -> bool:
         """Whether a gradient reaches an expression, perhaps through names that stand for it."""
-        if not self._goes_on(node):
+        if self._is_stopped(node) or not self.ruled.isdisjoint({node, *self.above(node)}):
             return False
-        statement = self.scopes.statement_of(node)
+        statement = self.statement(node)
         targets = _names_of(statement)
         if targets is None or statement in seen:
             return statement not in seen
-        if not targets:
-            return False
         seen.add(statement)
         uses = [use for target in targets for use in self.uses(target, statement)]
-        return not uses or any(self._reaches(use, seen) for use in uses)
+        return bool(targets) and (not uses or any(self._reaches(use, seen) for use in uses))
 
-    def _goes_on(self, node: ast.AST) -> bool:
-        """Whether a gradient passes the syntax around an expression."""
-        return self._stop(node) is None and not any(x in self.ruled for x in self._around(node))
-
-    def _around(self, node: ast.AST) -> Iterator[ast.AST]:
-        yield node
-        yield from self.scopes.around(node)
-
-    def _stop(self, node: ast.AST) -> ast.AST | None:
-        """Return the syntax around an expression that stops gradients; None if there is none."""
+    def _is_stopped(self, node: ast.AST) -> bool:
+        """Whether the syntax around an expression stops gradients."""
         child = node
-        for outer in self.scopes.around(node):
-            if isinstance(outer, ast.Call) and last_word(outer.func) in DERIVATIVES:
-                return None  # what is printed is the derivative
-            if _is_stopped(outer, child) or self._is_foreign(outer):
-                return outer
+        for outer in self.above(node):
+            word = last_word(outer) if isinstance(outer, ast.Call) else ""
+            if word in DERIVATIVES:
+                return False  # what is printed is the derivative
+            framework = framework_of(self.full(outer.func)) if isinstance(outer, ast.Call) else ""
+            if _stops(outer, child) or framework not in {"", *self.differentiated}:
+                return True
             child = outer
-        return None
-
-    def _is_foreign(self, outer: ast.AST) -> bool:
-        """Whether a call belongs to a framework without gradients."""
-        if not isinstance(outer, ast.Call):
-            return False
-        framework = framework_of(self.names.full(outer.func))
-        return bool(framework) and framework not in self.differentiated
-
-    def uses(self, target: ast.Name, statement: ast.AST) -> list[ast.Name]:
-        """Return where a name is read after a statement; in a loop, before it too."""
-        read = self.scopes.reads.get((self.scopes.scope_of(target), target.id), [])
-        loops = ast.For | ast.While
-        if any(isinstance(x, loops) for x in self.scopes.around(statement)):
-            return read
-        order = self.scopes.order
-        parts = (x for x in ast.walk(statement) if isinstance(x, ast.stmt | ast.expr))
-        end = max(order.get(x, 0) for x in parts)  # `x + y` of `x += y` is not in the text
-        return read[bisect_right(read, end, key=order.__getitem__) :]
+        return False
 
     @cached_property
     def ruled(self) -> set[ast.AST]:
         """The functions that are called only where nothing is differentiated."""
-        functions = self._functions()
-        sites = self._sites(functions)
+        functions, sites = self._functions, defaultdict(list)
+        for node in self.order:
+            if isinstance(node, ast.Name | ast.Attribute) and last_word(node) in functions:
+                sites[last_word(node)].append(node)
         rules = {x for x in functions.values() if any(mentions(d, RULES) for d in x.decorator_list)}
         ruled: set[ast.AST] = set(rules)
         ruled |= {x for name, x in functions.items() if rules and OF_RULE.search(name)}
@@ -128,42 +87,33 @@ class Guards:
         while len(ruled) > count:
             count = len(ruled)
             for name, function in functions.items():
-                others = [x for x in sites[name] if function not in self.scopes.around(x)]
+                others = [x for x in sites[name] if function not in self.above(x)]
                 if others and all(self._is_silent(x, ruled) for x in others):
                     ruled.add(function)
         return ruled
 
     def _is_silent(self, site: ast.AST, ruled: set[ast.AST]) -> bool:
-        around = list(self.scopes.around(site))
-        return not ruled.isdisjoint(around) or self._stop(site) is not None
+        return not ruled.isdisjoint(self.above(site)) or self._is_stopped(site)
 
+    @cached_property
     def _functions(self) -> dict[str, ast.FunctionDef]:
-        """Return functions and private methods whose names occur once in the file."""
-        found = {x.name: x for x in self.scopes.tree.body if isinstance(x, ast.FunctionDef)}
-        classes = (x for x in self.scopes.tree.body if isinstance(x, ast.ClassDef))
+        """The functions, and private methods, whose names occur once in the file."""
+        found = {x.name: x for x in self.tree.body if isinstance(x, ast.FunctionDef)}
+        classes = (x for x in self.tree.body if isinstance(x, ast.ClassDef))
         methods = [x for one in classes for x in one.body if isinstance(x, ast.FunctionDef)]
         names = [x.name for x in methods]
         private = (x for x in methods if x.name.startswith("_") and not x.name.endswith("__"))
         return {x.name: x for x in private if names.count(x.name) == 1} | found
 
-    def _sites(self, functions: Mapping[str, ast.FunctionDef]) -> dict[str, list[ast.AST]]:
-        """Return, for each function, the places where its name is read."""
-        found: dict[str, list[ast.AST]] = {name: [] for name in functions}
-        for node in self.scopes.order:
-            if isinstance(node, ast.Name | ast.Attribute) and last_word(node) in found:
-                found[last_word(node)].append(node)
-        return found
-
     def is_asked(self, node: ast.AST, words: set[str]) -> bool:
         """Whether an `if`, an early return or an assertion tests one of these names."""
         child = node
-        for outer in self.scopes.around(node):
+        for outer in self.above(node):
             test = outer.test if isinstance(outer, ast.If | ast.IfExp | ast.While) else None
             if test not in (None, child) and not words.isdisjoint(_asked(test)):
                 return True
-            if isinstance(child, ast.stmt) and child in self.places:
-                asked, place = self.asked_in[outer], self.places[child]
-                block = self.scopes.block_of(outer, child)
+            if child in self.places:
+                asked, (block, place) = self._asked_in[outer], self.places[child]
                 if any(asked.get((block, word), place) < place for word in words):
                     return True
             if isinstance(outer, Function):
@@ -173,49 +123,32 @@ class Guards:
 
     def words_of(self, *terms: Term) -> set[str]:
         """Return the names in the source of terms."""
-        found: set[str] = set()
+        parts = [part for term in terms for part in term.every]
+        found = set().union(*(self.aliases.get(id(part), ()) for part in parts))
         seen: set[ast.AST] = set()
-        for part in (part for term in terms for part in term.every):
-            found |= self.called.get(id(part), set())
-            stack: list[ast.AST] = [part.node]
-            while stack:
-                node = stack.pop()
-                if node not in seen:
-                    seen.add(node)
-                    found.add(last_word(node))
-                    stack += parts_of(node)
-        return found - self.names.meant.keys() - NOT_WORDS - {""}
+        stack: list[ast.AST] = [part.node for part in parts]
+        while stack:
+            node = stack.pop()
+            if node not in seen:
+                seen.add(node)
+                found.add(last_word(node))
+                stack += ast.iter_child_nodes(node)
+        return found - self.meant.keys() - NOT_WORDS
 
     @cached_property
-    def asked_in(self) -> dict[ast.AST, dict[tuple[str, str], int]]:
+    def _asked_in(self) -> dict[ast.AST, dict[tuple[str, str], int]]:
         """The first statement of each block after which a name has been tested, by its place."""
         found: dict[ast.AST, dict[tuple[str, str], int]] = defaultdict(dict)
-        for child, place in self.places.items():
-            outer = self.scopes.parents[child]
-            asked = _asked(child.test) if isinstance(child, ast.Assert) else ()
-            names = self._of_if(child) if isinstance(child, ast.If) else asked
-            block = self.scopes.block_of(outer, child)
-            for name in names:
-                found[outer].setdefault((block, name), place)
+        for child, (block, place) in self.places.items():
+            asked = set(_asked(child.test)) if isinstance(child, ast.Assert | ast.If) else set()
+            if isinstance(child, ast.If):
+                exits = any(isinstance(x, EXITS) for x in (*child.body, *child.orelse))
+                names = (x for x in ast.walk(child) if isinstance(x, ast.Name))
+                written = {x.id for x in names if isinstance(x.ctx, ast.Store)}
+                asked = asked if exits else asked & written
+            for name in asked:
+                found[self.parents[child]].setdefault((block, name), place)
         return found
-
-    @cached_property
-    def places(self) -> dict[ast.AST, int]:
-        """The place of each statement in its block."""
-        blocks = (getattr(x, name, None) for x in self.scopes.order for name in BLOCKS)
-        return {x: i for block in blocks if type(block) is list for i, x in enumerate(block)}
-
-    def _of_if(self, statement: ast.If) -> set[str]:
-        """Return the names that an `if` tests for the statements behind it."""
-        asked = set(_asked(statement.test))
-        written = {
-            one.id
-            for one in ast.walk(statement)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-        }
-        if any(isinstance(x, EXITS) for x in (*statement.body, *statement.orelse)):
-            return asked
-        return asked & written
 
 
 def _names_of(statement: ast.AST) -> list[ast.Name] | None:
@@ -227,18 +160,21 @@ def _names_of(statement: ast.AST) -> list[ast.Name] | None:
     else:
         return None
     parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-    if len(parts) == 2 and last_word(getattr(statement.value, "func", statement)) in FIRST_OF_TWO:  # noqa: PLR2004  (values and places)
+    value = statement.value
+    if len(parts) == 2 and isinstance(value, ast.Call) and last_word(value) in FIRST_OF_TWO:  # noqa: PLR2004  (values and places)
         parts = [] if last_word(parts[0]) == "_" else parts[:1]
     names = [x for x in parts if isinstance(x, ast.Name)]
     return names if len(names) == len(parts) else None
 
 
-def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a row for each kind)
+def _stops(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a row for each kind)
     """Whether no gradient passes from a node to one of its parts."""
     if isinstance(outer, ast.Call):
-        is_builtin = isinstance(outer.func, ast.Name) and outer.func.id in BUILTINS
-        is_builtin = is_builtin or _writes_data(outer.func)  # w.data.copy_(x)
-        return is_builtin or last_word(outer.func) in STOPS
+        f = outer.func
+        is_builtin = isinstance(f, ast.Name) and f.id in BUILTINS
+        array = f.value if isinstance(f, ast.Attribute) and f.attr.endswith("_") else None
+        is_write = isinstance(array, ast.Attribute) and array.attr == "data"  # w.data.copy_(x)
+        return is_builtin or is_write or last_word(f) in STOPS
     if isinstance(outer, ast.Attribute):
         return outer.attr in STOPS | SHAPES
     if isinstance(outer, ast.If | ast.While | ast.IfExp):
@@ -246,47 +182,34 @@ def _is_stopped(outer: ast.AST, child: ast.AST) -> bool:  # noqa: PLR0911  (a ro
     if isinstance(outer, ast.Assign):
         return all(isinstance(x, ast.Attribute) and x.attr == "data" for x in outer.targets)
     if isinstance(outer, ast.With):
-        return any(mentions(x.context_expr, NO_GRADIENT) for x in outer.items)
+        return is_without_gradient(outer)
     if isinstance(outer, ast.ClassDef):
         bases = [last_word(x) for x in outer.bases]
         is_made = getattr(child, "name", "") == "__init__" and "Module" in bases
         return is_made or any(DATA.search(name) for name in (outer.name, *bases))
     if isinstance(outer, ast.FunctionDef):
-        return _is_without(outer)
+        args = outer.args
+        takes = {x.arg for x in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+        is_marked = any(mentions(x, NO_GRADIENT + RULES) for x in outer.decorator_list)
+        is_step = outer.returns is not None and mentions(outer.returns, STEPS)
+        is_first = bool(FIRST.search(outer.name)) or not takes.isdisjoint(GRADIENTS)
+        return is_marked or is_step or is_first
     return isinstance(outer, ast.Compare | ast.JoinedStr)
 
 
-def _writes_data(f: ast.expr) -> bool:
-    if not isinstance(f, ast.Attribute) or not isinstance(f.value, ast.Attribute):
-        return False
-    return f.attr.endswith("_") and f.value.attr == "data"
-
-
-def _is_without(function: ast.FunctionDef) -> bool:
-    marked = any(mentions(x, NO_GRADIENT + RULES) for x in function.decorator_list)
-    marked = marked or (function.returns is not None and mentions(function.returns, STEPS))
-    args = function.args
-    takes = {x.arg for x in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
-    return marked or bool(FIRST.search(function.name)) or not takes.isdisjoint(GRADIENTS)
-
-
-def _asked(test: ast.expr | None) -> Iterator[str]:
+def _asked(test: ast.AST) -> Iterator[str]:
     """Yield the names whose numbers a condition tests."""
-    stack: list[ast.AST] = [test] if test is not None else []
+    stack = [test]
     while stack:
         node = stack.pop()
         if isinstance(node, ast.Attribute) and node.attr in SHAPES:
             continue
-        if isinstance(node, ast.Call) and last_word(node.func) in {"len", "isinstance", "hasattr"}:
+        if isinstance(node, ast.Call) and last_word(node) in {"len", "isinstance", "hasattr"}:
             continue
-        if isinstance(node, ast.Compare) and not all(type(op) in COMPARISONS for op in node.ops):
-            continue
-        if isinstance(node, ast.Compare) and any(_is_text(x) for x in node.comparators):
-            continue
+        if isinstance(node, ast.Compare):
+            texts = [x for x in node.comparators if isinstance(getattr(x, "value", 0), str | None)]
+            if texts or not all(type(op) in COMPARISONS for op in node.ops):
+                continue
         if isinstance(node, ast.Name | ast.Attribute):
             yield last_word(node)
         stack += ast.iter_child_nodes(node)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str | None)

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from safeops._lint.fixes import Maker, edited_text, taken_names
+from safeops._lint import domains, emptiness, lengths, precision, selections
+from safeops._lint.fixes import edited_text, fix_of, taken_names
 from safeops._lint.found import TITLES, File, Found
 from safeops._lint.names import DIFFERENTIATED
-from safeops._lint.rules import check
 from safeops._lint.sources import lines_of
-from safeops._source.edits import Edits, Page
+from safeops._source.edits import Edits
 from safeops._source.locations import column_in
 from safeops._source.rewrites import Refused, Rewrite
 
@@ -27,6 +27,23 @@ WORDS = re.compile(
 
 
 DEPTH = 20_000  # of Python's calls: a sum of 2,000 summands is 2,000 deep
+# The rules: each yields the places of a file that have its pattern.
+RULES = (
+    selections.dropped,
+    selections.overwritten,
+    selections.replaced,
+    selections.infinite,
+    selections.multiplied,
+    selections.weighed,
+    lengths.padded,
+    domains.clipped,
+    lengths.rooted,
+    lengths.normalised,
+    emptiness.averaged,
+    emptiness.emptied,
+    emptiness.passed,
+    precision.vanished,
+)
 MODULES = re.compile(r"\b(autograd|jax|keras|numpy|scipy|tensorflow|tf_keras|torch|xp|xnp)\b")
 
 
@@ -80,47 +97,49 @@ def lint(
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, DEPTH))
     try:
-        return _linted(text, tree, select, numpy=numpy)
+        if MODULES.search(text) and WORDS.search(text):
+            return _linted(text, tree, select, DIFFERENTIATED | ({"numpy"} if numpy else set()))
+        return Report(text)
     finally:
         sys.setrecursionlimit(limit)
 
 
-def _linted(text: str, tree: ast.Module, select: frozenset[str], *, numpy: bool) -> Report:
-    report = Report(text)
-    if not (MODULES.search(text) and WORDS.search(text)):
+def _linted(
+    text: str, tree: ast.Module, select: frozenset[str], differentiated: frozenset[str]
+) -> Report:
+    report, lines = Report(text), lines_of(text)
+    file = File(lines, tree, differentiated)
+    if file.frameworks.isdisjoint(differentiated) and not re.search(r"\bxp\b", text):
         return report
-    file = File(tree, DIFFERENTIATED | ({"numpy"} if numpy else set()))
-    if not is_of_arrays(file, text):
-        return report
-    lines = lines_of(text)
     comments = comments_of(text)
     every = [one for one in check(file) if one.rule in select and not is_ignored(one, comments)]
     if not every:
         return report
     report.file = file
-    page = Page(lines, tree)
     taken = taken_names(tree)
-    fixes = [fix_of(Maker(page, file, one), taken) for one in every]
+    fixes = [fix_or_reason(file, one, taken) for one in every]
     report.fixes = [fix for fix in fixes if isinstance(fix, Rewrite)]
-    report.edits = edits = Edits(page, {id(fix.node): fix.change for fix in report.fixes})
+    report.edits = edits = Edits(file, {id(fix.node): fix.change for fix in report.fixes})
     names = sorted({fix.name for fix in report.fixes} - {""})
     for one, fix in zip(every, fixes, strict=True):
         report.findings.append(finding_of(one, fix, edits, lines, names))
     return report
 
 
-def fix_of(maker: Maker, taken: set[str]) -> Rewrite | str:
+def check(file: File) -> list[Found]:
+    """Return the findings of the rules, one for each place, in the order of the text."""
+    found: dict[tuple[int, int], Found] = {}
+    for one in (one for rule in RULES for one in rule(file)):
+        found.setdefault((one.node.lineno, one.node.col_offset), one)
+    return [found[key] for key in sorted(found)]
+
+
+def fix_or_reason(file: File, found: Found, taken: set[str]) -> Rewrite | str:
     """Return the edit that cures a finding, or the reason why there is none."""
     try:
-        return maker.fix(taken)
+        return fix_of(file, found, taken)
     except Refused as reason:
         return str(reason)
-
-
-def is_of_arrays(file: File, text: str) -> bool:
-    """Whether a file may contain what the rules look for."""
-    known = file.names.frameworks & file.differentiated or re.search(r"\bxp\b", text)
-    return bool(known)
 
 
 def comments_of(text: str) -> dict[int, str]:

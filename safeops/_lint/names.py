@@ -1,11 +1,11 @@
 """The names of a file: which framework's function a call means, whatever its import name."""
 
 import ast
-from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 from safeops._lint.operations import OPERATIONS
+from safeops._source.edits import Page
 from safeops._source.names import NAMED
 
 # The first word of a module's name, and the framework whose functions it has.
@@ -18,6 +18,7 @@ FRAMEWORKS = {
     "tensorflow": "tensorflow",
     "tf_keras": "tensorflow",
     "torch": "torch",
+    "xp": "xp",
 }
 DIFFERENTIATED = frozenset({"jax", "keras", "tensorflow", "torch", "xp"})
 # Usual names of a namespace that is passed in.
@@ -35,7 +36,7 @@ METHODS = frozenset(
     int isfinite isinf isnan item le lgamma log log10 log1p log2 logical_and logical_not logical_or
     logit long logsumexp lt masked_fill max maximum mean min minimum mul multiply nan_to_num ne neg
     new_full new_ones new_zeros
-    nansum norm numpy permute pow power prod ravel reciprocal relu repeat requires_grad_ reshape
+    nansum norm numpy permute pow power prod ravel reciprocal relu repeat requires_grad reshape
     rsqrt sigmoid sign sin sinh softmax sqrt square squeeze std sub sum tanh to tolist transpose
     true_divide type type_as unsqueeze var view view_as where
     """.split()  # noqa: SIM905  (names read best in a row)
@@ -52,24 +53,44 @@ class Called(NamedTuple):
     options: dict[str, ast.expr]
 
 
-class Names:
+class Names(Page):
     """The modules and functions that a file imports, by their names in the file."""
 
-    def __init__(self, nodes: Iterable[ast.AST]) -> None:
-        """Read the imports among the nodes of a file."""
-        self.meant = dict(_imported(nodes))
+    @cached_property
+    def order(self) -> dict[ast.AST, int]:
+        """The nodes, numbered in the order of the text."""
+        found: dict[ast.AST, int] = {}
+        stack: list[ast.AST] = [self.tree]
+        while stack:
+            node = stack.pop()
+            found[node] = len(found)
+            stack += reversed(list(ast.iter_child_nodes(node)))
+        return found
+
+    @cached_property
+    def meant(self) -> dict[str, str]:
+        """The full name of each imported name."""
+        found = {}
+        for node in self.order:
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    name = alias.name if alias.asname else alias.name.partition(".")[0]
+                    found[alias.asname or name] = name
+            elif isinstance(node, ast.ImportFrom):
+                module = f"{'.' if node.level else ''}{node.module or ''}"
+                found |= {x.asname or x.name: f"{module}.{x.name}" for x in node.names}
+        return found
 
     @cached_property
     def frameworks(self) -> set[str]:
         """The frameworks whose functions the file can call."""
-        found = {framework_of(name) for name in self.meant.values()}
-        return found - {""}
+        return {framework_of(name) for name in self.meant.values()} - {""}
 
     @cached_property
     def home(self) -> str:
-        """The framework of array methods: the only one that the file imports."""
+        """The framework of array methods: the only one that the file imports, or PyTorch."""
         found = (self.frameworks & DIFFERENTIATED) or self.frameworks
-        return min(found, default="xp") if len(found) < 2 or "torch" not in found else "torch"  # noqa: PLR2004  (two)
+        return "torch" if "torch" in found else min(found, default="xp")
 
     def full(self, node: ast.expr) -> str:
         """Return the full name of a module or function; "" if it is neither."""
@@ -77,30 +98,23 @@ class Names:
         while isinstance(node, ast.Attribute):
             words.append(node.attr)
             node = node.value
-        if not isinstance(node, ast.Name):
-            return ""
-        first = self.meant.get(node.id) or NAMESPACES.get(node.id, "")
+        name = node.id if isinstance(node, ast.Name) else ""
+        first = self.meant.get(name) or NAMESPACES.get(name, "")
         return ".".join([first, *reversed(words)]) if first else ""
 
     def called(self, call: ast.Call) -> Called | None:
         """Return the operation that a call of a known framework means."""
         options = {k.arg: k.value for k in call.keywords if k.arg}
         is_open = any(isinstance(x, ast.Starred) for x in call.args)
+        f, full = call.func, self.full(call.func)
         if is_open or len(options) < len(call.keywords):
             return None
-        return self._called(call.func, tuple(call.args), options)
-
-    def _called(
-        self, f: ast.expr, args: tuple[ast.expr, ...], options: dict[str, ast.expr]
-    ) -> Called | None:
-        full = self.full(f)
         if framework := framework_of(full):
-            return Called(word_of(full), framework, args, options)
+            return Called(word_of(full), framework, tuple(call.args), options)
         if isinstance(f, ast.Name) and not full and f.id in BUILTINS:
-            return Called(f.id, "python", args, options)
-        is_method = isinstance(f, ast.Attribute) and f.attr.removesuffix("_") in METHODS
-        if isinstance(f, ast.Attribute) and is_method and not full:
-            return Called(word_of(f.attr), self.home, (f.value, *args), options)
+            return Called(f.id, "python", tuple(call.args), options)
+        if isinstance(f, ast.Attribute) and not full and f.attr.removesuffix("_") in METHODS:
+            return Called(word_of(f.attr), self.home, (f.value, *call.args), options)
         return None
 
 
@@ -113,19 +127,4 @@ def word_of(name: str) -> str:
 
 def framework_of(full: str) -> str:
     """Return the framework of a full name; "" if it belongs to none."""
-    first = full.partition(".")[0]
-    return "xp" if first == "xp" else FRAMEWORKS.get(first, "")
-
-
-def _imported(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, str]]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                name = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or name, name
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield alias.asname or alias.name, f".{node.module or ''}.{alias.name}"
+    return FRAMEWORKS.get(full.partition(".")[0], "")

@@ -58,6 +58,22 @@ class Operation(NamedTuple):
     kind: Literal["truth", "reduction", ""] = ""
     names: str = ""
 
+    def at(self, *given: float) -> float:
+        """Return the value for numbers; NaN outside the domain."""
+        try:
+            return math.nan if self.value is None else self.value(*given)
+        except OverflowError:
+            return math.inf
+        except (ValueError, ZeroDivisionError):
+            return math.nan
+
+    def slopes_at(self, *given: float) -> tuple[float, ...]:
+        """Return the derivatives for numbers; NaN where there are none."""
+        try:
+            return (0.0,) * len(given) if self.slopes is None else self.slopes(*given)
+        except (ValueError, ArithmeticError):
+            return (math.nan,) * len(given)
+
 
 def divided(x: float, y: float) -> float:
     """Return a quotient by IEEE 754."""
@@ -193,9 +209,9 @@ OPERATIONS: dict[str, Operation] = {
     "var": Operation(bounds=AT_LEAST_0, kind="reduction"),
     "clip": Operation(arrays=0, names="clip_by_value"),
     "matrixnorm": Operation(arrays=0, names="matrix_norm"),
-    "maximum": Operation(arrays=2, names="clamp_min"),
+    "maximum": Operation(arrays=2, names="clamp_min fmax"),
     "mean": Operation(kind="reduction", names="reduce_mean"),
-    "minimum": Operation(arrays=2, names="clamp_max"),
+    "minimum": Operation(arrays=2, names="clamp_max fmin"),
     "mse_loss": Operation(
         bounds=AT_LEAST_0, arrays=2, kind="reduction", names="MSE mean_squared_error mse"
     ),
@@ -206,7 +222,7 @@ OPERATIONS: dict[str, Operation] = {
 OPERATIONS |= dict.fromkeys(
     ["asinh", "atan", "erf", "erfc", "erfinv", "nan_to_num", "ndtri", "sinc", "tan"], Operation()
 )
-OF_TWO = "cross divide_no_nan fmax fmin multiply_no_nan xdivy xlog1py xlogy"
+OF_TWO = "cross divide_no_nan multiply_no_nan xdivy xlog1py xlogy"
 OPERATIONS |= dict.fromkeys(OF_TWO.split(), Operation(arrays=2))
 OPERATIONS |= dict.fromkeys(["cumsum", "logsumexp", "max", "min"], Operation(kind="reduction"))
 OPERATIONS |= dict.fromkeys(

@@ -2,18 +2,18 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from safeops._lint.found import File, Found
 from safeops._lint.probes import causes_of
-from safeops._lint.scopes import Function, last_word
-from safeops._lint.terms import Term, folded
+from safeops._lint.terms import Term
+from safeops._source.edits import last_word
 
 # The smallest number above 0, and the distance from 1 to the next number below.
 HALVES = {"float16": (2.0**-24, 2.0**-11), "bfloat16": (2.0**-133, 2.0**-8)}
 WORDS = {"half": "float16", "mixed_float16": "float16", "mixed_bfloat16": "bfloat16"}
-WORDS |= {name: name for name in HALVES}
-WIDE = frozenset({"double", "float", "float32", "float64"})
+WORDS |= {x: x for x in (*HALVES, "double", "float", "float32", "float64")}
 # Calls that make, convert or choose a dtype; a dtype elsewhere may only be asked for.
 SETTERS = re.compile(
     r"^(as_?tensor|asarray|array|astype|autocast|cast|constant|empty|full|normal|ones|Policy|rand\w*|"
@@ -31,83 +31,69 @@ IN_FLOAT32 = frozenset(
     log_softmax logsumexp norm pow prod reciprocal rsqrt sinh softmax sum tan
     """.split()  # noqa: SIM905  (names read best in a row)
 )
+CURE = "take an eps from finfo of the dtype, or a safe operation, which needs none"
 
 
 def vanished(file: File) -> Iterator[Found]:
     """SO011: ``log(x + 1e-12)`` in float16; ``log(1 - clip(p, 1e-6, 1 - 1e-6))`` in bfloat16."""
-    if not any(HALVES.keys() & set(words) for words in file_dtypes(file).values()):
+    dtypes = dtypes_of(file)
+    if set().union(*dtypes.values()).isdisjoint(HALVES):
         return
     for term in file.terms(*SINGULAR):
-        framework = file.framework(term)
-        operands = causes_of(term)
-        dtype = dtype_at(file, term.node) if framework and operands else ""
-        if not dtype or not file.is_live(term.node, term):
-            continue
-        for part, said in lost_in(operands[0], dtype):
-            yield Found("SO011", part.node, said, part.node, framework, None, {}, cure=CURE)
-
-
-CURE = "take an eps from finfo of the dtype, or a safe operation, which needs none"
+        homes = [file.tree, *filter(is_home, file.above(term.node))]
+        named = set().union(*(dtypes.get(x, ()) for x in homes))
+        # Where a float32 stands beside it, which of the two is meant is unknown.
+        dtype = max(named) if named and named <= HALVES.keys() else ""
+        if dtype and file.is_live(term.node, term):
+            for part, said in lost_in(causes_of(term)[0], dtype):
+                yield Found("SO011", part.node, said, part.node, cure=CURE)
 
 
 def lost_in(term: Term, dtype: str) -> Iterator[tuple[Term, str]]:
     """Yield the numbers inside an operand that a dtype does not have, and what becomes of them."""
     smallest, below = HALVES[dtype]
     for outer in term.every:
-        if outer.operation in {"maximum", "minimum", "clip"}:
-            limits = outer.args
-        elif outer.operation == "add" and not any(x.operation in IN_FLOAT32 for x in outer.args):
-            limits = outer.args if outer is term else ()
-        else:
+        is_sum = outer.operation == "add"
+        is_wide = any(x.operation in IN_FLOAT32 for x in outer.args)
+        if outer.operation not in {"maximum", "minimum", "clip"} and not (
+            is_sum and outer is term and not is_wide
+        ):
             continue
-        for part in limits:
-            number = folded(part.node)
-            if number is None:
-                continue
-            text = ast.unparse(part.node)
-            if 0 < number <= smallest / 2:
+        for part in outer.args:
+            is_guess = any(isinstance(x, ast.Name) for x in ast.walk(part.node))
+            number, text = None if is_guess else part.value, ast.unparse(part.node)
+            if number is not None and 0 < number <= smallest / 2:
                 yield part, f"`{text}` is 0 in {dtype}, whose smallest number is {smallest:.1g}"
-            elif outer.operation != "add" and 0 < 1 - number <= below / 2:
+            elif number is not None and not is_sum and 0 < 1 - number <= below / 2:
                 last = f"{1 - below:.4g}"
                 yield part, f"`{text}` is 1 in {dtype}, whose last number below 1 is {last}"
 
 
-def file_dtypes(file: File) -> dict[ast.AST, set[str]]:
-    """Return the dtypes that each function, and the module outside of them, sets."""
-    if file.dtypes is None:
-        file.dtypes = {}
-        for node in file.scopes.order:
-            if isinstance(node, ast.Call):
-                home = next((x for x in file.scopes.around(node) if is_home(x)), file.tree)
-                file.dtypes.setdefault(home, set()).update(dtypes_of(node))
-    return file.dtypes
-
-
 def is_home(node: ast.AST) -> bool:
     """Whether a node is a function with a name."""
-    return isinstance(node, Function) and not isinstance(node, ast.Lambda)
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
-def dtypes_of(call: ast.Call) -> Iterator[str]:
-    """Yield the dtypes that a call sets."""
+def dtypes_of(file: File) -> dict[ast.AST, set[str]]:
+    """Return the dtypes that each function, and the module outside of them, sets."""
+    found: dict[ast.AST, set[str]] = defaultdict(set)
+    for node in file.order:
+        if isinstance(node, ast.Call) and (set_here := dtypes_set(node)):
+            found[next(filter(is_home, file.above(node)), file.tree)] |= set_here
+    return found
+
+
+def dtypes_set(call: ast.Call) -> set[str]:
+    """Return the dtypes that a call sets."""
     word = last_word(call)
     if word in {"half", "bfloat16", "float", "double"} and isinstance(call.func, ast.Attribute):
-        yield WORDS.get(word, word)
+        return {WORDS[word]}
     if not SETTERS.search(word):
-        return
+        return set()
     given = [*call.args, *(k.value for k in call.keywords)]
     words = [getattr(x, "attr", getattr(x, "value", "")) for x in given]
-    words = [x for x in words if isinstance(x, str)]
-    if word == "autocast" and not set(words) & (WORDS.keys() | WIDE):
+    found = {WORDS[x] for x in words if isinstance(x, str) and x in WORDS}
+    if word == "autocast" and not found:
         is_off = any(getattr(x, "value", True) is False for x in given)
-        words.append("float32" if is_off else "float16")
-    yield from (WORDS.get(x, x) for x in words if x in WORDS or x in WIDE)
-
-
-def dtype_at(file: File, node: ast.AST) -> str:
-    """Return the half precision of a place; "" if there is none, or float32 beside it."""
-    homes = [x for x in file.scopes.around(node) if is_home(x)]
-    every = file_dtypes(file)
-    found = set().union(*(every.get(x, set()) for x in (*homes, file.tree)))
-    halves = sorted(found & HALVES.keys())
-    return halves[-1] if halves and not found & WIDE else ""
+        return {"float32" if is_off else "float16"}
+    return found

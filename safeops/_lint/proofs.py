@@ -40,14 +40,15 @@ def prove(rows: Sequence[Row], limit: float = LIMIT) -> None:
     jobs: dict[str, list[tuple[Finding, dict[str, Any]]]] = {}
     for row in rows:
         found = row.finding
-        module = MODULES.get(found.found.framework, "")
+        framework = row.file.framework(row.file.term(found.found.whole)) if row.file else ""
+        module = MODULES.get(framework, "")
         try:
             job = job_of(row.file, found)
         except NotPureError:
             found.proof = NOT_PURE
             continue
         if not module or find_spec(module) is None:
-            found.proof = f"not executed: {found.found.framework} cannot be imported here"
+            found.proof = f"not executed: {framework} cannot be imported here"
             continue
         jobs.setdefault(module, []).append((found, job))
     for module, some in jobs.items():
@@ -128,7 +129,7 @@ def job_of(file: File | None, finding: "Finding") -> dict[str, Any]:
     return {
         "expression": ast.unparse(ast.fix_missing_locations(body)),
         "edited": edited(writer, finding),
-        "imports": {x: full for x, full in file.names.meant.items() if x in writer.modules}
+        "imports": {x: full for x, full in file.meant.items() if x in writer.modules}
         | {name: f"safeops.{name}" for name in finding.names},
         "arrays": writer.arrays,
         "masks": writer.masks,
@@ -171,9 +172,9 @@ class Writer:
         """Return the source of an expression that no edit replaces."""
         if isinstance(node, ast.Constant):
             return node
-        if isinstance(node, ast.Name | ast.Attribute) and self.file.names.full(node):
+        if isinstance(node, ast.Name | ast.Attribute) and self.file.full(node):
             return self.module(node)
-        term = self.file.reader.term(node)
+        term = self.file.term(node)
         if isinstance(node, ast.Name) and term.operation != "atom" and term.node is not node:
             return self.written(term.node)
         if term.operation == "constant" and not isinstance(node, ast.Call | ast.UnaryOp):
@@ -193,7 +194,7 @@ class Writer:
             raise NotPureError
         name = self._names.setdefault(term.key, f"a{len(self._names)}")
         self.arrays[name] = self.number(term)
-        self.shown[name] = self.file.text(term.node)
+        self.shown[name] = self.file.brief(term.node)
         if is_mask(term):
             self.masks.append(name)
         return ast.Name(name, ast.Load())
@@ -211,7 +212,7 @@ class Writer:
         """Return the source of an operation on the sources of its parts."""
         new = copy.copy(node)
         if isinstance(new, ast.Call):
-            if isinstance(new.func, ast.Attribute) and not self.file.names.full(new.func):
+            if isinstance(new.func, ast.Attribute) and not self.file.full(new.func):
                 new.func = copy.copy(new.func)
                 new.func.value = self.written(new.func.value)
             else:
@@ -250,7 +251,7 @@ class Writer:
     def check(self, body: ast.expr) -> None:
         """Raise an error if an expression calls anything unknown."""
         for node in ast.walk(body):
-            if isinstance(node, ast.Call) and self.file.names.called(node) is None:
+            if isinstance(node, ast.Call) and self.file.called(node) is None:
                 raise NotPureError
         if not self.arrays:
             raise NotPureError

@@ -4,7 +4,7 @@ import ast
 import math
 from collections.abc import Iterator
 
-from safeops._lint.found import File, Found, Selection, at, zeros
+from safeops._lint.found import File, Found, Selection, zeros
 from safeops._lint.heuristics import NAN, PROBABILITIES
 from safeops._lint.operations import TRUTH
 from safeops._lint.probes import Hit, asks_by_value, causes_of, first_bad, is_sure
@@ -18,41 +18,34 @@ STEEP = frozenset({"div", "log", "log10", "log2", "reciprocal", "rsqrt", "sqrt"}
 def selections(file: File) -> Iterator[Selection]:
     """Yield each selection."""
     for term in file.terms("where", "index"):
-        if term.operation == "where":
-            cond, taken, other = term.args
-            yield Selection(term, cond, taken, other, term.node)
-        else:
-            x, mask = term.args
-            yield Selection(term, mask, x, file.reader.zero(term.node), term.node)
+        cond, taken, *rest = term.args if term.operation == "where" else term.args[::-1]
+        other = rest[0] if rest else file.number(term.node, 0.0)
+        yield Selection(term, cond, taken, other, term.node)
     yield from assignments(file)
 
 
 def assignments(file: File) -> Iterator[Selection]:
     """Yield each ``y[cond] = number``."""
-    for node in file.scopes.order:
+    for node in file.order:
         if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
             continue
         target = node.targets[0]
-        if not isinstance(target.value, ast.Name):
-            continue
-        term, cond = file.reader.term(target.value), file.reader.term(target.slice)
-        if cond.operation not in TRUTH and not is_named_mask(cond):
-            continue
-        yield Selection(term, cond, file.reader.term(node.value), term, target)
+        term, cond, put = map(file.term, (target.value, target.slice, node.value))
+        is_asked = isinstance(target.value, ast.Name) and (
+            cond.operation in TRUTH or is_named_mask(cond)
+        )
+        if is_asked and file.framework(term, put):
+            yield Selection(term, cond, put, term, target)
 
 
 def dropped(file: File) -> Iterator[Found]:
     """SO001, SO004: ``where(x > 0, log(x), 0)``; ``where(isnan(y), 0, y)``."""
     for selection in selections(file):
-        whole, cond, taken, other, _ = selection
-        framework = file.framework(whole, taken, other)
-        if not framework:
-            continue
-        found = file.hit(cond, taken, other)
-        if found is None or not file.is_live(whole.node, found.culprit):
+        found = file.hit(selection.cond, selection.taken, selection.other)
+        if found is None or not file.is_live(selection.whole.node, found.culprit):
             continue
         if file.framework(found.culprit) or not found.culprit.framework:
-            yield from drop(file, framework, selection, found)
+            yield from drop(file, selection, found)
 
 
 def overwritten(file: File) -> Iterator[Found]:
@@ -60,113 +53,99 @@ def overwritten(file: File) -> Iterator[Found]:
     for selection in assignments(file):
         whole, cond, put, other, _ = selection
         mask = cond.args[0] if cond.operation == "logical_not" else cond
-        operand = causes_of(other)[0] if other.operation in STEEP else other
-        if not is_indicator(mask) or mask.operation != "atom" or operand.operation != "atom":
+        if not is_indicator(mask) or {mask.operation} != {"atom"} or other.operation not in STEEP:
             continue
-        framework = file.framework(whole, other)
-        if other is operand or operand.is_plain or is_sure(operand) or number(put) != 0:
-            continue
-        if framework and file.is_live(whole.node, other):
-            for one in drop(file, framework, selection, Hit(other, zeros(operand))):
+        operand = causes_of(other)[0]
+        is_fixed = operand.operation != "atom" or operand.is_plain or is_sure(operand)
+        if not is_fixed and number(put) == 0 and file.is_live(whole.node, other):
+            for one in drop(file, selection, Hit(other, zeros(operand))):
                 one.is_given = True
                 yield one
 
 
-def drop(file: File, framework: str, selection: Selection, found: Hit) -> Iterator[Found]:
+def drop(file: File, selection: Selection, found: Hit) -> Iterator[Found]:
     """Yield a finding if a selection drops entries that have no finite slope."""
     whole, cond, taken, other, place = selection
-    culprit, numbers = found
     if NAN.search(ast.unparse(whole.node)):  # it marks missing values
         return
-    text = file.text(culprit.node)
+    node = found.culprit.node
     why = (
-        f"line {place.lineno} drops `{text}` at {at(file, culprit, numbers)}, but not its "
+        f"line {place.lineno} drops `{file.brief(node)}` at {file.at(*found)}, but not its "
         "slope, which is not finite there: 0 times that is NaN in the gradient"
     )
     rule = "SO004" if asks_by_value(cond) else "SO001"
-    one = Found(rule, culprit.node, why, whole.node, framework, culprit, numbers)
-    one.selection, one.filled = selection, taken if culprit in other.every else other
-    yield one
+    filled = taken if found.culprit in other.every else other
+    yield Found(rule, node, why, whole.node, *found, selection=selection, filled=filled)
 
 
 def replaced(file: File) -> Iterator[Found]:
     """SO004: ``nan_to_num(x / y)``."""
     for term in file.terms("nan_to_num"):
-        framework = file.framework(term)
-        if not framework:
-            continue
         found = first_bad(term.args[0])
-        if found is None or not file.is_live(term.node, found.culprit):
-            continue
-        text = file.text(found.culprit.node)
-        why = (
-            f"nan_to_num mends the value of `{text}` at {at(file, *found)}, and not its slope: "
-            "the gradient stays NaN"
-        )
-        yield Found("SO004", found.culprit.node, why, term.node, framework, *found)
+        if found is not None and file.is_live(term.node, found.culprit):
+            node = found.culprit.node
+            why = (
+                f"nan_to_num mends the value of `{file.brief(node)}` at {file.at(*found)}, and not "
+                "its slope: the gradient stays NaN"
+            )
+            yield Found("SO004", node, why, term.node, *found)
+
+
+def factors(file: File) -> Iterator[tuple[Term, Term, Term]]:
+    """Yield each product, with its factors in both orders."""
+    for term in file.terms("mul"):
+        x, y = term.args
+        yield from ((term, x, y), (term, y, x))
 
 
 def infinite(file: File) -> Iterator[Found]:
     """SO005: ``(1 - mask) * -inf``."""
-    for term in file.terms("mul"):
-        for mask, other in (term.args, term.args[::-1]):
-            framework = file.framework(term)
-            if not framework or not math.isinf(number(other)) or not is_mask(mask):
-                continue
-            if framework == "jax" and mask.operation in TRUTH:
-                continue  # XLA makes a selection of it
-            if file.guards.has_gradient(term.node):
-                why = f"0 times infinity: `{file.text(term.node)}` is NaN where the mask is 0"
-                yield Found("SO005", term.node, why, term.node, framework, cure=SELECT)
+    for term, mask, other in factors(file):
+        if not math.isinf(number(other)) or not is_mask(mask) or not file.has_gradient(term.node):
+            continue
+        # XLA makes a selection of a product with a boolean.
+        if file.framework(term) != "jax" or mask.operation not in TRUTH:
+            why = f"0 times infinity: `{file.brief(term.node)}` is NaN where the mask is 0"
+            yield Found("SO005", term.node, why, term.node, cure=SELECT)
 
 
 def multiplied(file: File) -> Iterator[Found]:
     """SO005: ``mask * log(x)``."""
-    for term in file.terms("mul"):
-        for mask, other in (term.args, term.args[::-1]):
-            framework = file.framework(term)
-            if not framework or not is_mask(mask) or is_mask(other):
-                continue
-            zero = file.reader.zero(term.node)
-            found = log_of(other) if is_named_mask(mask) else file.hit(mask, other, zero)
-            if found is None or not file.is_live(term.node, found.culprit):
-                continue
-            text = file.text(found.culprit.node)
+    for term, mask, other in factors(file):
+        if not is_mask(mask) or is_mask(other):
+            continue
+        is_named = is_named_mask(mask)
+        found = log_of(other) if is_named else file.hit(mask, other, file.number(term.node, 0.0))
+        if found is not None and file.is_live(term.node, found.culprit):
+            node = found.culprit.node
             why = (
-                f"the mask leaves `{text}` in at {at(file, *found)}: 0 times infinity is NaN, in "
-                "the gradient if not in the value"
+                f"the mask leaves `{file.brief(node)}` in at {file.at(*found)}: 0 times infinity "
+                "is NaN, in the gradient if not in the value"
             )
-            yield Found("SO005", found.culprit.node, why, term.node, framework, *found)
+            yield Found("SO005", node, why, term.node, *found)
 
 
 def weighed(file: File) -> Iterator[Found]:
     """SO005: ``p * log(p)``; ``p * log(p / q)``."""
-    for term in file.terms("mul"):
-        framework = file.framework(term)
-        for weight, log in (term.args, term.args[::-1]):
-            p = log.args[0] if log.operation == "log" else log
-            quotient = p.operation == "div"
-            p = p.args[0] if quotient else p
-            if not framework or p is log or p.key != weight.key or not is_probability(p):
-                continue
-            if not file.is_live(term.node, log) or any(map(is_sure, p.every)):
-                continue
-            why = f"`{file.text(term.node)}` is 0 times infinity where a probability is 0: NaN"
-            yield Found("SO005", log.node, why, term.node, framework, log, zeros(p))
+    for term, weight, log in factors(file):
+        if log.operation != "log" or not is_probability(weight):
+            continue
+        inner = log.args[0]
+        p = inner.args[0] if inner.operation == "div" else inner
+        if p.key == weight.key and file.is_live(term.node, log) and not any(map(is_sure, p.every)):
+            why = f"`{file.brief(term.node)}` is 0 times infinity where a probability is 0: NaN"
+            yield Found("SO005", log.node, why, term.node, log, zeros(p))
 
 
 def is_probability(term: Term) -> bool:
     """Whether a term is a softmax, which underflows to 0, or a probability by its name."""
-    return term.operation == "softmax" or (
-        term.operation == "atom" and not term.is_plain and bool(PROBABILITIES.search(word_of(term)))
-    )
+    is_named = not term.is_plain and bool(PROBABILITIES.search(word_of(term)))
+    return term.operation == "softmax" or (term.operation == "atom" and is_named)
 
 
 def log_of(term: Term) -> Hit | None:
     """Return where a logarithm is infinite, if the term is a logarithm of one array."""
-    inner = term
-    while inner.operation in {"neg", "mul"}:
-        inner = next((x for x in inner.args if x.operation.startswith("log")), inner.args[-1])
-    if inner.operation not in {"log", "log2", "log10"} or inner.args[0].operation != "atom":
-        return None
-    return first_bad(inner)
+    while term.operation in {"neg", "mul"}:
+        term = next((x for x in term.args if x.operation.startswith("log")), term.args[-1])
+    is_log = term.operation in {"log", "log2", "log10"} and term.args[0].operation == "atom"
+    return first_bad(term) if is_log else None

@@ -1,25 +1,16 @@
-"""Patterns that several rules need: a length, a mask, an end of a domain."""
+"""Patterns that several rules need: a number, a length, a mask."""
 
 import math
 
-from safeops._lint.bounds import bounds
 from safeops._lint.heuristics import EVENTS, MASK
 from safeops._lint.operations import TRUTH
 from safeops._lint.terms import Term
-
-# Frameworks whose norm has no finite slope at a zero vector; PyTorch's has slope 0.
-STEEP = frozenset({"jax", "tensorflow", "keras", "xp"})
-CLOSE = 3e-8  # float32 rounds 1 - CLOSE to 1
+from safeops._lint.values import bounds, is_steep_norm
 
 
 def number(term: Term) -> float:
     """Return the number of a constant; NaN for any other term."""
     return math.nan if term.value is None else term.value
-
-
-def is_root(term: Term) -> bool:
-    """Whether a term is a square root."""
-    return term.operation == "sqrt" or (term.operation == "pow" and number(term.args[1]) == 0.5)  # noqa: PLR2004  (a root)
 
 
 def is_square(term: Term) -> bool:
@@ -32,44 +23,24 @@ def is_square(term: Term) -> bool:
 
 def is_squares(term: Term) -> bool:
     """Whether a term is a sum of squares, which is 0 where all of them are."""
-    if term.operation == "mse_loss":
-        return True
-    if term.operation in {"sum", "mean"}:
-        return is_square(term.args[0]) or is_squares(term.args[0])
-    if term.operation == "add":
+    if term.operation in {"sum", "mean", "add"}:
         return all(is_square(x) or is_squares(x) for x in term.args)
-    return False
+    return term.operation == "mse_loss"
 
 
 def length_of(term: Term) -> Term | None:
     """Return the term inside a length without a finite slope at 0; None for any other term."""
-    if is_root(term) and is_squares(term.args[0]) and not bounds(term.args[0]).is_positive:
-        return term.args[0]
-    return term.args[0] if is_steep_norm(term) else None
-
-
-def is_steep_norm(term: Term) -> bool:
-    """Whether a term is a norm without a finite slope at a zero vector."""
-    return term.operation == "norm" and term.framework in STEEP and is_euclidean(term)
-
-
-def is_euclidean(term: Term) -> bool:
-    """Whether a norm is the square root of a sum of squares."""
-    for name in ("ord", "p", "#0"):
-        given = term.options.get(name)
-        value = getattr(given, "value", None)
-        if given is not None and value not in (None, 2, 2.0, "euclidean", "fro"):
-            return False
-    return True
+    inner = term.args[0] if term.args else term
+    is_root = term.operation == "sqrt" or (term.operation == "pow" and number(term.args[1]) == 0.5)  # noqa: PLR2004  (a root)
+    is_length = is_root and is_squares(inner) and not bounds(inner).is_positive
+    return inner if is_length or is_steep_norm(term) else None
 
 
 def is_mask(term: Term) -> bool:
     """Whether a term is a boolean, or 0 and 1 by its name."""
-    if term.operation in TRUTH:
-        return True
     if term.operation == "sub":  # 1 - mask
         return number(term.args[0]) == 1 and is_mask(term.args[1])
-    return is_named_mask(term)
+    return term.operation in TRUTH or is_named_mask(term)
 
 
 def is_named_mask(term: Term) -> bool:

@@ -3,20 +3,16 @@
 import ast
 import math
 import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import pairwise
-from operator import add, mul, sub, truediv
-from typing import TYPE_CHECKING, Any
 
 from safeops._lint.heuristics import PLAIN_NAMES, SMALL
-from safeops._lint.names import DIFFERENTIATED, Called, Names
+from safeops._lint.names import DIFFERENTIATED, Called
 from safeops._lint.operations import OPERATIONS, REDUCTIONS, TRUTH
-from safeops._lint.scopes import Definition, Scopes, last_word
-from safeops._source.edits import root
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from safeops._lint.scopes import NO_GRADIENT, Definition, Scopes, mentions
+from safeops._source.edits import last_word, root
 
 DEEPEST = 200  # expressions in expressions and names; what is deeper is an atom
 LARGEST = 120  # operations that a name may stand for; beyond that it is an atom
@@ -81,14 +77,14 @@ class Term:
     node: ast.expr
     framework: str = ""
     value: float | None = None  # the number of a constant
-    identity: "Callable[[ast.expr], str] | None" = None  # makes the name of an atom on demand
+    identity: Callable[[ast.expr], str] = ast.unparse  # makes the name of an atom on demand
     is_plain: bool = False  # has no gradient
     options: dict[str, ast.expr] = field(default_factory=dict)
 
     @cached_property
     def name(self) -> str:
         """The name of an atom."""
-        return "" if self.identity is None else self.identity(self.node)
+        return self.identity(self.node) if self.operation == "atom" else ""
 
     @cached_property
     def key(self) -> str:
@@ -97,12 +93,8 @@ class Term:
             return self.name
         if self.operation == "constant":
             return repr(self.value)
-        return f"{self.operation}({', '.join(x.key for x in self.args)}{self.extra})"
-
-    @cached_property
-    def extra(self) -> str:
-        """The options in the key."""
-        return "".join(f", {k}={ast.unparse(x)}" for k, x in sorted(self.options.items()))
+        options = "".join(f", {k}={ast.unparse(x)}" for k, x in sorted(self.options.items()))
+        return f"{self.operation}({', '.join(x.key for x in self.args)}{options})"
 
     @cached_property
     def every(self) -> list["Term"]:
@@ -127,32 +119,21 @@ SEGMENTS = frozenset({"segment_sum", "unsorted_segment_sum", "scatter_sum"})
 SCATTERS = frozenset({"scatter", "segment"})
 
 
-class Reader:
-    """Reads expressions as terms."""
+class Reader(Scopes):
+    """Reads the expressions of a file as terms."""
 
     def __init__(
-        self, names: Names, scopes: Scopes, differentiated: frozenset[str] = DIFFERENTIATED
+        self,
+        lines: tuple[str, ...],
+        tree: ast.Module,
+        differentiated: frozenset[str] = DIFFERENTIATED,
     ) -> None:
-        """Read with the names and the assignments of one file."""
-        self.names, self.scopes, self.differentiated = names, scopes, differentiated
-        self.called: dict[int, set[str]] = {}  # the names that stand for a term, by its identity
+        """Read with the frameworks whose functions have a gradient."""
+        super().__init__(lines, tree)
+        self.differentiated = differentiated
+        self.aliases: dict[int, set[str]] = {}  # the names that stand for a term, by its identity
         self._terms: dict[int, Term] = {}
         self._depth = 0  # of the expression that is being read
-        self._by_type: dict[type, Callable[[Any], Term | None]] = {
-            ast.Constant: self._constant,
-            ast.Name: self._name,
-            ast.Attribute: self._attribute,
-            ast.Subscript: self._subscript,
-            ast.Call: self._call,
-            ast.BinOp: self._binary,
-            ast.UnaryOp: self._unary,
-            ast.Compare: self._compare,
-            ast.BoolOp: self._both,
-            ast.IfExp: self._if,
-            ast.NamedExpr: self._named,
-            ast.Tuple: self._several,
-            ast.List: self._several,
-        }
 
     def term(self, node: ast.expr) -> Term:
         """Return the term of an expression."""
@@ -160,17 +141,12 @@ class Reader:
         if found is None:
             # Unknown while it is being read: a name may stand for itself, as in `a, b = b, a`.
             self._terms[id(node)] = found = self._atom(node)
-            read = self._by_type.get(type(node)) if self._depth < DEEPEST else None
-            if read is not None:
+            read = getattr(self, f"_{type(node).__name__.lower()}", None)
+            if read is not None and self._depth < DEEPEST:
                 self._depth += 1
-                found = read(node) or found
+                self._terms[id(node)] = found = read(node) or found
                 self._depth -= 1
-            self._terms[id(node)] = found
         return found
-
-    def zero(self, node: ast.expr) -> Term:
-        """Return the constant 0."""
-        return self._number(node, 0.0)
 
     def _atom(self, node: ast.expr, *, is_plain: bool = False) -> Term:
         return Term("atom", (), node, identity=self._identity, is_plain=is_plain)
@@ -178,46 +154,58 @@ class Reader:
     def _identity(self, node: ast.expr) -> str:
         """Return the source of an expression; each name has the line of its assignment."""
         if isinstance(node, ast.Name):
-            found = self.scopes.definition_of(node)
-            order = self.scopes.order
-            return node.id if found is None else f"{node.id}@{order.get(found.statement, 0)}"
+            found = self.definition_of(node)
+            return node.id if found is None else f"{node.id}@{self.order.get(found.statement, 0)}"
         names = sorted({self._identity(x) for x in ast.walk(node) if isinstance(x, ast.Name)})
         return f"{ast.unparse(node)} {' '.join(names)}"
 
-    def _number(self, node: ast.expr, value: float) -> Term:
+    def number(self, node: ast.expr, value: float) -> Term:
+        """Return a constant."""
         return Term("constant", (), node, value=value, is_plain=True)
 
+    def _operation(
+        self,
+        node: ast.expr,
+        word: str,
+        args: Iterable[Term],
+        framework: str = "",
+        options: Mapping[str, ast.expr] | None = None,
+    ) -> Term:
+        """Return an operation on terms."""
+        args = tuple(args)
+        plain = word in TRUTH or (bool(args) and all(x.is_plain for x in args))
+        plain = plain or (bool(framework) and framework not in self.differentiated)
+        return Term(word, args, node, framework, is_plain=plain, options=dict(options or {}))
+
     def _constant(self, node: ast.Constant) -> Term | None:
-        value = node.value
-        if isinstance(value, int | float):
-            return self._number(node, _float(value))
-        return None
+        is_number = isinstance(node.value, int | float)
+        return self.number(node, _float(node.value)) if is_number else None
 
     def _name(self, node: ast.Name) -> Term | None:
-        name, found = node.id, self.scopes.definition_of(node)
-        word = self.names.full(node).rpartition(".")[2]
+        name, found = node.id, self.definition_of(node)
+        word = self.full(node).rpartition(".")[2]
         if found is None and word in WORDS:
-            return self._number(node, WORDS[word])
-        if found is not None and found.is_number and self.names.home != "jax":
-            return self._number(node, OPTION)
+            return self.number(node, WORDS[word])
+        if found is not None and found.is_number and self.home != "jax":
+            return self.number(node, OPTION)
         if found is not None and found.value is not None and not self._is_constant(found):
             term = self.term(found.value)
             if (term.operation != "atom" and len(term.every) <= LARGEST) or term.is_plain:
-                self.called.setdefault(id(term), set()).add(name)
+                self.aliases.setdefault(id(term), set()).add(name)
                 return term
         elif SMALL.search(name):
-            return self._number(node, EPSILON)
+            return self.number(node, EPSILON)
         return self._atom(node, is_plain=found is not None and self._is_plain(found))
 
     def _is_constant(self, found: Definition) -> bool:
         """Whether the assignment of a name has no gradient: in no_grad, or a part of a constant."""
-        if isinstance(found.statement, ast.Assign):
-            return self.scopes.is_without_gradient(found.statement) or (
-                found.value is None
-                and isinstance(found.statement.targets[0], ast.Tuple)
-                and self.term(found.statement.value).is_plain
-            )
-        return False
+        if not isinstance(found.statement, ast.Assign):
+            return False
+        is_part = found.value is None and isinstance(found.statement.targets[0], ast.Tuple)
+        blocks = (x for x in self.above(found.statement) if isinstance(x, ast.With))
+        return any(map(is_without_gradient, blocks)) or (
+            is_part and self.term(found.statement.value).is_plain
+        )
 
     def _is_plain(self, found: Definition) -> bool:
         """Whether every value that a name may have has no gradient."""
@@ -227,96 +215,82 @@ class Reader:
         return bool(values) and all(x.is_plain for x in values)
 
     def _attribute(self, node: ast.Attribute) -> Term | None:
-        word = node.attr
-        if word in WORDS and (self.names.full(node) or root(node) == "math"):
-            return self._number(node, WORDS[word])
-        if isinstance(node.value, ast.Call) and last_word(node.value.func) == "finfo":
-            return self._number(node, LIMITS[word]) if word in LIMITS else None
-        if SMALL.search(word):
-            return self._number(node, EPSILON)
-        if self.names.full(node):  # a constant of a module: np.euler_gamma
-            return self._number(node, OPTION)
+        word, full = node.attr, self.full(node)
+        if word in WORDS and (full or root(node) == "math"):
+            return self.number(node, WORDS[word])
+        if last_word(node.value) == "finfo":
+            return self.number(node, LIMITS[word]) if word in LIMITS else None
+        if SMALL.search(word) or full:  # a constant of a module: np.euler_gamma
+            return self.number(node, EPSILON if SMALL.search(word) else OPTION)
         if word in {"T", "mT", "real"}:
             return self.term(node.value)
-        is_plain = bool(PLAIN_NAMES.search(word)) or word in ASPECTS
-        return self._atom(node, is_plain=True) if is_plain else None
+        return self._atom(node, is_plain=bool(PLAIN_NAMES.search(word)) or word in ASPECTS)
 
     def _subscript(self, node: ast.Subscript) -> Term | None:
+        array, index = self.term(node.value), self.term(node.slice)
         if _is_view(node.slice):
-            return self.term(node.value)
-        array = node.value
-        if isinstance(array, ast.Attribute) and array.attr == "shape":
-            return self._atom(node, is_plain=True)
-        if self.term(array).is_plain:
-            return self._atom(node, is_plain=True)
-        index = self.term(node.slice)
-        if index.operation in TRUTH:
-            return self._operation(node, "index", (self.term(array), index))
-        return None
+            return array
+        if index.operation in TRUTH and not array.is_plain:
+            return self._operation(node, "index", (array, index))
+        return self._atom(node, is_plain=array.is_plain)
 
-    def _operation(
-        self, node: ast.expr, operation: str, args: tuple[Term, ...], **more: object
-    ) -> Term:
-        plain = operation in TRUTH or (bool(args) and all(x.is_plain for x in args))
-        return Term(operation, args, node, is_plain=plain, **more)  # type: ignore[arg-type]  # framework and options
-
-    def _binary(self, node: ast.BinOp) -> Term | None:
-        word = BINARY.get(type(node.op))
+    def _binop(self, node: ast.BinOp) -> Term | None:
+        word, parts = BINARY.get(type(node.op)), [self.term(node.left), self.term(node.right)]
         if word is None:  # `//` has no gradient, and `%` none of constants
-            parts = [self.term(x) for x in (node.left, node.right)]
             is_flat = isinstance(node.op, ast.FloorDiv) or all(x.is_plain for x in parts)
             return self._atom(node, is_plain=is_flat)
-        args = (self.term(node.left), self.term(node.right))
-        if (known := folded(node)) is not None:
-            return self._number(node, known)
-        return self._operation(node, word, args)
+        numbers = [x.value for x in parts if x.value is not None]
+        if len(numbers) == len(parts) and word not in TRUTH:
+            return self.number(node, OPERATIONS[word].at(*numbers))
+        return self._operation(node, word, parts)
 
-    def _unary(self, node: ast.UnaryOp) -> Term | None:
+    def _unaryop(self, node: ast.UnaryOp) -> Term | None:
         word, part = UNARY.get(type(node.op)), self.term(node.operand)
         if word == "neg" and part.value is not None:
-            return self._number(node, -part.value)
-        return part if word is None else self._operation(node, word, (part,))
+            return self.number(node, -part.value)
+        return part if word is None else self._operation(node, word, [part])
+
+    def _all(self, node: ast.expr, word: str, terms: Iterable[Term]) -> Term:
+        """Return the terms, joined by a logical operation."""
+        return reduce(lambda x, y: self._operation(node, word, (x, y)), terms)
 
     def _compare(self, node: ast.Compare) -> Term | None:
         if not all(type(op) in COMPARISONS for op in node.ops):
             return self._atom(node, is_plain=True)
-        sides = [self.term(x) for x in (node.left, *node.comparators)]
+        pairs = pairwise([self.term(x) for x in (node.left, *node.comparators)])
         words = [COMPARISONS[type(op)] for op in node.ops]
-        whole, *others = (
-            self._operation(node, word, pair)
-            for word, pair in zip(words, pairwise(sides), strict=True)
-        )
-        for other in others:
-            whole = self._operation(node, "logical_and", (whole, other))
-        return whole
+        each = [self._operation(node, *one) for one in zip(words, pairs, strict=True)]
+        return self._all(node, "logical_and", each)
 
-    def _both(self, node: ast.BoolOp) -> Term | None:
+    def _boolop(self, node: ast.BoolOp) -> Term | None:
         word = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
-        whole, *others = (self.term(x) for x in node.values)
-        for other in others:
-            whole = self._operation(node, word, (whole, other))
-        return whole
+        return self._all(node, word, map(self.term, node.values))
 
-    def _if(self, node: ast.IfExp) -> Term | None:
-        parts = tuple(self.term(x) for x in (node.test, node.body, node.orelse))
-        return self._operation(node, "if", parts)
+    def _ifexp(self, node: ast.IfExp) -> Term | None:
+        return self._operation(node, "if", map(self.term, (node.test, node.body, node.orelse)))
 
-    def _named(self, node: ast.NamedExpr) -> Term | None:
+    def _namedexpr(self, node: ast.NamedExpr) -> Term | None:
         return self.term(node.value)
 
-    def _several(self, node: ast.Tuple | ast.List) -> Term:
+    def _tuple(self, node: ast.Tuple | ast.List) -> Term:
         """Return the term of a list of arrays; a constant if all of these are."""
         return self._atom(node, is_plain=all(self.term(x).is_plain for x in node.elts))
 
+    _list = _tuple
+
     def _call(self, node: ast.Call) -> Term | None:
-        called = self.names.called(node)
+        called = self.called(node)
         if called is None:
             return self._set_at(node) or self._loss(node) or self._other(node)
-        if called.operation == "requires_grad_" or any(map(_is_option, node.keywords)):
+        word, framework, args, _ = called
+        if word == "requires_grad" or any(map(_is_option, node.keywords)):
             return self._atom(node)
-        if (number := self._made(node, called)) is not None:
-            return number
-        if called.framework == "numpy" and "numpy" not in self.differentiated:
+        literal = [x.value for x in args[:1] if word == "float" and isinstance(x, ast.Constant)]
+        if word in CONSTANTS or literal:
+            return self.number(node, CONSTANTS[word] if word in CONSTANTS else _float(literal[0]))
+        if word in FULL and len(args) > FULL[word]:
+            return self.term(args[FULL[word]])
+        if framework == "numpy" and "numpy" not in self.differentiated:
             return self._known(node, called) or self._atom(node, is_plain=True)
         return self._of_array(node, called)
 
@@ -327,115 +301,95 @@ class Reader:
             return self._atom(node, is_plain=True)
         if word in SAME and args:
             return self.term(args[0])
-        if called.framework == "python" and word not in {"abs", "pow"}:
-            return self._other(node)
-        return self._known(node, called) or self._other(node)
-
-    def _made(self, node: ast.Call, called: Called) -> Term | None:
-        """Return the number of an array that is made from one number."""
-        word, args = called.operation, called.args
-        if word in CONSTANTS:
-            return self._number(node, CONSTANTS[word])
-        if word in FULL and len(args) > FULL[word]:
-            return self.term(args[FULL[word]])
-        if word == "float" and args and isinstance(args[0], ast.Constant):
-            return self._number(node, _float(args[0].value))
-        return None
+        is_number = called.framework == "python" and word not in {"abs", "pow"}
+        return (None if is_number else self._known(node, called)) or self._other(node)
 
     def _other(self, node: ast.Call) -> Term:
-        word = last_word(node.func)
-        plain = word in PLAIN or word.endswith("meshgrid") or word.startswith("is_")
-        plain = plain or ".random." in f".{self.names.full(node.func)}"
-        is_function = isinstance(node.func, ast.Name) or bool(self.names.full(node.func))
-        is_sum = word.startswith(("scatter", "segment", "unsorted_segment"))
-        if is_function and is_sum and node.args:  # the method `x.scatter_add_` begins with an axis
-            plain = self.term(node.args[0]).is_plain  # a sum of constants
-        plain = plain or self._is_of_constants(node)
-        if not plain and (whole := self._segments(node, word)) is not None:
-            return whole
-        return self._atom(node, is_plain=plain or root(node.func) == "math")
+        word, full = last_word(node), self.full(node.func)
+        is_function = isinstance(node.func, ast.Name) or bool(full)
+        if (
+            is_function
+            and node.args
+            and word.startswith(("scatter", "segment", "unsorted_segment"))
+        ):
+            return self._segments(node, word)  # the method `x.scatter_add_` begins with an axis
+        is_number = ".random." in f".{full}" or root(node.func) == "math" or word in PLAIN
+        is_number = is_number or word.endswith("meshgrid") or word.startswith("is_")
+        return self._atom(node, is_plain=is_number or self._is_of_constants(node))
 
-    def _segments(self, node: ast.Call, word: str) -> Term | None:
+    def _segments(self, node: ast.Call, word: str) -> Term:
         """Return the term of sums over the entries with the same index, as a reduction."""
-        is_sum = word in SEGMENTS or any(
-            x.arg == "reduce" and getattr(x.value, "value", "") in {"add", "sum"}
-            for x in node.keywords
-        )
-        is_function = isinstance(node.func, ast.Name) or bool(self.names.full(node.func))
-        if not (is_sum and is_function and node.args and word in SEGMENTS | SCATTERS):
-            return None
+        array, reductions = self.term(node.args[0]), (x for x in node.keywords if x.arg == "reduce")
+        is_added = any(getattr(x.value, "value", "") in {"add", "sum"} for x in reductions)
+        if array.is_plain or not (word in SEGMENTS or (is_added and word in SCATTERS)):
+            return self._atom(node, is_plain=array.is_plain)
         options = {f"#{i}": x for i, x in enumerate(node.args[1:])}
-        return self._operation(node, "segment", (self.term(node.args[0]),), options=options)
+        return self._operation(node, "segment", [array], options=options)
 
     def _is_of_constants(self, node: ast.Call) -> bool:
         """Whether a call takes only values without gradient."""
         given = [*node.args, *(k.value for k in node.keywords)]
-        if isinstance(node.func, ast.Attribute) and not self.names.full(node.func):
+        if isinstance(node.func, ast.Attribute) and not self.full(node.func):
             given = [node.func.value, *given]
-        if last_word(node.func)[:1].isupper() or any(map(_is_option, node.keywords)):
+        if last_word(node)[:1].isupper() or any(map(_is_option, node.keywords)):
             return False  # a class; its objects may have parameters
         given = [x for x in given if not _is_text(x)]
         return bool(given) and all(self.term(x).is_plain for x in given)
 
     def _known(self, node: ast.Call, called: Called) -> Term | None:
-        word, args, options = called.operation, called.args, called.options
-        order = ORDERS.get(word)
-        if order is None:
+        word, args = called.operation, called.args
+        if word not in ORDERS:
             return None
-        if word == "where" and isinstance(node.func, ast.Attribute):
-            args = _where_args(called, args, self.names.full(node.func))
-        found = _in_order(order, args, options)
+        is_method = isinstance(node.func, ast.Attribute) and not self.full(node.func)
+        if word == "where" and is_method and called.framework == "torch" and len(args) == 3:  # noqa: PLR2004  (x, cond, y)
+            args = (args[1], args[0], args[2])
+        found = _in_order(ORDERS[word], args, called.options)
         if found is None:  # where(cond) returns indices
             return self._atom(node, is_plain=True) if word == "where" else None
         parts, rest = found
-        terms = tuple(self._number(node, math.nan) if x is None else self.term(x) for x in parts)
-        more = {"framework": called.framework, "options": rest}
+        terms = [self.number(node, math.nan) if x is None else self.term(x) for x in parts]
         if word == "masked_fill":
-            word, terms = "where", (terms[1], terms[2], terms[0])
-        found_term = self._operation(node, word, terms, **more)
-        if called.framework not in self.differentiated:
-            found_term.is_plain = True
-        return found_term
+            word, terms = "where", [terms[1], terms[2], terms[0]]
+        return self._operation(node, word, terms, called.framework, rest)
+
+    @cached_property
+    def losses(self) -> set[str]:
+        """The names and attributes that are assigned a squared error: ``self.mse = MSELoss()``."""
+        every = (x for x in self.order if isinstance(x, ast.Assign) and len(x.targets) == 1)
+        return {ast.unparse(x.targets[0]) for x in every if last_word(x.value) == "MSELoss"}
 
     def _loss(self, node: ast.Call) -> Term | None:
         """Return the term of ``self.mse(x, y)`` after ``self.mse = nn.MSELoss()``."""
-        if len(node.args) != 2 or ast.unparse(node.func) not in self.scopes.losses:  # noqa: PLR2004  (x and y)
+        if len(node.args) != 2 or ast.unparse(node.func) not in self.losses:  # noqa: PLR2004  (x and y)
             return None
-        parts = tuple(map(self.term, node.args))
-        return self._operation(node, "mse_loss", parts, framework="torch")
+        return self._operation(node, "mse_loss", map(self.term, node.args), "torch")
 
     def _set_at(self, node: ast.Call) -> Term | None:
         """Return ``x.at[cond].set(y)`` of JAX as ``where(cond, y, x)``."""
         f = node.func
-        if not (isinstance(f, ast.Attribute) and f.attr == "set" and len(node.args) == 1):
+        at = f.value if isinstance(f, ast.Attribute) and f.attr == "set" else None
+        if not isinstance(at, ast.Subscript) or last_word(at.value) != "at" or len(node.args) != 1:
             return None
-        at = f.value
-        if not (isinstance(at, ast.Subscript) and isinstance(at.value, ast.Attribute)):
-            return None
-        if at.value.attr != "at":
-            return None
-        cond = self.term(at.slice)
-        parts = (cond, self.term(node.args[0]), self.term(at.value.value))
-        return self._operation(node, "where", parts, framework="jax")
+        array = at.value.value if isinstance(at.value, ast.Attribute) else at.value
+        return self._operation(
+            node, "where", map(self.term, (at.slice, node.args[0], array)), "jax"
+        )
+
+
+def is_without_gradient(block: ast.With) -> bool:
+    """Whether a block is one without gradients, such as ``no_grad``."""
+    return any(mentions(x.context_expr, NO_GRADIENT) for x in block.items)
 
 
 def _in_order(
-    order: tuple[tuple[str, ...], ...], args: tuple[ast.expr, ...], options: dict[str, ast.expr]
+    order: tuple[tuple[str, ...], ...], args: tuple[ast.expr, ...], options: Mapping[str, ast.expr]
 ) -> tuple[list[ast.expr | None], dict[str, ast.expr]] | None:
     """Return the array arguments in their order, and the other options."""
-    rest = dict(options)
-    found: list[ast.expr | None] = []
-    for place, spellings in enumerate(order):
-        optional = spellings[0] == ""
-        given = next((rest.pop(word) for word in spellings if word in rest), None)
-        if place < len(args):
-            given = args[place]
-        if given is None and not optional:
-            return None
-        found.append(given)
-    for place, more in enumerate(args[len(order) :]):
-        rest[f"#{place}"] = more
-    return found, rest
+    rest = {f"#{i}": x for i, x in enumerate(args[len(order) :])} | dict(options)
+    named = [next((rest.pop(x) for x in words if x in rest), None) for words in order]
+    found = [*args, *named[len(args) :]][: len(order)]
+    is_open = any(x is None and words[0] for x, words in zip(found, order, strict=True))
+    return None if is_open else (found, rest)
 
 
 X = ("x", "input", "a", "tensor", "input_tensor", "logits", "t", "value", "features")
@@ -452,13 +406,6 @@ ORDERS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "cosine_similarity": (("x1", "x"), ("x2", "y")),
 }
-
-
-def _where_args(called: Called, args: tuple[ast.expr, ...], full: str) -> tuple[ast.expr, ...]:
-    """Return (cond, x, y), for the method ``x.where(cond, y)`` too."""
-    if not full and called.framework == "torch" and len(args) == 3:  # noqa: PLR2004  (x, cond, y)
-        return (args[1], args[0], args[2])
-    return args
 
 
 def _is_integer(called: Called) -> bool:
@@ -478,34 +425,6 @@ def _is_view(index: ast.expr) -> bool:
         or (isinstance(x, ast.Attribute) and x.attr == "newaxis")
         for x in parts
     )
-
-
-def folded(node: ast.expr) -> float | None:
-    """Return the number of arithmetic on literals, such as ``1 / 3``; None for all else."""
-    if isinstance(node, ast.Constant) and type(node.value) in {int, float}:
-        return _float(node.value)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        inner = folded(node.operand)
-        return None if inner is None else -inner
-    if not isinstance(node, ast.BinOp) or type(node.op) not in FOLDED:
-        return None
-    left = folded(node.left)
-    right = folded(node.right) if left is not None else None
-    if left is None or right is None:
-        return None
-    try:
-        return float(FOLDED[type(node.op)](left, right))
-    except (ArithmeticError, ValueError, TypeError):  # a complex power too
-        return None
-
-
-FOLDED: dict[type[ast.operator], Any] = {
-    ast.Add: add,
-    ast.Sub: sub,
-    ast.Mult: mul,
-    ast.Div: truediv,
-    ast.Pow: pow,
-}
 
 
 def _is_option(option: ast.keyword) -> bool:

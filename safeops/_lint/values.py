@@ -1,5 +1,5 @@
 """
-The value of a term, and whether its derivative is finite there.
+The values of a term: their interval, and the value and slope for given numbers of its atoms.
 
 Computed as a framework does in float32, entry by entry: what exceeds the largest number is inf, and
 0 times an infinite slope is NaN, which reaches the atoms unless a selection stops it.
@@ -10,12 +10,96 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from safeops._lint.operations import OPERATIONS, REDUCTIONS, UNKNOWN, Slopes
-from safeops._lint.shapes import is_steep_norm
+from safeops._lint.operations import (
+    ABOVE_0,
+    ALL,
+    AT_LEAST_0,
+    OPERATIONS,
+    REDUCTIONS,
+    UNKNOWN,
+    Bounds,
+)
 from safeops._lint.terms import Term
 
 LARGEST, SMALLEST = 3.4028235e38, 1.1754944e-38
-Numbers = Mapping[str, float]
+# Frameworks whose norm has no finite slope at a zero vector; PyTorch's has slope 0.
+STEEP = frozenset({"jax", "tensorflow", "keras", "xp"})
+SPARED = {("atan2", "torch"), ("hypot", "jax")}  # slope 0 at 0: PyTorch 2.13, JAX 0.10
+
+
+def is_steep_norm(term: Term) -> bool:
+    """Whether a term is a Euclidean norm without a finite slope at a zero vector."""
+    given = [getattr(term.options.get(x), "value", None) for x in ("ord", "p", "#0")]
+    is_euclidean = all(x in (None, 2, 2.0, "euclidean", "fro") for x in given)
+    return term.operation == "norm" and term.framework in STEEP and is_euclidean
+
+
+# Intervals
+
+
+def bounds(term: Term) -> Bounds:
+    """Return the interval of a term's values, whatever the values of its atoms."""
+    word, args = term.operation, term.args
+    if term.value is not None:
+        return Bounds(term.value, term.value)
+    known = OPERATIONS.get(word, UNKNOWN).bounds
+    if known is not None or word not in INTERVALS:
+        return known or ALL
+    is_square = word == "mul" and args[0].key == args[1].key
+    return (
+        INTERVALS["square"](bounds(args[0])) if is_square else INTERVALS[word](*map(bounds, args))
+    )
+
+
+def _signed(above: bool, at_least: bool = True) -> Bounds:  # noqa: FBT001, FBT002  (of the two, which holds)
+    """Return the interval of what is above 0, at least 0, or any number."""
+    return ABOVE_0 if above else AT_LEAST_0 if at_least else ALL
+
+
+def _power(a: Bounds, p: Bounds) -> Bounds:
+    is_known = p.low == p.high
+    is_even = is_known and p.low % 2 == 0
+    return _signed(a.is_positive or (is_even and a.high < 0), is_even or (is_known and a.low >= 0))
+
+
+def _clipped(a: Bounds, low: Bounds, high: Bounds) -> Bounds:
+    least = a.low if math.isnan(low.low) else max(a.low, low.low)
+    most = a.high if math.isnan(high.high) else min(a.high, high.high)
+    return Bounds(least, most, above=a.above and least == a.low)
+
+
+def _either(lower: Callable[..., Bounds], upper: Callable[..., float], *ends: Bounds) -> Bounds:
+    """Return the interval of a maximum, a minimum or a choice, from the ends that it takes."""
+    end = lower(ends, key=lambda one: (one.low, one.above))
+    return Bounds(end.low, upper(x.high for x in ends), above=end.above)
+
+
+def _choice(_: Bounds, x: Bounds, y: Bounds) -> Bounds:
+    return _either(min, max, x, y)
+
+
+INTERVALS: dict[str, Callable[..., Bounds]] = {
+    "add": lambda a, b: Bounds(a.low + b.low, a.high + b.high, above=a.above or b.above),
+    "clip": _clipped,
+    "div": lambda a, b: _signed(b.low >= 0 and a.is_positive, b.low >= 0 and a.low >= 0),
+    "if": _choice,
+    "index": lambda a, _: a,
+    "maximum": partial(_either, max, max),
+    "minimum": partial(_either, min, min),
+    "mul": lambda a, b: _signed(a.is_positive and b.is_positive, a.low >= 0 and b.low >= 0),
+    "neg": lambda a: Bounds(-a.high, -a.low),
+    "pow": _power,
+    "square": lambda a: _signed(a.is_positive or a.high < 0),
+    "sub": lambda a, b: Bounds(a.low - b.high, a.high - b.low),
+    "where": _choice,
+}
+INTERVALS |= dict.fromkeys(["max", "mean", "min"], lambda a: a)
+INTERVALS |= dict.fromkeys(
+    ["segment", "sum", "prod", "cumsum"], lambda a: a if a.low < 0 else _signed(a.is_positive)
+)
+
+
+# Numbers
 
 
 class Value(NamedTuple):
@@ -36,22 +120,19 @@ class Program:
             self._add(term)
 
     def _add(self, term: Term) -> None:
-        if term.key in self.parts:
-            return
-        if not is_atom(term):
-            for part in term.args:
+        if term.key not in self.parts:
+            for part in () if is_atom(term) else term.args:
                 self._add(part)
-        self.parts[term.key] = term
+            self.parts[term.key] = term
 
-    def run(self, numbers: Numbers) -> dict[str, Value]:
+    def run(self, numbers: Mapping[str, float]) -> dict[str, Value]:
         """Return the value of each part, by its key, for these numbers of the atoms."""
         found: dict[str, Value] = {}
         for key, term in self.parts.items():
             if is_atom(term):
                 x, live = numbers.get(key), not term.is_plain
-                found[key] = Value(
-                    x, live, term if live and x == 0 and is_steep_norm(term) else None
-                )
+                is_bad = live and x == 0 and is_steep_norm(term)
+                found[key] = Value(x, live, term if is_bad else None)
             else:
                 found[key] = _computed(term, [found[x.key] for x in term.args])
         return found
@@ -64,51 +145,24 @@ def is_atom(term: Term) -> bool:
 
 def _computed(term: Term, parts: list[Value]) -> Value:
     """Return the value of an operation from the values of its operands."""
+    word = term.operation
     if term.value is not None:
         return Value(term.value)
-    if term.operation in CHOICES:
-        return CHOICES[term.operation](*parts)
+    if word in CHOICES:
+        return CHOICES[word](*parts)
     bad = next((x.bad for x in parts if x.bad is not None), None)
     live = any(x.live for x in parts) and not term.is_plain
     given = [x.number for x in parts if x.number is not None]
-    row = OPERATIONS.get(term.operation, UNKNOWN)
-    f = None if _is_open_power(term) else row.value
-    if f is None or len(given) < len(parts):
-        is_over_0 = term.operation == "div" and parts[1].number == 0
-        return Value(None, live, bad or (term if live and is_over_0 else None))
-    is_known = not any(map(math.isnan, given))
-    if bad is None and live and is_known and row.slopes is not None and not _is_smooth(term, given):
-        steep = _tried(row.slopes, given)
-        if any(x.live and not _is_finite(s) for x, s in zip(parts, steep, strict=True)):
-            bad = term
-    return Value(_single(_tried(lambda *x: (f(*x),), given)[0]), live, bad)
-
-
-def _is_open_power(term: Term) -> bool:
-    """Whether a term is a power with a variable exponent, of which too little is known."""
-    return term.operation == "pow" and term.args[1].value is None
-
-
-def _is_smooth(term: Term, given: list[float]) -> bool:
-    """Whether a framework has a finite slope although mathematics has none."""
-    return (term.operation, term.framework) in SPARED and not any(given)
-
-
-SPARED = {("atan2", "torch"), ("hypot", "jax")}  # measured: PyTorch 2.13, JAX 0.10
-
-
-def _tried(f: Slopes, given: list[float]) -> tuple[float, ...]:
-    """Return the value of a function; NaN outside its domain."""
-    try:
-        return f(*given)
-    except (ValueError, ZeroDivisionError):
-        return (math.nan,) * len(given)
-    except OverflowError:
-        return (math.inf,) * len(given)
-
-
-def _is_finite(slope: float) -> bool:
-    return math.isfinite(slope) and abs(slope) <= LARGEST
+    row = OPERATIONS.get(word, UNKNOWN)
+    is_open_power = word == "pow" and term.args[1].value is None  # of which too little is known
+    if row.value is None or is_open_power or len(given) < len(parts):
+        is_over_0 = live and word == "div" and parts[1].number == 0
+        return Value(None, live, bad or (term if is_over_0 else None))
+    is_spared = any(map(math.isnan, given)) or ((word, term.framework) in SPARED and not any(given))
+    if bad is None and live and not is_spared:
+        slopes = zip(parts, row.slopes_at(*given), strict=True)
+        bad = term if any(x.live and not abs(slope) <= LARGEST for x, slope in slopes) else None
+    return Value(_single(row.at(*given)), live, bad)
 
 
 def _single(x: float) -> float:
@@ -122,35 +176,24 @@ def _single(x: float) -> float:
 
 
 def _where(cond: Value, x: Value, y: Value) -> Value:
-    bad = x.bad or y.bad
-    if cond.number is None:
-        return Value(None, x.live or y.live, bad)
-    taken = x if cond.number else y
-    return Value(taken.number, taken.live, bad)
+    return _if(cond, x, y)._replace(bad=x.bad or y.bad)
 
 
 def _if(cond: Value, x: Value, y: Value) -> Value:
-    if cond.number is None:
-        return Value(None, x.live or y.live)
-    return x if cond.number else y
-
-
-def _index(x: Value, mask: Value) -> Value:
-    return Value(x.number if mask.number else None, x.live, x.bad)
+    return Value(None, x.live or y.live) if cond.number is None else x if cond.number else y
 
 
 def _clip(x: Value, low: Value, high: Value) -> Value:
     if x.number is None:
         return x
-    least = -math.inf if _is_open(low) else low.number or 0.0
-    most = math.inf if _is_open(high) else high.number or 0.0
-    inside = least <= x.number <= most
-    return Value(min(max(x.number, least), most), x.live and inside, x.bad)
+    least, most = _end(low, -math.inf), _end(high, math.inf)
+    live = x.live and least <= x.number <= most
+    return Value(min(max(x.number, least), most), live, x.bad)
 
 
-def _is_open(end: Value) -> bool:
-    """Whether a clip has no such limit."""
-    return end.number is None or math.isnan(end.number)
+def _end(value: Value, default: float) -> float:
+    """Return the limit of a clip, if it has it."""
+    return default if value.number is None or math.isnan(value.number) else value.number
 
 
 def _extreme(choose: Callable[..., float], x: Value, y: Value) -> Value:
@@ -158,22 +201,17 @@ def _extreme(choose: Callable[..., float], x: Value, y: Value) -> Value:
     if x.number is None or y.number is None:
         return Value(None, x.live or y.live, bad)
     taken = choose(x.number, y.number)
-    live = (x.live and x.number == taken) or (y.live and y.number == taken)
-    return Value(taken, live, bad)
+    return Value(taken, any(one.live and one.number == taken for one in (x, y)), bad)
 
 
 def _relu(x: Value) -> Value:
-    if x.number is None:
-        return x
-    return Value(max(x.number, 0.0), x.live and x.number > 0, x.bad)
+    return x if x.number is None else Value(max(x.number, 0.0), x.live and x.number > 0, x.bad)
 
 
 CHOICES: dict[str, Callable[..., Value]] = {
     "clip": _clip,
-    "fmax": partial(_extreme, max),
-    "fmin": partial(_extreme, min),
     "if": _if,
-    "index": _index,
+    "index": lambda x, mask: x if mask.number else x._replace(number=None),
     "maximum": partial(_extreme, max),
     "minimum": partial(_extreme, min),
     "relu": _relu,

@@ -78,8 +78,9 @@ class Page:
 
     def statement(self, node: ast.AST) -> ast.AST:
         """Return the innermost statement that contains an expression."""
-        *_, statement = self.around(node)
-        return statement
+        while not isinstance(node, ast.stmt):
+            node = self.parents[node]
+        return node
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the parents of an expression, up to its statement."""
@@ -125,9 +126,12 @@ def named(node: ast.AST) -> str:
     """Return the name of an operator or a called function; "" for other expressions."""
     if isinstance(node, ast.BinOp):
         return OPERATORS.get(type(node.op), "")
-    if not isinstance(node, ast.Call):
-        return ""
-    f = node.func
+    return last_word(node) if isinstance(node, ast.Call) else ""
+
+
+def last_word(node: ast.AST) -> str:
+    """Return the last word of a name, an attribute or a called function; "" for all else."""
+    f = node.func if isinstance(node, ast.Call) else node
     return f.attr if isinstance(f, ast.Attribute) else f.id if isinstance(f, ast.Name) else ""
 
 
