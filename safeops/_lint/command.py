@@ -10,11 +10,11 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from safeops._cli.terminal import coloured, followed, is_coloured
-from safeops._lint.formats import FORMATS, Row, place_of
+from safeops._lint.formats import FORMATS, Row
 from safeops._lint.found import TITLES
-from safeops._lint.linting import Report, lint
+from safeops._lint.linting import Report
 from safeops._lint.proofs import prove
-from safeops._lint.settings import Settings, SettingsError, settings_of
+from safeops._lint.settings import Settings, SettingsError, settings_of, wrong
 from safeops._lint.sources import STDIN, SUFFIXES, Source, UnreadableError, files_in, lines_of, read
 
 EPILOG = """
@@ -103,16 +103,16 @@ def show(
     is_filter = STDIN in options.paths and options.fix and not options.diff
     out = sys.stderr if is_filter else sys.stdout  # where the edited source goes
     for row in done:
-        print(f"{place_of(row)}: {row.finding.rule} repaired", file=out if is_text else sys.stderr)
+        print(f"{row.place}: {row.finding.rule} repaired", file=out if is_text else sys.stderr)
     if options.diff:
-        both = ((source, edited(source, report, settings)[0]) for source, report in pairs)
-        text = "".join(diff_of(old, new) for old, new in both).rstrip("\n")
+        news = (edited(source, report, settings)[0] for source, report in pairs)
+        each = (diff_of(old, new) for (old, _), new in zip(pairs, news, strict=True))
+        text = "".join(each).rstrip("\n")
     elif options.statistics:
         text = statistics(rows)
-    elif rows or options.format in {"json", "sarif"}:
-        text = FORMATS[options.format](rows)
     else:
-        text = ""
+        is_said = rows or options.format in {"json", "sarif"}
+        text = FORMATS[options.format](rows) if is_said else ""
     if text:
         print(coloured(text) if is_text and is_coloured(out) else text, file=out)
     if not options.quiet:
@@ -130,25 +130,21 @@ def statistics(rows: Sequence[Row]) -> str:
     """Return how often each rule found something, and how often it has an edit."""
     counts = Counter(row.finding.rule for row in rows)
     edits = Counter(row.finding.rule for row in rows if row.finding.edit is not None)
-    return "\n".join(
-        f"{count:6}  {rule} {TITLES[rule]}, {edits[rule]} with an edit"
-        for rule, count in counts.most_common()
-    )
+    lines = (f"{n:6}  {x} {TITLES[x]}, {edits[x]} with an edit" for x, n in counts.most_common())
+    return "\n".join(lines)
 
 
 def settings_for(options: Namespace) -> Settings:
     """Return the settings; raise if a path does not exist."""
     for path in (x for x in options.paths if x != STDIN):
         if not path.exists():
-            msg = f"expected a file or a folder, got {path}: there is no such file"
-            raise SettingsError(msg)
+            wrong(f"expected a file or a folder, got {path}: there is no such file")
         if not path.is_dir() and path.suffix not in SUFFIXES:
-            msg = f"expected a file of Python or a notebook, got {path}"
-            raise SettingsError(msg)
+            wrong(f"expected a file of Python or a notebook, got {path}")
     first = options.paths[0]
-    start = first if first.is_dir() else first.parent
     given = {"numpy": options.numpy, "everywhere": options.everywhere}
-    return settings_of(start, options.select, options.ignore, **given)
+    folder = first if first.is_dir() else first.parent
+    return settings_of(folder, options.select, options.ignore, **given)
 
 
 def reports(files: Iterable[Path], settings: Settings) -> Iterator[tuple[Source, Report]]:
@@ -156,11 +152,8 @@ def reports(files: Iterable[Path], settings: Settings) -> Iterator[tuple[Source,
     for file in files:
         try:
             source = read(file)
-            select = settings.select_in(file)
-            yield source, lint(source.text, select, numpy=settings.numpy)
-        except UnreadableError as error:
-            print(f"{file}: skipped, {error}", file=sys.stderr)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            yield source, settings.report(source)
+        except (UnreadableError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = getattr(error, "lineno", None)
             said = getattr(error, "msg", None) or str(error) or "nested too deep"
             print(f"{file}{f':{line}' if line else ''}: skipped, {said}", file=sys.stderr)
@@ -169,13 +162,12 @@ def reports(files: Iterable[Path], settings: Settings) -> Iterator[tuple[Source,
 def edited(source: Source, report: Report, settings: Settings) -> tuple[Source, Report, list[Row]]:
     """Return a file with its edits, the report on the result, and what was repaired."""
     done: list[Row] = []
-    for _ in range(ROUNDS):  # behind one singular operation there may be another one
-        if not report.fixes:
-            break
+    for _ in range(ROUNDS if report.fixes else 0):  # behind one operation there may be another one
         done += [row for row in rows_of([(source, report)]) if row.finding.edit is not None]
         source = replace(source, text=report.fixed)
-        select = settings.select_in(source.path)
-        report = lint(source.text, select, numpy=settings.numpy)
+        report = settings.report(source)
+        if not report.fixes:
+            break
     return source, report, done
 
 
@@ -188,29 +180,28 @@ def repaired(
     """Write a file with its edits; return the report on the result, and what was repaired."""
     if not report.fixes and source.path != STDIN:
         return source, report, []
-    if not source.is_writable:
-        print(f"{source.path}: not edited, its JSON has a layout of its own", file=sys.stderr)
-        return source, report, []
-    new, left, done = edited(source, report, settings)
-    try:
-        source.write(new.text)
-    except (OSError, UnicodeEncodeError) as error:
-        print(f"{source.path}: not edited, {error}", file=sys.stderr)
-        return source, report, []
-    return new, left, done
+    said: object = "its JSON has a layout of its own"
+    if source.is_writable:
+        new, left, done = edited(source, report, settings)
+        try:
+            source.write(new.text)
+        except (OSError, UnicodeEncodeError) as error:
+            said = error
+        else:
+            return new, left, done
+    print(f"{source.path}: not edited, {said}", file=sys.stderr)
+    return source, report, []
 
 
 def summary(rows: Sequence[Row], files: int, done: int) -> str:
     """Return the number of findings, in words."""
     edits = sum(row.finding.edit is not None for row in rows)
-    left = " left" if done else ""
-    said = (
-        f"{in_words(len(rows), 'finding')}{left}" if rows else f"nothing {left.strip() or 'found'}"
-    )
-    said = f"{f'{done} repaired, ' if done else ''}{said}, {in_words(files, 'file')} read"
-    if not edits:
-        return said
-    return f"{said}; --fix repairs {edits} of them, --diff shows how\n{RECIPES}"
+    left = "left" if done else ""
+    found = [in_words(len(rows), "finding"), left] if rows else ["nothing", left or "found"]
+    said = f"{f'{done} repaired, ' if done else ''}{' '.join(found).strip()}"
+    said = f"{said}, {in_words(files, 'file')} read"
+    more = f"; --fix repairs {edits} of them, --diff shows how\n{RECIPES}"
+    return f"{said}{more if edits else ''}"
 
 
 RECIPES = "no dependency wanted? `safeops recipe NAME` prints each safe operation to copy"

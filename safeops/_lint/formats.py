@@ -39,9 +39,15 @@ class Row(NamedTuple):
         return f"line {line} of {cell}" if cell else said[0]
 
     @property
-    def lines(self) -> Sequence[str]:
-        """The lines of the file."""
-        return lines_of(self.source.text)
+    def line(self) -> str:
+        """The line of the file."""
+        return lines_of(self.source.text)[self.finding.line - 1].rstrip("\r\n")
+
+    @property
+    def place(self) -> str:
+        """File, line and column of the finding."""
+        cell, line = self.source.place(self.finding.line)
+        return f"{self.path}:{cell + ':' if cell else ''}{line}:{self.finding.column}"
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -55,26 +61,18 @@ def as_text(rows: Sequence[Row]) -> str:
 def copy_key(row: Row) -> tuple[object, ...]:
     """Return what the copies of a finding in several files, or in one, have in common."""
     found = row.finding
-    edit = found.edit[1:] if found.edit else ()
-    text = row.lines[found.line - 1].strip()
     said = re.sub(r"^line \d+", "", found.message)
-    return found.rule, text, said, edit, found.proof, found.trial
-
-
-def place_of(row: Row) -> str:
-    """Return file, line and column of a finding."""
-    cell, line = row.source.place(row.finding.line)
-    return f"{row.path}:{cell + ':' if cell else ''}{line}:{row.finding.column}"
+    edit = found.edit[1:] if found.edit else ()
+    return found.rule, row.line.strip(), said, edit, found.proof, found.trial
 
 
 def block_of(row: Row, *copies: Row) -> list[str]:
     """Return the lines of text about one finding and its copies."""
-    found = row.finding
-    text = row.lines[found.line - 1].rstrip("\r\n")
+    found, text = row.finding, row.line
     end = found.end_column if found.end_line == found.line else len(text) + 1
     blank = "".join(c if c == "\t" else " " for c in text[: found.column - 1])
     block = [
-        f"{place_of(row)}: {found.rule} {TITLES[found.rule]}",
+        f"{row.place}: {found.rule} {TITLES[found.rule]}",
         f"    {text}",
         f"    {blank}{'^' * max(1, end - found.column)}",
         f"  {row.message}",
@@ -83,69 +81,41 @@ def block_of(row: Row, *copies: Row) -> list[str]:
         old, new = (text.splitlines() for text in found.edit[1:])
         margin = min(len(x) - len(x.lstrip()) for x in (*old, *new) if x.strip())
         block += [f"  - {x[margin:]}" for x in old] + [f"  + {x[margin:]}" for x in new]
-    elif found.reason:
-        block.append(f"  no edit: {found.reason}")
-    if found.names:
-        block.append(f"    from safeops import {', '.join(found.names)}")
-    if found.cure:
-        block.append(f"  {found.cure}")
-    block += proof_of(found)
+    reason = f"no edit: {found.reason}" if found.reason else ""
+    imports = f"  from safeops import {', '.join(found.names)}" if found.names else ""
+    said = [reason, imports, found.cure, found.proof, found.trial]
+    if found.trial.startswith("confirmed"):
+        said += [f"no dependency wanted? python -m safeops recipe {x}" for x in found.names]
     if copies:
-        places = [place_of(copy) for copy in copies]
-        more = f", and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-        block.append(f"  also at {', '.join(places[:SHOWN])}{more}")
-    return block
+        more = f", and {len(copies) - SHOWN} more" if len(copies) > SHOWN else ""
+        said.append(f"also at {', '.join(x.place for x in copies[:SHOWN])}{more}")
+    return block + [f"  {text}" for text in said if text]
 
 
 SHOWN = 20  # places of copies
 
 
-def proof_of(found: Finding) -> list[str]:
-    """Return what --confirm saw, and the recipe of an edit that is confirmed."""
-    said = [f"  {text}" for text in (found.proof, found.trial) if text]
-    if found.trial.startswith("confirmed"):
-        said += [f"  no dependency wanted? python -m safeops recipe {x}" for x in found.names]
-    return said
-
-
 def record(row: Row) -> dict[str, Any]:
     """Return a finding as a JSON object."""
-    found = row.finding
-    cell, line = row.source.place(found.line)
-    _, end_line = row.source.place(found.end_line)
-    given: dict[str, Any] = {
+    found, place = row.finding, row.source.place
+    cell, line = place(found.line)
+    fix = None
+    if found.edit is not None:
+        imports = f"from safeops import {', '.join(found.names)}" if found.names else ""
+        first, old, new = found.edit
+        fix = {"line": place(first)[1], "old": old, "new": new, "imports": imports}
+    more = {"cell": cell, "proof": found.proof, "trial": found.trial}
+    return {
         "path": row.path,
         "line": line,
         "column": found.column,
-        "end_line": end_line,
+        "end_line": place(found.end_line)[1],
         "end_column": found.end_column,
         "rule": found.rule,
         "name": TITLES[found.rule],
         "message": row.message,
-        "fix": fix_record(row),
-    }
-    if cell:
-        given["cell"] = cell
-    if found.proof:
-        given["proof"] = found.proof
-    if found.trial:
-        given["trial"] = found.trial
-    return given
-
-
-def fix_record(row: Row) -> dict[str, Any] | None:
-    """Return an edit as a JSON object."""
-    edit = row.finding.edit
-    if edit is None:
-        return None
-    names = row.finding.names
-    imports = f"from safeops import {', '.join(names)}" if names else ""
-    return {
-        "line": row.source.place(edit[0])[1],
-        "old": edit[1],
-        "new": edit[2],
-        "imports": imports,
-    }
+        "fix": fix,
+    } | {name: said for name, said in more.items() if said}
 
 
 def as_json(rows: Sequence[Row]) -> str:
@@ -157,20 +127,18 @@ def as_github(rows: Sequence[Row]) -> str:
     """Return a GitHub command for each finding, which is shown beside the line."""
     lines = []
     for row in rows:
-        found = row.finding
-        _, line = row.source.place(found.line)
-        title = f"{found.rule} {TITLES[found.rule]}"
-        where = f"file={escaped(row.path)},line={line},col={found.column},title={escaped(title)}"
+        one = record(row)
+        path, title = (
+            text.translate(ESCAPES) for text in (row.path, f"{one['rule']} {one['name']}")
+        )
         text = row.message.replace("%", "%25").replace("\n", "%0A")
+        where = f"file={path},line={one['line']},col={one['column']},title={title}"
         lines.append(f"::warning {where}::{text}")
     return "\n".join(lines)
 
 
-def escaped(text: str) -> str:
-    """Return a property of a GitHub command."""
-    for sign, code in {"%": "%25", "\n": "%0A", ":": "%3A", ",": "%2C"}.items():
-        text = text.replace(sign, code)
-    return text
+# In a property of a GitHub command.
+ESCAPES = str.maketrans({"%": "%25", "\n": "%0A", ":": "%3A", ",": "%2C"})
 
 
 def as_sarif(rows: Sequence[Row]) -> str:
@@ -199,19 +167,15 @@ def sarif_place(path: str, region: Mapping[str, int]) -> dict[str, Any]:
 
 def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
     """Return a finding as a SARIF result."""
-    found = row.finding
-    region = {
-        "startLine": row.source.place(found.line)[1],
-        "startColumn": found.column,
-        "endLine": row.source.place(found.end_line)[1],
-        "endColumn": found.end_column,
-    }
+    one = record(row)
+    names = {"startLine": "line", "startColumn": "column"}
+    names |= {"endLine": "end_line", "endColumn": "end_column"}
     return {
-        "ruleId": found.rule,
-        "ruleIndex": used.index(found.rule),
+        "ruleId": one["rule"],
+        "ruleIndex": used.index(one["rule"]),
         "level": "warning",
         "message": {"text": row.message},
-        "locations": [sarif_place(row.path, region)],
+        "locations": [sarif_place(row.path, {x: one[name] for x, name in names.items()})],
     }
 
 

@@ -4,10 +4,11 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from safeops._lint.found import TITLES
-from safeops._lint.sources import is_apart
+from safeops._lint.linting import Report, lint
+from safeops._lint.sources import Source, is_apart
 
 KEYS = {"select": list, "ignore": list, "exclude": list, "numpy": bool, "everywhere": bool}
 
@@ -25,29 +26,21 @@ class Settings:
     numpy: bool = False
     everywhere: bool = False
 
-    def select_in(self, file: Path) -> frozenset[str]:
-        """Return the rules for a file: none for a module without gradients."""
-        return frozenset() if is_apart(file) and not self.everywhere else self.select
+    def report(self, source: Source) -> Report:
+        """Return the findings in a file: none in a module without gradients."""
+        is_left_out = is_apart(source.path) and not self.everywhere
+        return lint(source.text, frozenset() if is_left_out else self.select, numpy=self.numpy)
 
 
 def settings_of(
-    start: Path,
-    select: Iterable[str] | None,
-    ignore: Iterable[str] | None,
-    *,
-    numpy: bool = False,
-    everywhere: bool = False,
+    start: Path, select: Iterable[str] | None, ignore: Iterable[str] | None, **flags: bool
 ) -> Settings:
     """Return the settings; options of the command line override pyproject.toml."""
     table = table_of(start)
     chosen = rules_of(table.get("select", ["SO"]) if select is None else select)
     left_out = rules_of(table.get("ignore", []) if ignore is None else ignore)
-    return Settings(
-        chosen - left_out,
-        tuple(table.get("exclude", ())),
-        numpy or table.get("numpy", False),
-        everywhere or table.get("everywhere", False),
-    )
+    given = {name: given or table.get(name, False) for name, given in flags.items()}
+    return Settings(chosen - left_out, tuple(table.get("exclude", ())), **given)
 
 
 def rules_of(words: Iterable[str]) -> frozenset[str]:
@@ -56,8 +49,7 @@ def rules_of(words: Iterable[str]) -> frozenset[str]:
     for word in words:
         these = {rule for rule in TITLES if word and rule.startswith(word.upper())}
         if not these:
-            msg = f"expected rules out of (SO001, ..., SO011), got {word or 'nothing'}"
-            raise SettingsError(msg)
+            wrong(f"expected rules out of (SO001, ..., SO011), got {word or 'nothing'}")
         found |= these
     return frozenset(found)
 
@@ -65,33 +57,29 @@ def rules_of(words: Iterable[str]) -> frozenset[str]:
 def table_of(start: Path) -> dict[str, Any]:
     """Return the table of the nearest pyproject.toml that has one, from a folder upwards."""
     start = start.resolve()
-    for folder in (start, *start.parents):
-        file = folder / "pyproject.toml"
-        if not file.is_file():
-            continue
+    for file in (folder / "pyproject.toml" for folder in (start, *start.parents)):
         try:
-            table = tomllib.loads(file.read_text("utf-8")).get("tool", {}).get("safeops", {})
+            text = file.read_text("utf-8") if file.is_file() else ""
+            table = tomllib.loads(text).get("tool", {}).get("safeops", {}).get("lint")
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            msg = f"{file}: {error}"
-            raise SettingsError(msg) from error
-        if "lint" in table:
-            return checked(table["lint"], file)
+            wrong(f"{file}: {error}")
+        if table is not None:
+            check(table, file)
+            return dict(table)
     return {}
 
 
-def listed(given: Any) -> list[Any]:
-    """Return a list as it is; an empty list for anything else."""
-    return given if isinstance(given, list) else []
-
-
-def checked(table: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return a table after a check of its keys and values."""
+def check(table: dict[str, Any], file: Path) -> None:
+    """Raise an error for a key that there is not, or a value of another kind."""
     for key, given in table.items():
         kind = KEYS.get(key)
         if kind is None:
-            msg = f"{file}: expected keys out of ({', '.join(KEYS)}), got {key}"
-            raise SettingsError(msg)
-        if not isinstance(given, kind) or not all(type(x) is str for x in listed(given)):
-            msg = f"{file}: expected a {'list of strings' if kind is list else 'bool'} for {key}"
-            raise SettingsError(msg)
-    return table
+            wrong(f"{file}: expected keys out of ({', '.join(KEYS)}), got {key}")
+        is_listed = isinstance(given, list) and all(isinstance(x, str) for x in given)
+        if not (is_listed if kind is list else isinstance(given, bool)):
+            wrong(f"{file}: expected a {'list of strings' if kind is list else 'bool'} for {key}")
+
+
+def wrong(said: str) -> NoReturn:
+    """Say what is wrong with the configuration or the command line."""
+    raise SettingsError(said)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ class Source:
     text: str
     encoding: str = "utf-8"
     notebook: Any = None  # the cells, as JSON has them
-    layout: tuple[int | None, bool] | None = None  # indent, final newline; None: unknown
+    layout: tuple[int | None, bool] | None = None  # indent, ASCII alone; None: unknown
+    end: str = ""  # behind the JSON
 
     @property
     def is_writable(self) -> bool:
@@ -56,9 +58,7 @@ class Source:
 
     def write(self, text: str) -> None:
         """Write a new text into the file; the text of the standard input goes to the output."""
-        if self.notebook is not None:
-            text = self._as_notebook(text)
-        raw = text.encode(self.encoding)
+        raw = (text if self.notebook is None else self._as_notebook(text)).encode(self.encoding)
         if self.path == STDIN:
             sys.stdout.buffer.write(raw)
         else:
@@ -71,10 +71,12 @@ class Source:
             cell = self.notebook["cells"][int(number) - 1]
             source = code.removesuffix("\n").replace(MAGIC, "").replace(UNREAD, "")
             cell["source"] = list(lines_of(source)) if isinstance(cell["source"], list) else source
-        indent, ascii_only = self.layout or (1, False)
-        return json.dumps(self.notebook, indent=indent, ensure_ascii=ascii_only) + self._end
+        return as_json(self.notebook, *(self.layout or (1, False))) + self.end
 
-    _end: str = ""
+
+def as_json(notebook: Any, indent: int | None, ascii_only: bool) -> str:  # noqa: FBT001  (a layout)
+    """Return the JSON of a notebook in a layout."""
+    return json.dumps(notebook, indent=indent, ensure_ascii=ascii_only)
 
 
 def is_apart(path: Path) -> bool:
@@ -117,22 +119,17 @@ def read_notebook(path: Path, text: str) -> Source:
         msg = f"no notebook of format 4: {type(error).__name__} {error}"
         raise UnreadableError(msg) from error
     end = text[len(text.rstrip()) :]
-    layouts = [(indent, is_ascii) for indent in INDENTS for is_ascii in (False, True)]
-    same = (
-        x for x in layouts if text == json.dumps(notebook, indent=x[0], ensure_ascii=x[1]) + end
-    )
+    same = (x for x in product(INDENTS, (False, True)) if text == as_json(notebook, *x) + end)
     return Source(path, code, "utf-8", notebook, next(same, None), end)
 
 
 def as_python(code: str) -> str:
     """Return the code of a cell, IPython's lines behind `pass`; comments if it is not Python."""
     first, _, rest = code.partition("\n")
-    if first.startswith("%%"):
-        if not OF_PYTHON.match(first):
-            return commented(code)
+    if OF_PYTHON.match(first):
         return f"{commented(first)}\n{as_python(rest)}" if rest else commented(first)
     passed = "\n".join(map(without_magic, code.split("\n")))
-    readable = (x for x in (code, passed) if is_python(x))
+    readable = (x for x in (code, passed) if is_python(x) and not first.startswith("%%"))
     return next(readable, commented(code))
 
 
@@ -140,8 +137,8 @@ def without_magic(line: str) -> str:
     """Return a line of IPython as a `pass` at its place."""
     if not IS_MAGIC.match(line):
         return line
-    indent = line[: len(line) - len(line.lstrip())]
-    return f"{indent}{MAGIC}{line.lstrip()}"
+    code = line.lstrip()
+    return f"{line.removesuffix(code)}{MAGIC}{code}"
 
 
 def commented(code: str) -> str:
@@ -166,11 +163,9 @@ def files_in(paths: Sequence[Path], exclude: Sequence[str]) -> Iterator[Path]:
     """Yield the files to read, each once: those named, and those in folders of source."""
     seen: set[Path] = set()
     for path in paths:
-        found = [path]
-        if path.is_dir():
-            found = [x for x in sorted(path.rglob("*")) if x.suffix in SUFFIXES and x.is_file()]
-            found = [x for x in found if not is_of_others(x.relative_to(path))]
-        for file in found:
+        inside = (x for x in sorted(path.rglob("*")) if x.suffix in SUFFIXES and x.is_file())
+        of_folder = (x for x in inside if not is_of_others(x.relative_to(path)))
+        for file in of_folder if path.is_dir() else [path]:
             if file.resolve() not in seen and not is_excluded(file, exclude):
                 seen.add(file.resolve())
                 yield file
@@ -185,7 +180,6 @@ def is_excluded(file: Path, exclude: Sequence[str]) -> bool:
     """Whether a pattern matches a file, a folder that contains it, or their last names."""
     full = file.absolute()
     here = full.relative_to(Path.cwd()) if full.is_relative_to(Path.cwd()) else file
-    patterns = [pattern.rstrip("/") for pattern in exclude]
     names = {x.as_posix() for one in (file, full, here) for x in (one, *one.parents)}
     names |= set(here.parts)
-    return any(fnmatch(name, pattern) for pattern in patterns for name in names)
+    return any(fnmatch(name, pattern.rstrip("/")) for pattern in exclude for name in names)

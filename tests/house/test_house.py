@@ -146,7 +146,7 @@ LAYERS = (
     ("_lint.probes", "_lint.shapes"),
     ("_lint.found",),
     ("_lint.domains", "_lint.emptiness", "_lint.lengths", "_lint.precision", "_lint.selections"),
-    ("_lint.fixes", "_lint.settings"),
+    ("_lint.fixes", "_lint.prover"),
     ("_lint.linting",),
     ("_lint.formats",),
     ("_lint.*",),
@@ -155,12 +155,18 @@ LAYERS = (
     ("_cli.explain", "_cli.demo", "_cli.recipe"),
     ("__main__",),
 )
-LINTERS = {"_lint.command", "_lint.prover"}
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
 LOGGERS = {"integrations", "integrations._outlets"} | {
     f"integrations.{name}" for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
 }
-PRINTERS = {"__main__", "_cli.demo", "_cli.explain", "_cli.recipe", "_cli.terminal", *LINTERS}
+PRINTERS = {
+    "__main__",
+    "_cli.demo",
+    "_cli.explain",
+    "_cli.recipe",
+    "_cli.terminal",
+    "_lint.command",
+}
 TALKERS = PRINTERS | LOGGERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
