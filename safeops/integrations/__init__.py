@@ -8,16 +8,16 @@ gradients are not finite runs once more from the same batch and the same random 
 stops, or the step is skipped, or it takes the masked gradient.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from importlib.util import find_spec
 from logging import Logger
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from safeops import _doors
 from safeops.autodiff._options import NonFiniteGradientError, OnNan
-from safeops.integrations._outlets import Outlet
+from safeops.integrations._options import check, engine_for, is_a
 
 if TYPE_CHECKING:
     from safeops.integrations import jax as jax
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["NonFiniteGradientError", "guard"]
 
 MODULES = ("jax", "keras", "lightning", "tensorflow", "transformers")
-ON_NAN = get_args(OnNan)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -127,32 +126,6 @@ def guard(
         return cast("F", guarded)
 
     return decorate
-
-
-def check(on_nan: str, choices: Sequence[str] = ON_NAN) -> None:
-    """Raise ValueError for an unknown option."""
-    if on_nan not in choices:
-        msg = f"expected on_nan out of ({', '.join(choices)}), got {on_nan!r}"
-        raise ValueError(msg)
-
-
-def is_a(x: Any, name: str) -> bool:
-    """Whether something is of a class with this name, which is not imported for that."""
-    return name in (f"{c.__module__}.{c.__qualname__}" for c in type(x).__mro__)
-
-
-def engine_for(
-    model: Any,
-    on_nan: str,
-    scaler: Any,
-    group: Any,
-    logger: Logger | None,
-    file: str | PathLike[str] | None,
-) -> Any:
-    """Return what guards the steps of a model of PyTorch."""
-    from safeops.integrations import _torch  # noqa: PLC0415  (it imports PyTorch)
-
-    return _torch.Guard(model, on_nan, scaler, group, Outlet(on_nan, logger, file))
 
 
 if not TYPE_CHECKING:  # else every name would be one of this module

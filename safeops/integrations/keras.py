@@ -6,8 +6,7 @@ from os import PathLike
 from typing import Any
 
 from safeops.autodiff._options import OnNan
-from safeops.integrations import check
-from safeops.integrations._outlets import Outlet
+from safeops.integrations._options import Outlet, check
 
 __all__ = ["GuardCallback"]
 

@@ -10,7 +10,7 @@ from os import PathLike
 from typing import Any
 
 from safeops.autodiff._options import OnNan
-from safeops.integrations import check, engine_for
+from safeops.integrations._options import check, engine_for
 
 __all__ = ["GuardCallback"]
 

@@ -5,8 +5,7 @@ from logging import Logger
 from os import PathLike
 from typing import Any, Literal
 
-from safeops.integrations import check
-from safeops.integrations._outlets import Outlet
+from safeops.integrations._options import Outlet, check
 
 __all__ = ["value_and_grad"]
 

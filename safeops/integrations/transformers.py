@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from safeops.autodiff._options import OnNan
-from safeops.integrations import check, engine_for, is_a
+from safeops.integrations._options import check, engine_for, is_a
 
 __all__ = ["guard"]
 

@@ -131,9 +131,9 @@ LAYERS = (
     ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
     ("autodiff",),
     ("_public",),
-    ("integrations._outlets", "integrations._policy"),
+    ("integrations._policy",),
     ("integrations._jax", "integrations._tensorflow", "integrations._torch"),
-    ("integrations._*_fit",),
+    ("integrations._*_fit", "integrations._options"),
     ("integrations",),
     ("integrations.*",),
     ("__init__",),
@@ -156,7 +156,7 @@ LAYERS = (
     ("__main__",),
 )
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
-LOGGERS = {"integrations", "integrations._outlets"} | {
+LOGGERS = {"integrations", "integrations._options"} | {
     f"integrations.{name}" for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
 }
 PRINTERS = {

@@ -1,13 +1,16 @@
-"""Where reports go: a logger, and a file."""
+"""What the doors of guards share: their options, and where reports go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from logging import ERROR, INFO, Logger, getLogger
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from safeops.autodiff._explain.report import Report
+from safeops.autodiff._options import OnNan
 
+ON_NAN = get_args(OnNan)
 # What becomes of the step; an error says so itself.
 DONE = {"skip": ", which is skipped", "mask": ", which is masked if that cures it"}
 
@@ -39,3 +42,29 @@ class Outlet:
         if self.file is not None:
             with Path(self.file).open("a", encoding="utf-8") as lines:
                 lines.write(report.to_json(indent=None) + "\n")
+
+
+def check(on_nan: str, choices: Sequence[str] = ON_NAN) -> None:
+    """Raise ValueError for an unknown option."""
+    if on_nan not in choices:
+        msg = f"expected on_nan out of ({', '.join(choices)}), got {on_nan!r}"
+        raise ValueError(msg)
+
+
+def is_a(x: Any, name: str) -> bool:
+    """Whether something is of a class with this name, which is not imported for that."""
+    return name in (f"{c.__module__}.{c.__qualname__}" for c in type(x).__mro__)
+
+
+def engine_for(
+    model: Any,
+    on_nan: str,
+    scaler: Any,
+    group: Any,
+    logger: Logger | None,
+    file: str | PathLike[str] | None,
+) -> Any:
+    """Return what guards the steps of a model of PyTorch."""
+    from safeops.integrations import _torch  # noqa: PLC0415  (it imports PyTorch)
+
+    return _torch.Guard(model, on_nan, scaler, group, Outlet(on_nan, logger, file))
