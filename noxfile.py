@@ -224,11 +224,12 @@ def accuracy(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Check form, format and types."""
+    """Check form, format, types, and who imports whom."""
     install(session, "lint")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
+    session.run("lint-imports")
 
 
 @nox.session(default=False, tags=["rest"])

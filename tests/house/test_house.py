@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from operator import attrgetter
 from pathlib import Path
@@ -38,123 +37,7 @@ SEGMENTS = {f"segments.{name}" for name in safeops.segments.__all__}
 NAMES = {*safeops.__all__, *ROTATIONS, *LINALG, *SEGMENTS}
 PUBLIC = sorted(name for name in NAMES if inspect.isfunction(public(name)))
 
-# A module imports from the lines above its own; patterns cover what is not named before them.
-LAYERS = (
-    ("_deprecation", "_doors", "_typing", "_speech", "_versions"),
-    ("_dtypes",),
-    # A framework: what it is built of, then itself, then the list of all.
-    ("_backends.jax.bodies",),
-    ("_backends.array_api", "_backends.devices", "_backends.methods", "_backends.shapes"),
-    ("_backends.*.private",),
-    ("_backends.tensorflow.dtypes",),
-    (
-        "_backends.tensorflow.shapes",
-        "_backends.tensorflow.derivatives",
-        "_backends.tensorflow.linalg",
-        "_backends.tensorflow.programs",
-    ),
-    ("_backends.tensorflow.elementwise",),
-    ("_backends.numpy.bits", "_backends.torch.filling"),
-    ("_backends.*.barriers", "_backends.jax.functions"),
-    ("_backends.numpy.reductions", "_backends.jax.rules"),
-    ("_backends.torch.elementwise", "_backends.torch.slices"),
-    ("_backends.torch.fused", "_backends.jax.losses", "_backends.jax.segments"),
-    ("_backends.tensorflow.losses", "_backends.tensorflow.reductions"),
-    ("_backends.tensorflow.namespace",),
-    ("_backends.numpy.elementwise", "_backends.torch.*", "_backends.jax.programs"),
-    ("_backends.dask", "_backends.numpy", "_backends.torch"),
-    ("_backends.jax", "_backends.tensorflow"),
-    ("_backends.torch.ranks",),
-    ("_backends.torch.dtensor",),
-    ("_backends",),
-    ("_entry",),
-    # Operations.
-    ("_ops",),
-    ("_ops.where", "_ops.slices", "_ops.neighbours", "_ops.twins"),
-    ("_ops.ranges", "_ops.series"),
-    ("_ops.composites",),
-    ("_ops.angles", "_ops.division", "_ops.logs", "_ops.powers"),
-    ("_ops.gamma", "_ops.norms", "_ops.normal", "_ops.smooth", "_ops.softmax"),
-    ("_ops.attention", "_ops.distances", "_ops.incomplete", "_ops.interpolation", "_ops.losses"),
-    ("_ops.engine", "_ops.radial", "_ops.vectors"),  # a deviation is a norm
-    ("_ops.reductions", "_ops.quantiles", "_ops.rescaling"),
-    ("_ops.rigid", "_ops.segments"),
-    ("_ops.spectral",),
-    ("_ops.factors",),
-    ("_ops.determinants", "_ops.eigenvectors"),
-    ("_ops.singular_vectors",),
-    ("_decompositions",),
-    ("linalg", "rotations", "segments"),
-    ("nan_reductions", "_check"),
-    ("testing",),
-    # What explains, without a framework.
-    ("_source", "_source.locations", "_source.names"),
-    ("_source.edits", "autodiff._options", "autodiff._explain", "autodiff._pairs"),
-    ("_source.dataflow", "_source.rewrites"),
-    ("autodiff._explain.words", "autodiff._explain.records"),
-    ("autodiff._explain.repairs",),
-    ("autodiff._explain.report",),
-    ("autodiff._explain.evidence", "autodiff._explain.trial"),
-    ("autodiff._explain.marks",),
-    # Masked autodiff: pairs or tags, then rules, then what explains, then the door of a framework.
-    ("autodiff._small", "autodiff.tensorflow._running"),
-    ("autodiff.jax._known", "autodiff.tensorflow._masks", "autodiff.torch._tags"),
-    ("autodiff.*._constants", "autodiff.tensorflow._products"),
-    ("autodiff.torch._frames",),
-    ("autodiff.*._pairs", "autodiff.torch._sharded"),
-    ("autodiff.torch._masks", "autodiff.torch._nodes", "autodiff.torch._explain"),
-    ("autodiff.torch._explain.lines", "autodiff.torch._branches", "autodiff.torch._edges"),
-    ("autodiff.torch._known",),
-    ("autodiff.torch._evaluator", "autodiff.*._choosers"),
-    ("autodiff.torch._ranks", "autodiff.torch._diary"),
-    ("autodiff.*._callbacks", "autodiff.*._contractions", "autodiff.*._resampling"),
-    ("autodiff.tensorflow._derivatives", "autodiff.torch._convolutions"),
-    ("autodiff.*._fused", "autodiff.*._functions", "autodiff.*._linalg", "autodiff.*._sparse"),
-    ("autodiff.*._logarithms", "autodiff.*._control"),
-    ("autodiff.*._rules",),
-    ("autodiff.*._tables",),
-    ("autodiff.*._opaque",),
-    ("autodiff.torch._explain.names", "autodiff.torch._explain.watch"),
-    ("autodiff.torch._explain.causes", "autodiff.torch._explain.selection"),
-    ("autodiff.torch._explain.report", "autodiff.torch._graph"),
-    ("autodiff.*._passes",),
-    ("autodiff.jax._explain", "autodiff.tensorflow._explain"),
-    ("autodiff.jax._explain.shards",),
-    ("autodiff.*._explain.sites",),
-    ("autodiff.jax._explain.whole", "autodiff.jax._recording"),
-    ("autodiff.*._explain.watch", "autodiff.*._explain.backward"),
-    ("autodiff.*._explain.passes",),
-    ("autodiff.torch._compiled", "autodiff.torch._functional", "autodiff.torch._modes"),
-    ("autodiff.torch._first", "autodiff.torch.func"),
-    ("autodiff.*._redirect", "autodiff.tensorflow._variables"),
-    ("autodiff.*._watching",),
-    ("autodiff.jax", "autodiff.tensorflow", "autodiff.torch"),
-    ("autodiff",),
-    ("_public",),
-    ("integrations._policy",),
-    ("integrations._jax", "integrations._tensorflow", "integrations._torch"),
-    ("integrations._*_fit", "integrations._options"),
-    ("integrations",),
-    ("integrations.*",),
-    ("__init__",),
-    ("_recipes", "_cli", "_cli.terminal", "_lint"),
-    ("_lint.heuristics", "_lint.operations"),
-    ("_lint.names", "_lint.sources"),
-    ("_lint.scopes",),
-    ("_lint.terms",),
-    ("_lint.guards", "_lint.values"),
-    ("_lint.probes", "_lint.shapes"),
-    ("_lint.found",),
-    ("_lint.domains", "_lint.emptiness", "_lint.lengths", "_lint.precision", "_lint.selections"),
-    ("_lint.fixes", "_lint.prover"),
-    ("_lint.linting",),
-    ("_lint.formats",),
-    ("_lint.*",),
-    ("_lint.command",),
-    ("_cli.reports", "_cli.importing", "_cli.families"),
-    ("_cli.explain", "_cli.demo", "_cli.recipe"),
-    ("__main__",),
-)
+LINTERS = {"_lint.command", "_lint.prover"}
 HEAVY = {"array_api_strict", "dask", "jax", "keras", "rich", "tensorflow", "torch"}
 LOGGERS = {"integrations", "integrations._options"} | {
     f"integrations.{name}" for name in ("jax", "keras", "lightning", "tensorflow", "transformers")
@@ -180,15 +63,6 @@ KEYWORDS |= {"gamma", "alpha", "label_smoothing", "weights"}
 # What breaks a rule: each finder takes source text and returns what it finds.
 
 
-def layer(module):
-    """Return the line of a module in the table, or None."""
-    for exact in (True, False):
-        for height, patterns in enumerate(LAYERS):
-            if any(module == p if exact else fnmatchcase(module, p) for p in patterns):
-                return height
-    return None
-
-
 def imports(source):
     """Return the full names of all imports, wherever they stand but for types alone."""
     tree = ast.parse(source)
@@ -208,24 +82,6 @@ def files_imported(source):
     """Return the files of tests that a file imports."""
     names = {name.split(".")[0] for name in imports(source)}
     return {name for name in names if name.startswith("test_")}
-
-
-def module_in(name):
-    """Return the module of ours that a full name is or is in, or None."""
-    house, *parts = name.split(".")
-    if house != "safeops":
-        return None
-    while parts and ".".join(parts) not in MODULES:
-        parts.pop()
-    return ".".join(parts) or "__init__"
-
-
-def upward_imports(source, module):
-    """Return the imports from the module's own layer or above."""
-    for name in imports(source):
-        target = module_in(name)
-        if target and layer(target) >= layer(module):
-            yield name
 
 
 def framework_imports(source):
@@ -309,29 +165,6 @@ def parameters(name):
 @pytest.mark.parametrize(
     ("find", "source", "found"),
     [
-        (lambda s: upward_imports(s, "_ops.where"), "from safeops._ops.logs import x", "logs.x"),
-        (
-            lambda s: upward_imports(s, "_ops.logs"),
-            "def f():\n import safeops._ops.powers",
-            "powers",
-        ),
-        (lambda s: upward_imports(s, "_backends.jax"), "from safeops import x", "safeops.x"),
-        (lambda s: upward_imports(s, "_backends.jax"), "from safeops._entry import x", "_entry.x"),
-        (
-            lambda s: upward_imports(s, "_backends.jax.rules"),
-            "from safeops._backends import x",
-            "x",
-        ),
-        (
-            lambda s: upward_imports(s, "_backends.jax.rules"),
-            "from safeops._backends.jax import x",
-            "jax.x",
-        ),
-        (
-            lambda s: upward_imports(s, "autodiff.jax._pairs"),
-            "from safeops.autodiff.jax._control import x",
-            "_control.x",
-        ),
         (framework_imports, "def f():\n from jax.numpy import sqrt", "jax.numpy.sqrt"),
         (kernels_taken, "from safeops._backends.torch.slices import x", "slices.x"),
         (kernels_taken, "from safeops._backends import load", "load"),
@@ -353,8 +186,6 @@ def test_a_finder_finds_what_is_planted(find, source, found):
 @pytest.mark.parametrize(
     ("find", "source"),
     [
-        (lambda s: upward_imports(s, "_ops.logs"), "from safeops._ops.where import x"),
-        (lambda s: upward_imports(s, "_backends.jax"), "from safeops._backends.jax.rules import x"),
         (framework_imports, "import array_api_compat.torch"),
         (kernels_taken, "from safeops._backends.torch.private import x"),
         (noises, "x = 'print'"),
@@ -377,22 +208,6 @@ def test_the_right_package_is_tested(pytestconfig):
 
     assert (ROOT / "safeops" == HOUSE) is not installed
     assert not installed or version("safeops") == safeops.__version__
-
-
-def test_every_module_has_a_layer():
-    """The table of layers knows every module, and each of its patterns a module."""
-    patterns = [pattern for line in LAYERS for pattern in line]
-
-    assert [module for module in MODULES if layer(module) is None] == []
-    assert [p for p in patterns if not any(fnmatchcase(m, p) for m in MODULES)] == []
-
-
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_down(module):
-    """A module imports from layers below only."""
-    found = list(upward_imports(MODULES[module].read_text(), module))
-
-    assert found == []
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -502,7 +317,7 @@ def test_no_test_file_imports_another():
     found = {name: files_imported(file.read_text()) for name, file in TESTS.items()}
 
     assert {name for name, names in found.items() if names} == set()
-    assert files_imported("from test_house import layer") == {"test_house"}
+    assert files_imported("from test_house import imports") == {"test_house"}
     assert files_imported("import test_house as house") == {"test_house"}
 
 
