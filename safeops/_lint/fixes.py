@@ -123,8 +123,9 @@ class Maker:
 
     def of_value(self) -> Rewrite:
         """Return the edit to a safe operation that gives the value of a selection by value."""
-        if named(self.found.whole) == "nan_to_num":
-            return self.of_nan_to_num()
+        if self.found.selection is None:
+            is_clip = self.file.term(self.found.whole).operation != "nan_to_num"
+            return self.of_clip() if is_clip else self.of_nan_to_num()
         if (whole := self.of_where()) is not None:
             return whole
         culprit, put = self.culprit, number(self.found.filled or self.culprit)

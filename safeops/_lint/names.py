@@ -30,15 +30,14 @@ WORDS = {name: row.word for name, row in NAMED.items()} | {
 # Methods of arrays that mean the function of the same name.
 METHODS = frozenset(
     """
-    abs absolute acos acosh add all amax amin any arccos arcsin arctanh asin astype atan2 atanh
-    bool byte clamp clamp_max clamp_min clip clone contiguous cos cosh cpu cuda cumsum detach
-    digamma div divide double eq erfinv exp expand expand_as expm1 flatten float ge greater gt half
-    int isfinite isinf isnan item le lgamma log log10 log1p log2 logical_and logical_not logical_or
-    logit long logsumexp lt masked_fill max maximum mean min minimum mul multiply nan_to_num ne neg
-    new_full new_ones new_zeros
-    nansum norm numpy permute pow power prod ravel reciprocal relu repeat requires_grad reshape
-    rsqrt sigmoid sign sin sinh softmax sqrt square squeeze std sub sum tanh to tolist transpose
-    true_divide type type_as unsqueeze var view view_as where
+    abs absolute acos acosh add all amax amin any arccos arcsin arctanh asin astype atan2 atanh bool
+    byte clamp clamp_max clamp_min clip clone contiguous cos cosh cpu cuda cumsum detach digamma div
+    divide double eq erfinv exp expand expand_as expm1 flatten float ge greater gt half int isfinite
+    isinf isnan item le lgamma log log10 log1p log2 logical_and logical_not logical_or logit
+    logsumexp long lt masked_fill masked_select max maximum mean min minimum mul multiply nan_to_num
+    nansum ne neg new_full new_ones new_zeros norm numpy permute pow power prod ravel reciprocal
+    relu repeat requires_grad reshape rsqrt sigmoid sign sin sinh softmax sqrt square squeeze std
+    sub sum tanh to tolist transpose true_divide type type_as unsqueeze var view view_as where
     """.split()  # noqa: SIM905  (names read best in a row)
 )
 BUILTINS = frozenset({"abs", "bool", "float", "int", "len", "max", "min", "pow", "range", "round"})

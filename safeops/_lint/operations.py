@@ -196,7 +196,8 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "segment": Operation(arrays=0, kind="reduction"),
     "sigmoid": Operation(_sigmoid, bounds=OPEN_UNIT, names="expit"),
-    "sign": Operation(lambda x: math.copysign(1.0, x) if x else 0.0),
+    # The factor `sign(x)` is 0 at 0, as a mask is.
+    "sign": Operation(lambda x: math.copysign(1.0, x) if x else 0.0, kind="truth"),
     "sin": Operation(math.sin, bounds=WITHIN_1),
     "sinh": Operation(math.sinh, lambda x: (math.cosh(x),)),
     "softmax": Operation(bounds=OPEN_UNIT, kind="reduction"),

@@ -12,7 +12,9 @@ from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number, w
 from safeops._lint.terms import Term
 
 SELECT = "choose by `where` or `masked_fill` in place of a product"
-STEEP = frozenset({"div", "log", "log10", "log2", "reciprocal", "rsqrt", "sqrt"})
+LOGS = frozenset({"log", "log10", "log2"})
+STEEP_AT_0 = LOGS | {"sqrt"}
+STEEP = STEEP_AT_0 | {"div", "reciprocal", "rsqrt"}
 
 
 def selections(file: File) -> Iterator[Selection]:
@@ -79,13 +81,16 @@ def drop(file: File, selection: Selection, found: Hit) -> Iterator[Found]:
 
 
 def replaced(file: File) -> Iterator[Found]:
-    """SO004: ``nan_to_num(x / y)``."""
-    for term in file.terms("nan_to_num"):
-        found = first_bad(term.args[0])
+    """SO004: ``nan_to_num(x / y)``; ``clamp(log(x), min=-100)``."""
+    for term in file.terms("nan_to_num", "clip", "maximum"):
+        word, args = term.operation, term.args
+        pairs = (args[:2], args[1::-1]) if word != "nan_to_num" else ()
+        floored = [x for x, y in pairs if x.operation in LOGS and math.isfinite(number(y))]
+        found = next(map(first_bad, floored if pairs else args), None)
         if found is not None and file.is_live(term.node, found.culprit):
             node = found.culprit.node
             why = (
-                f"nan_to_num mends the value of `{file.brief(node)}` at {file.at(*found)}, and not "
+                f"{word} mends the value of `{file.brief(node)}` at {file.at(*found)}, and not "
                 "its slope: the gradient stays NaN"
             )
             yield Found("SO004", node, why, term.node, *found)
@@ -144,8 +149,8 @@ def is_probability(term: Term) -> bool:
 
 
 def log_of(term: Term) -> Hit | None:
-    """Return where a logarithm is infinite, if the term is a logarithm of one array."""
+    """Return where a logarithm or a root of one array has no finite slope, if the term is one."""
     while term.operation in {"neg", "mul"}:
-        term = next((x for x in term.args if x.operation.startswith("log")), term.args[-1])
-    is_log = term.operation in {"log", "log2", "log10"} and term.args[0].operation == "atom"
+        term = next((x for x in term.args if x.operation in STEEP_AT_0), term.args[-1])
+    is_log = term.operation in STEEP_AT_0 and term.args[0].operation == "atom"
     return first_bad(term) if is_log else None

@@ -38,11 +38,10 @@ UNARY = {ast.USub: "neg", ast.Not: "logical_not", ast.Invert: "logical_not"}
 # Operations that return their argument in another shape, dtype or place.
 SAME = frozenset(
     """
-    array asarray as_tensor astype broadcast_arrays broadcast_to cast clone constant contiguous
+    array as_tensor asarray astype broadcast_arrays broadcast_to cast clone constant contiguous
     convert_to_tensor copy cpu cuda double ensure_shape expand expand_as expand_dims flatten float
-    float32 float64 half identity item moveaxis permute ravel repeat reshape
-    scalar_tensor squeeze swapaxes tensor tile to transpose type type_as unsqueeze
-    view view_as
+    float32 float64 half identity item moveaxis permute ravel repeat reshape scalar_tensor squeeze
+    swapaxes tensor tile to transpose type type_as unsqueeze view view_as
     """.split()  # noqa: SIM905  (names read best in a row)
 )
 CONSTANTS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
@@ -52,11 +51,10 @@ FULL = {"fill": 1, "full": 1, "full_like": 1, "new_full": 2}
 PLAIN = frozenset(
     """
     all any arange argmax argmin argsort argwhere bincount bool bucketize byte ceil colcount
-    count_nonzero degree detach meshgrid digitize eye floor from_numpy int int32 int64 isin len
-    linspace long nonzero numel numpy rowcount
-    one_hot ones rand randint randn randn_like rand_like range rank rint round searchsorted
-    shape sign size
-    sorted stop_gradient tolist tril tril_indices triu triu_indices unique zeros zero_stop_gradient
+    count_nonzero degree detach digitize eye floor from_numpy int int32 int64 isin len linspace long
+    meshgrid nonzero numel numpy one_hot ones rand rand_like randint randn randn_like range rank
+    rint round rowcount searchsorted shape size sorted stop_gradient tolist tril tril_indices triu
+    triu_indices unique zero_stop_gradient zeros
     """.split()  # noqa: SIM905  (names read best in a row)
 )
 # Attributes of finfo, about as large as in float32.
@@ -343,6 +341,8 @@ class Reader(Scopes):
         is_method = isinstance(node.func, ast.Attribute) and not self.full(node.func)
         if word == "where" and is_method and called.framework == "torch" and len(args) == 3:  # noqa: PLR2004  (x, cond, y)
             args = (args[1], args[0], args[2])
+        if word == "where" and args and isinstance(args[0], ast.List):
+            return self._choices(node, called)
         found = _in_order(ORDERS[word], args, called.options)
         if found is None:  # where(cond) returns indices
             return self._atom(node, is_plain=True) if word == "where" else None
@@ -350,7 +350,18 @@ class Reader(Scopes):
         terms = [self.number(node, math.nan) if x is None else self.term(x) for x in parts]
         if word == "masked_fill":
             word, terms = "where", [terms[1], terms[2], terms[0]]
-        return self._operation(node, word, terms, called.framework, rest)
+        framework = "" if called.framework == "python" else called.framework
+        return self._operation(node, PICKS.get(word, word), terms, framework, rest)
+
+    def _choices(self, node: ast.Call, called: Called) -> Term | None:
+        """Return ``select([cond, ...], [x, ...], y)`` as a `where` in a `where`."""
+        conds, values, *last = (*called.args, *called.options.values())
+        whole = self.term(last[0]) if last else self.number(node, 0.0)
+        if not isinstance(conds, ast.List) or not isinstance(values, ast.List):
+            return None
+        for pair in zip(conds.elts[::-1], values.elts[::-1], strict=False):
+            whole = self._operation(node, "where", (*map(self.term, pair), whole), called.framework)
+        return whole
 
     @cached_property
     def losses(self) -> set[str]:
@@ -392,6 +403,7 @@ def _in_order(
     return None if is_open else (found, rest)
 
 
+PICKS = {"boolean_mask": "index", "masked_select": "index"}  # functions that are an index
 X = ("x", "input", "a", "tensor", "input_tensor", "logits", "t", "value", "features")
 Y = ("y", "other", "b", "x2")
 ORDER = {1: (X,), 2: ((*X, "x1"), Y)}
@@ -399,6 +411,7 @@ ORDERS: dict[str, tuple[tuple[str, ...], ...]] = {
     **{word: ORDER[row.arrays] for word, row in OPERATIONS.items() if row.arrays},
     "where": (("condition", "cond", "pred"), ("x", "input", "self"), ("y", "other")),
     "masked_fill": (X, ("mask",), ("value", "fill_value")),
+    **dict.fromkeys(PICKS, (X, ("mask",))),
     "clip": (
         X,
         ("", "min", "a_min", "clip_value_min", "x_min", "min_value"),
