@@ -224,7 +224,7 @@ def assert_zero_where_absent(outs, name):
     """Hold the results of a rule to what all others rely on; values that are traced are not."""
     for out in outs:
         if isinstance(out, pairs.Pair) and not isinstance(out.value, jax.core.Tracer):
-            absent = ~np.broadcast_to(np.asarray(out.active), np.shape(out.value))
+            absent = ~np.broadcast_to(np.asarray(pairs.active_of(out)), np.shape(out.value))
             assert not np.asarray(out.value)[absent].any(), name  # a NaN is no zero
 
 

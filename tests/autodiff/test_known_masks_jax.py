@@ -87,6 +87,52 @@ def test_masks_reach_the_user_in_the_shape_of_the_gradient():
     np.testing.assert_array_equal(mask, np.repeat([[False], [True], [True]], 5, axis=1))
 
 
+BRANCHES = {
+    "maximum": lambda h: jnp.maximum(h, 0.0),
+    "where": lambda h: jnp.where(h > 0, jnp.log(h), 0.0),
+    "relu": jax.nn.relu,
+    "standardized": jax.nn.standardize,
+    "layer": lambda h: jax.nn.standardize(jax.nn.relu(h)) @ jnp.ones((WIDTH, WIDTH)),
+    "gated": lambda h: jnp.tile(jax.nn.relu(h[..., : WIDTH // 2]) * h[..., WIDTH // 2 :], 2),
+    "turned": lambda h: jnp.concatenate([-jax.nn.relu(h[..., 3:]), h[..., :3]], -1),
+}
+
+
+def residual(branch, keep, weights, x):
+    """Return a loss of the rows to keep, behind a branch whose mask depends on data."""
+    hidden = x @ weights[0]
+    out = split(hidden + BRANCHES[branch](hidden))
+    return jnp.sum(jnp.where(jnp.reshape(keep, (-1, 1, 1, 1)), out, 0.0) ** 2)
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_masks_are_known_again_behind_a_residual(branch):
+    """A mask that lies within that of the residual is in no union of the program."""
+    f = jax.jit(masked.grad(partial(residual, branch, np.arange(ROWS) < ROWS - 1)))
+    text = f.lower(jnp.ones((3, WIDTH, WIDTH)), jnp.ones((ROWS, 16, WIDTH))).as_text()
+
+    assert "stablehlo.or" not in text
+
+
+@pytest.mark.parametrize("branch", BRANCHES)
+def test_a_mask_within_a_known_one_gives_the_gradient_of_one_that_is_an_argument(branch):
+    """Gradients and their masks are the same, with NaN in rows that are left out and in others."""
+    numbers = np.random.default_rng(0)
+    weights = jnp.asarray(numbers.normal(size=(3, WIDTH, WIDTH)))
+    x, keep = numbers.normal(size=(ROWS, 2, WIDTH)), np.arange(ROWS) < ROWS - 1
+    x[-1], x[0, 0] = np.nan, 0.0
+    for nan in (False, True):
+        x[1, 1, 3] = np.nan if nan else 1.0
+        pull = masked.grad(partial(residual, branch), (1, 2), return_mask=True)
+        wanted = jax.jit(pull)(jnp.asarray(keep), weights, jnp.asarray(x))
+
+        got = jax.jit(partial(pull, keep))(weights, jnp.asarray(x))
+
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_allclose(a, b, 1e-12, 1e-12)
+        assert nan or np.isfinite(got[0][0]).all()
+
+
 @pytest.mark.parametrize("out", SHAPES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_small_masks_are_reshaped_as_whole_ones(shape, out):

@@ -19,6 +19,7 @@ from safeops._versions import gone
 
 NEWEST = "0.12"  # that was tried
 LAYER = "safeops.autodiff.jax"
+FILL = "fill_value"  # a parameter
 
 Params: TypeAlias = Mapping[str, Any]
 
@@ -475,6 +476,13 @@ def slices_of(eqn: Any) -> tuple[slice, ...]:
     return tuple(map(slice, *limits, steps))
 
 
+@reading
+def padding_of(eqn: Any) -> tuple[tuple[int, int, int], ...]:
+    """Return how many entries are put before, behind and between those of each axis."""
+    # pad.padding_config (0.12): these numbers; below 0, entries are cut off.
+    return tuple(eqn.params["padding_config"])
+
+
 def windows_of(eqn: JaxprEqn) -> dict[str, Any]:
     """Return the windows of an operation, as `lax.reduce_window` takes them."""
     # select_and_scatter_add.window_dimensions (0.12): the windows of a max pool.
@@ -487,9 +495,6 @@ class Fill(NamedTuple):
 
     value: Any
     is_used: bool
-
-
-FILL = "fill_value"
 
 
 def fill_of(params: Params) -> Fill | None:
@@ -546,8 +551,7 @@ def axes_of_product(eqn: JaxprEqn) -> Any:
 def axes_of_windows(eqn: JaxprEqn) -> tuple[Any, Any]:
     """Return the axes for batch, features and windows, of both arguments of a convolution."""
     # conv_general_dilated.dimension_numbers (0.12): the axes.
-    numbers = eqn.params["dimension_numbers"]
-    return numbers.lhs_spec, numbers.rhs_spec
+    return eqn.params["dimension_numbers"][:2]
 
 
 @reading

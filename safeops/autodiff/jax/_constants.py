@@ -22,7 +22,6 @@ from safeops._backends.jax.private import (
     constant_of,
     is_staged,
     origin_of,
-    slices_of,
 )
 from safeops.autodiff._small import DEEPEST, LARGEST, computed, is_worth_it
 from safeops.autodiff.jax import _known
@@ -149,14 +148,8 @@ def moved(origin: Origin, values: Sequence[np.ndarray]) -> np.ndarray | None:
     """Move entries."""
     x = origin.inputs[0]
     shape = x.atom.aval.shape if isinstance(x, Inner) else np.shape(x)
-    return _known.moved(origin.eqn, values[0], tuple(shape))
-
-
-def cut(origin: Origin, values: Sequence[np.ndarray]) -> np.ndarray:
-    """Cut a part out; along an axis of length 1 it does not vary."""
-    (x,) = values
-    parts = zip(slices_of(origin.eqn), x.shape, strict=True)
-    return x[tuple(slice(None) if n == 1 else part for part, n in parts)]
+    found = _known.moved(origin.eqn, values[0], tuple(shape))
+    return None if found is None else found[0]
 
 
 def converted(origin: Origin, values: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -219,8 +212,7 @@ _FUNCTIONS = {
 }
 RULES: dict[str, Rule] = {
     "iota": counted,
-    **dict.fromkeys(("broadcast_in_dim", "reshape", "squeeze", "transpose"), moved),
-    "slice": cut,
+    **dict.fromkeys(("broadcast_in_dim", "reshape", "squeeze", "transpose", "slice"), moved),
     "convert_element_type": converted,
     "select_n": selected,
     "div": partial(divided, False),  # noqa: FBT003  (positional in a partial)

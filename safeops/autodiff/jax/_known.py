@@ -5,15 +5,21 @@ Such a mask has length 1 along each axis along which it does not vary, so that i
 constant of the program, whatever the length of the values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import axes_of_broadcast, permutation
-from safeops.autodiff._small import SMALL, Shape, folded, reshaped
+from safeops._backends.jax.private import (
+    axes_of_broadcast,
+    padding_of,
+    permutation,
+    slices_of,
+)
+from safeops.autodiff import _pairs
+from safeops.autodiff._small import SMALL, Shape, folded, is_worth_it, reshaped
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,18 @@ class Made:
     make: Callable[[], Any]
 
 
+@dataclass(frozen=True, eq=False)
+class Within:
+    """
+    A mask that depends on data, and a known one that contains it.
+
+    A union of both is the known one: behind a residual connection masks are known again.
+    """
+
+    mask: Any
+    bound: np.ndarray
+
+
 def entries_of(mask: Any) -> Any:
     """Return a known mask as it is while the program is traced, and another as it is."""
     return mask.entries if isinstance(mask, Made) else mask
@@ -35,7 +53,25 @@ def entries_of(mask: Any) -> Any:
 
 def in_program(mask: Any) -> Any:
     """Return a mask as the program has it."""
+    if isinstance(mask, Within):
+        return mask.mask
     return mask.make() if isinstance(mask, Made) else mask
+
+
+def bound_of(mask: Any) -> Any:
+    """Return a known mask that contains another: a known one itself, of any other True."""
+    if isinstance(mask, Within):
+        return mask.bound
+    entries = entries_of(mask)
+    return entries if is_known(entries) else True
+
+
+def within(mask: Any, bound: Any) -> Any:
+    """Return a mask that depends on data with a known one that contains it."""
+    bound = folded(bound)
+    if bound is True or is_known(entries_of(mask)):
+        return mask
+    return Within(in_program(mask), bound) if isinstance(bound, np.ndarray) else bound
 
 
 def kept(mask: Any, make: Callable[[], Any]) -> Any:
@@ -44,8 +80,14 @@ def kept(mask: Any, make: Callable[[], Any]) -> Any:
 
 
 def following(mask: Any, entries: Any, make: Callable[[], Any]) -> Any:
-    """Return a known mask that comes from another; the program makes it if it makes the other."""
+    """
+    Return a mask that comes from another, by what its bound becomes.
+
+    A known mask is its own bound; the program makes it if it makes the other.
+    """
     entries = folded(entries)
+    if isinstance(mask, Within):
+        return within(make(), entries)
     return kept(entries, make) if isinstance(mask, Made) else entries
 
 
@@ -54,14 +96,78 @@ def is_known(mask: Any) -> bool:
     return isinstance(mask, (bool, np.bool_, np.ndarray))
 
 
-def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> np.ndarray | None:
+def union(*masks: Any) -> Any:
+    """Return where any of several masks of one shape is active."""
+    whole = _union_of_known([m for m in masks if is_known(entries_of(m))])
+    others = [m for m in masks if not is_known(entries_of(m))]
+    rest = [m for m in others if not _contains(entries_of(whole), bound_of(m))]
+    if whole is True or not rest:
+        return whole
+    return within(_pairs.union(*map(in_program, (whole, *rest))), either(whole, *rest))
+
+
+def _union_of_known(masks: Sequence[Any]) -> Any:
+    """Return the union of known masks, which is known unless it is too large."""
+
+    def make() -> Any:
+        return folded(_pairs.union(*map(in_program, masks)))
+
+    entries = [entries_of(m) for m in masks]
+    if any(m is True for m in masks) or not any(isinstance(m, Made) for m in masks):
+        return folded(_pairs.union(*masks))
+    return kept(folded(_pairs.union(*entries)), make) if is_worth_it(*entries) else make()
+
+
+def either(*masks: Any) -> Any:
+    """Return a known mask that contains several."""
+    bounds = [bound_of(m) for m in masks]
+    return _pairs.union(*bounds) if is_worth_it(*bounds) else True
+
+
+def _contains(whole: Any, bound: Any) -> bool:
+    """Whether a known mask contains another."""
+    fits = is_known(whole) and bound is not True and is_worth_it(whole, bound)
+    return fits and bool(np.all(whole | np.logical_not(bound)))
+
+
+def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> list[np.ndarray] | None:
     """Return what an operation makes of the mask of a value of a shape; None if it is another."""
-    name, out = eqn.primitive.name, eqn.outvars[0].aval.shape
+    name, outs = eqn.primitive.name, [x.aval.shape for x in eqn.outvars]
     if name == "transpose":
-        return mask.transpose(permutation(eqn))
+        return [mask.transpose(permutation(eqn))]
     if name in ("reshape", "squeeze"):
-        return reshaped(mask, shape, out)
+        return [reshaped(mask, shape, outs[0])]
     if name == "broadcast_in_dim":
         axes = axes_of_broadcast(eqn)
-        return np.expand_dims(mask, tuple(i for i in range(len(out)) if i not in axes))
-    return None
+        return [np.expand_dims(mask, tuple(i for i in range(len(outs[0])) if i not in axes))]
+    if name == "slice":
+        return [cut(mask, slices_of(eqn))]
+    if name == "pad":
+        return padded(mask, shape, padding_of(eqn))
+    return split(mask, shape, outs) if name == "split" else None
+
+
+def cut(mask: np.ndarray, parts: Sequence[slice]) -> np.ndarray:
+    """Return a part of a mask; along an axis of length 1 it does not vary."""
+    each = zip(parts, mask.shape, strict=True)
+    return mask[tuple(slice(None) if n == 1 else part for part, n in each)]
+
+
+def split(mask: np.ndarray, shape: Shape, outs: Sequence[Shape]) -> list[np.ndarray]:
+    """Return the parts of a mask along the axis along which results are shorter."""
+    axis = next((i for i, n in enumerate(shape) if n != outs[0][i]), 0)
+    ends = np.cumsum([out[axis] for out in outs])
+    parts = (slice(end - out[axis], end) for end, out in zip(ends, outs, strict=True))
+    before = [slice(None)] * axis
+    return [cut(mask, [*before, part, *[slice(None)] * (len(shape) - axis - 1)]) for part in parts]
+
+
+def padded(
+    mask: np.ndarray, shape: Shape, widths: Sequence[Sequence[int]]
+) -> list[np.ndarray] | None:
+    """Return a mask with inactive entries around it; None if these are between, or cut off."""
+    if any(low < 0 or high < 0 or between for low, high, between in widths):
+        return None
+    sizes = zip(mask.shape, shape, widths, strict=True)
+    whole = [n if low or high else m for m, n, (low, high, _) in sizes]
+    return [np.pad(np.broadcast_to(mask, whole), [(low, high) for low, high, _ in widths])]

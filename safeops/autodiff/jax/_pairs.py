@@ -14,7 +14,7 @@ literal 0, as those are that JAX's own transposition writes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -34,25 +34,29 @@ from safeops._backends.jax.private import (
     with_fill,
 )
 from safeops._typing import Array
-from safeops.autodiff import _pairs
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff._small import folded, is_worth_it
+from safeops.autodiff._small import folded
 from safeops.autodiff.jax import _constants, _known
 from safeops.autodiff.jax._known import (
     Made,
+    Within,
+    bound_of,
+    either,
     entries_of,
     following,
     in_program,
     is_known,
     kept,
+    union,
+    within,
 )
 
 # True: all entries are active; False: none is. A NumPy array is known while the program is traced,
 # and has length 1 along each axis along which it does not vary (`folded`); a JAX array is not. What
 # is known and large is made in the program where it is needed.
 InProgram: TypeAlias = bool | np.ndarray | Array
-Mask: TypeAlias = InProgram | Made
+Mask: TypeAlias = InProgram | Made | Within
 
 
 @dataclass(frozen=True)
@@ -162,10 +166,10 @@ def made(values: Sequence[Any], mask: Mask) -> list[Any]:
 
 def on_entries(f: Callable[[Any], Any], x: Pair) -> Mask:
     """Apply a function, which NumPy has too, to the mask of a pair that has some active entries."""
-    entries = entries_of(x.active)
-    if not is_known(entries):
+    bound = bound_of(x.active)
+    if bound is True:
         return f(array_of(x))
-    return following(x.active, f(entries), lambda: f(array_of(x)))
+    return following(x.active, f(bound), lambda: f(array_of(x)))
 
 
 def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
@@ -181,26 +185,12 @@ def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
 def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
     """Return a mask that broadcasts to a shape; one that is not known has it."""
     known = is_known(mask) and np.ndim(entries_of(mask)) in (0, len(shape))
-    return mask if known or isinstance(mask, Made) else spread(mask, shape)
+    return mask if known or isinstance(mask, (Made, Within)) else spread(mask, shape)
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
     """Return the shape of a value."""
     return tuple(np.shape(value_of(x)))
-
-
-def union(*masks: Mask) -> Mask:
-    """Return where any of several masks of one shape is active."""
-
-    def make() -> Mask:
-        return folded(_pairs.union(*map(in_program, masks)))
-
-    entries = [entries_of(m) for m in masks]
-    if any(m is True for m in masks) or not any(isinstance(m, Made) for m in masks):
-        return folded(_pairs.union(*masks))
-    if not all(map(is_known, entries)) or not is_worth_it(*entries):
-        return make()
-    return kept(folded(_pairs.union(*entries)), make)
 
 
 def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
@@ -288,18 +278,36 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     def whole() -> Any:
         return move(*(varying_as(array_of(ins[i]), values[0]) for i in operands))
 
+    fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
+    small = _moved_small(eqn, ins, masks, whole) if fixed else None
+    if small is not None:
+        return [Pair(v, m) for v, m in zip(values, small, strict=True)]
     if eqn.primitive.multiple_results:
         return [Pair(v, m) for v, m in zip(values, whole(), strict=True)]
-    fixed = len(operands) == len(ins) and eqn.primitive.name not in COLLECTIVE
-    entries = entries_of(masks[0])
-    if fixed and isinstance(entries, np.ndarray) and len(ins) == 1:
-        small = _known.moved(eqn, entries, shape_of(ins[0]))
-        if small is not None:
-            return [Pair(values[0], following(masks[0], small, whole))]
     if fixed and all(map(is_known, masks)):  # and the indices are known
         known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
         return [Pair(values[0], on_masks(move, *known))]
     return [Pair(values[0], whole())]
+
+
+def _moved_small(
+    eqn: JaxprEqn, ins: list[Any], masks: Sequence[Mask], whole: Callable[[], Any]
+) -> list[Mask] | None:
+    """Return the masks of results by what an operation makes of a small bound; None of another."""
+    (mask, *rest), shape = masks, shape_of(ins[0])
+    bound = bound_of(mask)
+    if any(m is not False for m in rest) or (bound is True and mask is not True):
+        return None
+    entries = np.broadcast_to(bound, (1,) * len(shape)) if isinstance(bound, bool) else bound
+    small = _known.moved(eqn, entries, shape)
+    if small is None:
+        return None
+    every = cache(lambda: whole() if eqn.primitive.multiple_results else [whole()])
+
+    def part(i: int) -> Mask:
+        return every()[i]
+
+    return [following(mask, x, partial(part, i)) for i, x in enumerate(small)]
 
 
 # Operations that only move entries of their arguments.
@@ -373,9 +381,9 @@ def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         met = is_met(*map(array_of, ins))
         return [Pair(v, m) for v, m in zip(values, met if len(ins) > 1 else [met], strict=True)]
     mask = mask_of(ins[0])
-    entries = entries_of(mask)
-    if eqn.primitive.name == "reduce_sum" and isinstance(entries, np.ndarray):
-        some = entries.any(reduced_axes(eqn))
+    bound = bound_of(mask)
+    if eqn.primitive.name == "reduce_sum" and isinstance(bound, np.ndarray):
+        some = bound.any(reduced_axes(eqn))
         return [Pair(values[0], following(mask, some, lambda: is_met(array_of(ins[0]))))]
     return [Pair(values[0], on_masks(is_met, spread(mask, shape_of(ins[0]))))]
 
@@ -450,7 +458,9 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         return _selected_mask(which, value, [in_program(m) for m in masks])
 
     entries = _constants.selected_entries(which, value, [entries_of(m) for m in masks])
-    return [Pair(value, make() if entries is None else kept(folded(entries), make))]
+    if entries is None:
+        return [Pair(value, within(make(), either(*masks)))]
+    return [Pair(value, kept(folded(entries), make))]
 
 
 def _selected_mask(which: Any, value: Array, masks: Sequence[Mask]) -> Array:
