@@ -1,14 +1,17 @@
 """
 The checks of the project: plain `nox` runs those of every change, `nox -l` lists the sessions.
 
-What repeats a fact in another framework, mode, dtype, layout or process is in seven parts, and what
-wants an environment of its own is tagged: ``nox -t rest -- --part=2/7`` runs both, and so does CI,
-a part a landing. A framework is a group `backend-*` in pyproject.toml; each has a session of its
-own, without the other frameworks.
+CI runs the tag `ci`, and one of seven shares of all that is left, so that seven landings run all:
+``nox -t ci share-3 -- --share=3/7`` is the third again. A share is a seventh of the tests that
+plain nox leaves out, and the sessions with its tag, which want an environment of their own. A
+framework is a group `backend-*` in pyproject.toml; each has a session of its own, without the
+other frameworks.
 """
 
 import re
 from pathlib import Path
+from shutil import which
+from subprocess import run
 
 import nox
 
@@ -26,7 +29,20 @@ FRAMEWORKS = [
 DIFFERENTIATED = [name for name in FRAMEWORKS if name not in ("numpy", "array-api-strict")]
 
 # A process for each core.
-PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--installed")
+PYTEST = ("pytest", "-n", "auto", "--dist", "loadgroup", "--installed", "--durations=10")
+# In which share of CI a session is.
+SHARES = {
+    "tests-jax": 1,
+    "tests-torch": 2,
+    "tests-tensorflow": 3,
+    "tests-numpy": 4,
+    "tests-array-api-strict": 4,
+    "real-models": 4,
+    "trainers": 5,
+    "tests-devices": 5,
+    "floors": 6,
+    "newest": 7,
+}
 
 
 def install(session: nox.Session, *groups: str) -> None:
@@ -37,28 +53,50 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("--no-compile", ".[demo]", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
-@nox.session
+def tag_of(name: str) -> str:
+    """Return the tag of a session's share."""
+    return f"share-{SHARES[name]}"
+
+
+def alone(session: nox.Session) -> list[str]:
+    """Return the options of a session that is itself in a share: there, the tests of plain nox."""
+    return [re.sub("--share=[1-9].*", "--share=none", x) for x in session.posargs]
+
+
+@nox.session(tags=["ci"])
 def tests(session: nox.Session) -> None:
-    """Test every framework, a run of pytest each."""
+    """Test every framework, a run of pytest each: each row of the tests in one way."""
+    test_all(session, *(session.posargs or ["--share=none"]))
+
+
+@nox.session(default=False)
+def full(session: nox.Session) -> None:
+    """Test every framework, a run of pytest each: each row of the tests in all ways; hours."""
+    test_all(session, "--share=all", *session.posargs)
+
+
+def test_all(session: nox.Session, *options: str) -> None:
+    """Run the tests of all frameworks in one environment."""
     install(session, "test", "keras", *(PREFIX + name for name in FRAMEWORKS))
     for framework in FRAMEWORKS:
-        session.run(*PYTEST, f"--framework={framework}", "-m", "not together", "--part=first")
-    session.run(*PYTEST, *(f"--framework={name}" for name in FRAMEWORKS), "-m", "together")
+        session.run(*PYTEST, f"--framework={framework}", "-m", "not together", *options)
+    every = [f"--framework={name}" for name in FRAMEWORKS]
+    session.run(*PYTEST, *every, "-m", "together", *options)
     # -P: the installed package, not the working tree
     session.run("python", "-P", "-m", "safeops", "--json", silent=True)
 
 
 def add_session_of(framework: str) -> None:
     """Make the session of one framework."""
-    tags = ["rest"] if framework in DIFFERENTIATED else []  # the others have one mode
+    name = f"tests-{framework}"
 
-    @nox.session(name=f"tests-{framework}", default=False, tags=tags)
+    @nox.session(name=name, default=False, tags=[tag_of(name)])
     def tests(session: nox.Session) -> None:
-        """Test one framework alone, in every mode, or in a part of those: ``-- --part=2/7``."""
+        """Test one framework alone, in all ways, or each row in one: ``-- --share=none``."""
         others = ("keras",) if framework in DIFFERENTIATED else ()
         install(session, "test", *others, PREFIX + framework)
         selected = f"--framework={framework}"
-        session.run(*PYTEST, selected, "-m", "not together", *session.posargs)
+        session.run(*PYTEST, selected, "-m", "not together", *alone(session))
 
 
 for _framework in FRAMEWORKS:
@@ -91,11 +129,12 @@ TORCH_PROGRAMS = [
     "tests/integrations/test_guard_torch.py",
     "tests/integrations/test_guard_torch_steps.py",
 ]
-# From a group oldest-* or newest-* of pyproject.toml to its framework and tests.
+# From a group oldest-* or newest-* of pyproject.toml to its framework and tests. CI has none of
+# PyTorch, of which pip has CUDA builds of gigabytes.
 FLOORS = {
     "numpy": ("numpy", OPERATIONS),
     "torch": ("torch", EAGER),
-    "torch-programs": ("torch", TORCH_PROGRAMS),  # of which pip has a CUDA build of gigabytes
+    "torch-programs": ("torch", TORCH_PROGRAMS),
     "jax": ("jax", OPERATIONS),
     "jax-programs": ("jax", JAX_PROGRAMS),
     "tensorflow": ("tensorflow", OPERATIONS),
@@ -108,25 +147,47 @@ NEWEST = {
 }
 
 
+def rows_of(kind: str, rows: dict[str, tuple[str, list[str]]]) -> list[nox.param]:
+    """Return what a session is run with."""
+    tags = {row: [] if row.startswith("torch") else [tag_of(kind)] for row in rows}
+    return [nox.param(row, id=row, tags=tags[row]) for row in rows]
+
+
 def run_row(session: nox.Session, group: str, framework: str, files: list[str]) -> None:
     """Run tests of a framework in the version of a group."""
     install(session, "test", group)
-    # In CI a row has what plain nox runs of its tests: the pinned version runs the others.
-    options = [re.sub("--part=.*", "--part=first", x) for x in session.posargs]
-    session.run(*PYTEST, f"--framework={framework}", "-m", "not together", *files, *options)
+    selected = f"--framework={framework}"
+    session.run(*PYTEST, selected, "-m", "not together", *files, *alone(session))
 
 
 @nox.session(name="tests-floors", default=False)
-@nox.parametrize("row", [nox.param(x, id=x, tags=["rest"] * (x == "jax-programs")) for x in FLOORS])
+@nox.parametrize("row", rows_of("floors", FLOORS))
 def tests_floors(session: nox.Session, row: str) -> None:
-    """Test with the oldest versions of each layer; the rest has those that read JAX's programs."""
+    """Test with the oldest versions of each layer: ``nox -s "tests-floors(jax)"`` is one."""
     run_row(session, f"oldest-{row}", *FLOORS[row])
 
 
-@nox.session(name="tests-newest", default=False, python="3.13")
-@nox.parametrize("row", [nox.param(x, id=x) for x in NEWEST])
+def newer_python() -> str | None:
+    """Return a Python that starts here, and that the newest NumPy and JAX run on, if there is."""
+    installed = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[2-4].*/bin/python"))
+    found = (which(str(x)) for x in ("python3.13", "python3.14", "python3.12", *installed))
+    return next((path for path in found if path and starts(path)), None)
+
+
+def starts(path: str) -> bool:
+    """Whether a Python starts: pyenv has shims of versions that it does not start."""
+    return not run([path, "-c", ""], check=False, capture_output=True).returncode  # noqa: S603
+
+
+NEWER = newer_python()
+
+
+@nox.session(name="tests-newest", default=False, python=NEWER)
+@nox.parametrize("row", rows_of("newest", NEWEST))
 def tests_newest(session: nox.Session, row: str) -> None:
     """Test with the newest version of a framework, whatever it is today."""
+    if NEWER is None:
+        session.skip("the newest versions need Python 3.12 or later, which is not here")
     run_row(session, f"newest-{row}", *NEWEST[row])
 
 
@@ -139,7 +200,7 @@ def programs(session: nox.Session) -> None:
     session.run(*command, "-k", "random_programs")
 
 
-@nox.session(name="tests-devices", default=False, tags=["rest"])
+@nox.session(name="tests-devices", default=False, tags=[tag_of("tests-devices")])
 def tests_devices(session: nox.Session) -> None:
     """Test what several devices and processes do together, on this machine."""
     for framework in ("array-api-strict", "jax", "torch", "tensorflow"):
@@ -163,7 +224,7 @@ FAMILIES = {
 }
 
 
-@nox.session(name="real-models", default=False)
+@nox.session(name="real-models", default=False, tags=[tag_of("real-models")])
 def real_models(session: nox.Session) -> None:
     """
     Hold masked autodiff to real models of transformers, timm, diffrax and others.
@@ -177,14 +238,15 @@ def real_models(session: nox.Session) -> None:
     command = ["pytest", "--installed"]
     session.run(*command, "--framework=torch", "tests/real_models/test_harness.py")
     command.append("tests/real_models/test_real_models.py")
+    asked = [option for option in session.posargs if not option.startswith("--share")]
     for family, framework in FAMILIES.items():
-        options = [f"--framework={framework}", f"--family={family}", *session.posargs]
-        if framework == "jax" and not session.posargs:  # it compiles; the rest starts no faster
+        options = [f"--framework={framework}", f"--family={family}", *asked]
+        if framework == "jax" and not asked:  # it compiles; the rest starts no faster
             options += ["-n", "2", "--dist", "loadgroup"]
         session.run(*command, *options)
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=[tag_of("trainers")])
 def trainers(session: nox.Session) -> None:
     """Test guarded training with the trainers of transformers and Lightning."""
     install(session, "test", "trainers", "backend-torch")
@@ -194,15 +256,14 @@ def trainers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def exhaustive(session: nox.Session) -> None:
-    """Run in every mode, order and dtype what plain nox thins: ``nox -s exhaustive -- torch``."""
+    """Run all tests, with more orders, dtypes and numbers: ``nox -s exhaustive -- torch``."""
     session.env["SAFEOPS_EXHAUSTIVE"] = "1"
     for framework in session.posargs or ("torch", "jax", "tensorflow"):
         install(session, "test", PREFIX + framework)
         selected = f"--framework={framework}"
         # Sweeps over exponents count their numbers, which takes one process.
         session.run("pytest", "--installed", selected, "-k", "exponents", "tests")
-        marks = "(exhaustive or in_turn) and not together"
-        session.run(*PYTEST, selected, "-m", marks, "-k", "not exponents", "tests")
+        session.run(*PYTEST, selected, "-m", "not together", "-k", "not exponents", "tests")
 
 
 @nox.session(default=False)
@@ -222,7 +283,7 @@ def accuracy(session: nox.Session) -> None:
     session.run(*command, *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
     """Check form, format, types, and who imports whom."""
     install(session, "lint")
@@ -232,7 +293,7 @@ def lint(session: nox.Session) -> None:
     session.run("lint-imports")
 
 
-@nox.session(default=False, tags=["rest"])
+@nox.session(default=False, tags=["ci"])
 def docs(session: nox.Session) -> None:
     """Build the documentation, whose pages are run, and check what was built."""
     install(session, "docs", "test", *(PREFIX + name for name in DIFFERENTIATED))
@@ -243,7 +304,7 @@ def docs(session: nox.Session) -> None:
     session.run("pytest", "--installed", *selected, "--site=docs/_build", "tests/site/test_site.py")
 
 
-@nox.session(default=False, tags=["rest"])
+@nox.session(default=False, tags=["ci"])
 def package(session: nox.Session) -> None:
     """Build the wheel and the source distribution, and check what they contain."""
     session.install("build", *nox.project.dependency_groups(PYPROJECT, "test"))

@@ -81,8 +81,8 @@ Behind each row and each tick stands a test.
 A tick means that these derivatives are exact in that mode: {orders}.
 In `fwd-rev`, forward mode runs over reverse mode.
 A number points to a note: what is left out, and why, or what only `nox -s exhaustive` tests.
-Plain `nox` tests each row in one mode of one framework, the rows taking turns.
-The other modes are tested in seven parts, a part with each change, unless a note says otherwise.
+Plain `nox` tests each row in one mode of one framework, drawn by its name.
+All modes are tested in seven shares, a share with each change.
 On NumPy and on array-api-strict, which have no derivatives, the value is tested in each row.
 Each row also runs in float64, float32, float16 and bfloat16, and under the detectors of NaN."""
 RETURNS = "For all functions: [what comes back, and errors](returns.md)."
@@ -261,8 +261,6 @@ def tick(row: object, framework: str, mode: str, notes: dict[str, int]) -> str:
         found.append(f"Without {', '.join(f'`{order}`' for order in skipped)}: {fact}.")
     if derivatives.is_left(row, (framework, mode)):
         fact = derivatives.REPEATED[framework, mode]
-        whole = derivatives.is_left_whole(row, (framework, mode))
-        what = "In" if whole else "Second derivatives in"
-        found.append(f"{what} `nox -s exhaustive` only: {fact}.")
+        found.append(f"Second derivatives in `nox -s exhaustive` only: {fact}.")
     numbers = [str(notes.setdefault(note, len(notes) + 1)) for note in found]
     return f"✓ ({', '.join(numbers)})" if numbers else "✓"

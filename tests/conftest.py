@@ -1,38 +1,28 @@
 """
-Which frameworks a run tests, and how each is set up.
+Which frameworks a run tests, how each is set up, and which tests it takes.
 
 `--framework NAME` selects, several times or with commas; without it every installed framework is
 tested. Selected means required: one that cannot be imported is an error, never a skip. A test that
 asks for `framework` or `autodiff_framework` runs once for each name; one marked `only` runs where
 those frameworks are selected.
+
+`--share` says which rows run in which ways: `tests/support/rows.py`. Without it all of them do.
 """
 
-import argparse
 import os
 from contextlib import nullcontext
 from importlib import import_module
 from importlib.util import find_spec
 from shutil import rmtree
 from tempfile import mkdtemp
-from zlib import crc32
 
 import hypothesis
 import pytest
 
 import exponents
 from alone import hide_all_but
-from derivatives import is_left_whole
-from frameworks import FRAMEWORKS, module_of
-
-WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
-WITH_AUTODIFF = [name for name in FRAMEWORKS if name not in WITHOUT_AUTODIFF]
-# Whose turn it is at a common test in plain nox: eager PyTorch takes a tenth of the time of the
-# others, which compile.
-TURNS = (*["torch"] * 5, "jax", *["torch"] * 5, "tensorflow")
-# In as many parts, one a landing, CI runs what plain nox leaves out.
-PARTS = 7
-FIXTURES = ("framework", "autodiff_framework")
-FIXTURES_OF_WAYS = {*FIXTURES, "way", "cotangent_way", "mode"}
+from frameworks import FRAMEWORKS, WITH_AUTODIFF, module_of
+from rows import SHARES, concerns, taken_by
 
 # One result for each commit: the same examples each time, and no time limit on a busy machine.
 hypothesis.settings.register_profile("house", deadline=None, derandomize=True)
@@ -47,16 +37,7 @@ def pytest_addoption(parser):
     group.addoption("--site", help="the built documentation, which some tests read")
     group.addoption("--package", help="the folder of the wheel and the source distribution")
     group.addoption("--installed", action="store_true", help="demand that the working tree is not")
-    group.addoption("--part", type=part_named, help=f"first: plain nox; 2/{PARTS}: of the others")
-
-
-def part_named(text):
-    """Return which part of the tests a run has: 0 for `first`, K for `K/7`."""
-    names = {"first": 0, **{f"{k}/{PARTS}": k for k in range(1, PARTS + 1)}}
-    if text not in names:
-        msg = f"expected {', '.join(names)}, got {text}"
-        raise argparse.ArgumentTypeError(msg)
-    return names[text]
+    group.addoption("--share", choices=SHARES, help="none: plain nox; K/7: and the Kth share of CI")
 
 
 def pytest_configure(config):
@@ -136,25 +117,21 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test once for each framework."""
-    names = metafunc.config.frameworks
-    able = [name for name in names if name not in WITHOUT_AUTODIFF]
+    """Run a test once for each framework; what is not selected is left out below."""
     if "framework" in metafunc.fixturenames:
-        metafunc.parametrize("framework", names)
+        metafunc.parametrize("framework", FRAMEWORKS)
     if "autodiff_framework" in metafunc.fixturenames:
-        metafunc.parametrize("autodiff_framework", able or [None])
+        metafunc.parametrize("autodiff_framework", WITH_AUTODIFF)
 
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what this run is not for, and skip what it has not got."""
-    wanted = {item for item in items if concerns(item, config.frameworks) and not repeats(item)}
-    part = config.getoption("part")
-    if part is not None:
-        first = first_of([item for item in items if item in wanted], config.frameworks)
-        left = {item for item in wanted - first if not concerns_none(item) or is_second(item)}
-        wanted = {item for item in left if part_of(item) == part} if part else first
-    config.hook.pytest_deselected(items=[item for item in items if item not in wanted])
-    items[:] = [item for item in items if item in wanted]
+    wanted = [item for item in items if concerns(item, config.frameworks)]
+    if share := config.getoption("share"):
+        taken = {item for item, name in taken_by(share, items) if name in config.frameworks}
+        wanted = [item for item in wanted if item in taken]
+    config.hook.pytest_deselected(items=list({*items}.difference(wanted)))
+    items[:] = wanted
     missing = sorted(set(FRAMEWORKS) - set(config.frameworks))
     for item in items:
         if item.get_closest_marker("gpu") and not config.getoption("gpu"):
@@ -163,88 +140,6 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs the built documentation: nox -s docs"))
         if item.get_closest_marker("together") and missing:
             item.add_marker(pytest.mark.skip(reason=f"needs {', '.join(missing)} too"))
-
-
-def concerns(item, selected):
-    """Whether a test has something to say about one of the selected frameworks."""
-    parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    names = [parameters[key] for key in FIXTURES if key in parameters] or selected
-    only = item.get_closest_marker("only")
-    return None not in names and (only is None or not set(only.args).isdisjoint(names))
-
-
-def repeats(item):
-    """Whether a row in a mode is left to the exhaustive run, since another mode has the same."""
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    if exponents.EXHAUSTIVE or item.get_closest_marker("exhaustive") is None:
-        return False
-    return {"row", "way"} <= given.keys() and is_left_whole(given["row"], given["way"])
-
-
-def is_second(item):
-    """Whether plain nox leaves a test out."""
-    return item.get_closest_marker("second") is not None
-
-
-def concerns_none(item):
-    """Whether a test says nothing about a framework."""
-    named = not FIXTURES_OF_WAYS.isdisjoint(item.fixturenames)
-    return not named and item.get_closest_marker("only") is None
-
-
-def value_of(item, name, index=None):
-    """Return what tells a parameter's values, or entries of these, apart: rows have no hash."""
-    value = item.callspec.params[name]
-    # Without modes, as NumPy is, a test has pytest's own mark of no value here.
-    return id(value if index is None or not isinstance(value, tuple) else value[index])
-
-
-def part_of(item):
-    """Return in which part an item is that plain nox leaves out: by its name, on each machine."""
-    return 1 + crc32(item.nodeid.encode()) % PARTS
-
-
-def first_of(items, selected):
-    """
-    Return what plain nox runs of these tests.
-
-    What concerns no framework runs beside NumPy alone. What is marked `second` is in the other
-    parts. Of a test marked `in_turn(NAME)` each value of that parameter runs once; the other
-    parameters take turns, so that each value of theirs comes up too. `in_turn(NAME, INDEX)` does so
-    with an entry of the values. Of a test that runs on every framework with derivatives, one of
-    these frameworks runs it, by `TURNS`, unless it is marked `everywhere`.
-    """
-    first, tests = set(), {}
-    for item in items:
-        if not is_second(item) and ("numpy" in selected or not concerns_none(item)):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for name, same_test in tests.items():
-        for i, same in enumerate(share(name, by_turns(same_test), selected)):
-            first.add(same[i % len(same)])
-    return first
-
-
-def by_turns(items):
-    """Return the items of a test in lists, of each of which plain nox runs one."""
-    turns = items[0].get_closest_marker("in_turn")
-    if turns is None:
-        return [[item] for item in items]
-    values = {}
-    for item in items:
-        values.setdefault(value_of(item, *turns.args), []).append(item)
-    return list(values.values())
-
-
-def share(test, lists, selected):
-    """Return which lists this run has: frameworks with derivatives take turns at them."""
-    item = lists[0][0]
-    only = item.get_closest_marker("only")
-    able = [name for name in TURNS if only is None or name in only.args]
-    everywhere = concerns_none(item) or item.get_closest_marker("everywhere")
-    if everywhere or set(able).isdisjoint(selected):
-        return lists
-    start = crc32(test.encode())  # so that tests of one item do not all run on one framework
-    return [same for i, same in enumerate(lists, start) if able[i % len(able)] in selected]
 
 
 @pytest.fixture(autouse=True, scope="module")

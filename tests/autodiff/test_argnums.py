@@ -34,7 +34,7 @@ def pair(framework):
     return [asarray(framework, values, "float32") for values in ([2.0, 3.0], [5.0, 7.0])]
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.only(*MASKED)
 @pytest.mark.parametrize("number", [2, -3])
 def test_an_argument_that_is_not_there_is_an_error(framework, number):
@@ -45,7 +45,7 @@ def test_an_argument_that_is_not_there_is_an_error(framework, number):
             door(number, *pair(framework))
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.only(*MASKED)
 @pytest.mark.parametrize("number", ["a", None, 0.0])
 def test_what_is_no_number_of_an_argument_is_an_error(framework, number):
@@ -56,7 +56,7 @@ def test_what_is_no_number_of_an_argument_is_an_error(framework, number):
             door(number, *pair(framework))
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.only(*MASKED)
 @pytest.mark.parametrize("number", [1, -1, np.int64(1)])
 def test_the_second_argument_has_its_own_slope(framework, number):
@@ -66,7 +66,7 @@ def test_the_second_argument_has_its_own_slope(framework, number):
     assert to_numpy(found).tolist() == [2.0, 3.0]
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.only(*MASKED)
 def test_other_arguments_may_have_names(framework):
     """A keyword reaches the function, and is a constant."""

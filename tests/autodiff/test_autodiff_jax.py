@@ -48,7 +48,6 @@ def test_rows_that_nothing_uses_change_nothing(name):
     assert np.isnan(jax.grad(loss)(WEIGHTS, BAD_ROWS)).any()
 
 
-@pytest.mark.second
 @pytest.mark.parametrize("name", NAN_ROWS)
 def test_rows_that_nothing_uses_change_nothing_compiled(name):
     """So it is in `jax.jit`, where no value is known when the program is traced."""
@@ -72,7 +71,6 @@ def test_unmodified_programs(name):
     assert np.isfinite(jax.grad(f)(x)).all() == (name in RIGHT_ANYWAY)
 
 
-@pytest.mark.second
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_unmodified_programs_compiled(name):
     """So it is in `jax.jit`, and with the masked pass only where the ordinary one is not finite."""

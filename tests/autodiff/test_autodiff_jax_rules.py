@@ -23,7 +23,6 @@ from jax.ad_checkpoint import checkpoint_name  # noqa: E402
 from jax.experimental import sparse  # noqa: E402
 from jax.experimental.ode import odeint  # noqa: E402
 
-from parts import every_second  # noqa: E402
 from reported_jax import PROGRAMS_RUN, Operations, assert_same, with_rule  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
 from safeops.autodiff.jax import _pairs as pairs  # noqa: E402
@@ -74,7 +73,6 @@ if hasattr(lax, "polynomial"):  # from JAX 0.12 on
 POINT = np.array([0.5, 1.5, 2.5])
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("used", [3, 2, 0])
 @pytest.mark.parametrize("name", ANY)
 def test_rules_of_the_user(name, used):
@@ -182,7 +180,6 @@ def ruled(seed, more):
     return tape.random_program(numbers, more=more * 2), numbers
 
 
-@pytest.mark.in_turn("points")
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("points", POINTS)
 def test_random_programs_with_rules_are_those_of_jax(points, exact):
@@ -250,7 +247,7 @@ def test_a_number_where_nothing_is_active_is_found():
     assert_zero_where_absent([pairs.Pair(jnp.asarray(NAN)), NAN], "")
 
 
-@pytest.mark.parametrize("exact", every_second([False, True]))
+@pytest.mark.parametrize("exact", [False, True])
 def test_what_is_not_active_is_zero(monkeypatch, exact):
     """Behind every rule, in programs with zeros, infinities and NaN."""
     monkeypatch.setattr(masked, "RULES", checked(masked.RULES))
@@ -309,7 +306,7 @@ def of_the_first(f, matrices):
     return jnp.sum(out * jnp.arange(1.0, 1.0 + out.size).reshape(out.shape))
 
 
-@pytest.mark.parametrize("name", every_second(SOLVED | MOVED))
+@pytest.mark.parametrize("name", SOLVED | MOVED)
 def test_a_matrix_that_nothing_reads(name):
     """One matrix of a batch is NaN: the gradient is that of the program without it."""
     f = (SOLVED | MOVED)[name]
@@ -497,7 +494,6 @@ def test_a_loop_that_is_mapped_keeps_masks():
 SHARDED = Path(__file__).with_name("sharded_jax.py")
 
 
-@pytest.mark.second
 def test_collectives_and_loops_on_two_devices():
     """In shard_map, with and without check_vma, gradients are those of jax.grad."""
     path = str(Path(masked.__file__).parents[3])  # that of the package under test

@@ -52,7 +52,6 @@ def masked_gradient(framework, loss, *matrices):
     return to_numpy(slope), to_numpy(mask)
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_matrix_that_is_not_read_is_absent(name, autodiff_framework):
     """Its gradient is 0 and masked, behind a root without a derivative too; plain, it is NaN."""

@@ -11,7 +11,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 import sweep_tensorflow as sweep  # noqa: E402
 from assertions import assert_close  # noqa: E402
 from frameworks import to_numpy  # noqa: E402
-from parts import IN_PARTS, every_second, seeds_of  # noqa: E402
+from parts import IN_PARTS, seeds_of  # noqa: E402
 from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
@@ -53,7 +53,7 @@ def ordinary(f, *args):
 
 @pytest.mark.usefixtures("checked")
 @pytest.mark.filterwarnings("ignore:.*")  # of operations that TensorFlow has deprecated
-@pytest.mark.parametrize("name", every_second(DEFAULT))
+@pytest.mark.parametrize("name", DEFAULT)
 def test_operations(name):
     """Healthy: ordinary. Planted: as without the NaN. Used: undefined. Not active: 0."""
     found = sweep.verdict(name)

@@ -16,7 +16,6 @@ import pytest
 import reported_torch
 from assertions import assert_close, assert_examples_run
 from frameworks import torch_from
-from parts import every_second, first_of
 from reported_torch import (
     CLEAN,
     DIRTY,
@@ -79,7 +78,7 @@ OF_ANY_LENGTH = {
 IN_ONE_GRAPH = [name for name in REPORTED if torch_from(2, 10) or name not in OF_ANY_LENGTH]
 
 
-@pytest.mark.parametrize("name", every_second(IN_ONE_GRAPH))
+@pytest.mark.parametrize("name", IN_ONE_GRAPH)
 def test_reported_programs_have_the_right_gradient(compiled, name):
     """The gradient is exact, nothing is unknown, and what ordinary compile makes is not finite."""
     program, point, wanted = REPORTED[name]
@@ -118,7 +117,7 @@ def kept_modules(monkeypatch):
 
 
 @pytest.mark.usefixtures("kept_modules")
-@pytest.mark.parametrize("name", every_second(sorted(set(LATE) - UNTRACED)))
+@pytest.mark.parametrize("name", sorted(set(LATE) - UNTRACED))
 def test_late_selections_have_the_gradient_of_eager_mode(masked, compiled, name):
     """Rows that are left out at the end are NaN at the start; weights are no part of that."""
     program = LATE[name]
@@ -135,8 +134,6 @@ def test_late_selections_have_the_gradient_of_eager_mode(masked, compiled, name)
         assert_close(found.grad.numpy(), right.numpy(), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.second  # 20 programs, each compiled
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("part", range(20 if EVERY else 1))
 def test_random_programs_have_the_gradient_of_the_tape(part):
     """
@@ -193,13 +190,10 @@ def test_masks_of_transposed_cotangents(compiled):
 
 # Not of `amax`: once inductor of torch 2.13 has compiled one, masked or not, a jvp of a jvp of a
 # softmax is no longer traced in that process, also after a reset.
-@pytest.mark.parametrize(
-    "name",
-    first_of(["10729: where and sqrt", "maximum", "4132: y[0] = 0"], "10729: where and sqrt"),
-)
-def test_inductor(compiled, name):
+@pytest.mark.parametrize("part", ["10729: where and sqrt", "maximum", "4132: y[0] = 0"])
+def test_inductor(compiled, part):
     """What the compiler of PyTorch makes has the right gradient."""
-    program, point, wanted = REPORTED[name]
+    program, point, wanted = REPORTED[part]
 
     found = gradient(compiled(program, backend="inductor"), leaf(point))
 
@@ -263,16 +257,13 @@ def healthy_models():
     }
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "name", first_of(["MLP", "norms", "attention", "images", "cell"], "norms", "attention")
-)
-def test_healthy_models_are_bitwise_those_of_ordinary_compile(compiled, name):
+@pytest.mark.parametrize("part", ["MLP", "norms", "attention", "images", "cell"])
+def test_healthy_models_are_bitwise_those_of_ordinary_compile(compiled, part):
     """Where nothing selects, gradients, random numbers and buffers are those of torch.compile."""
     found = []
     for transform in (compiled, lambda f: torch.compile(f, backend="aot_eager")):
         torch.manual_seed(0)
-        model, shape = healthy_models()[name]
+        model, shape = healthy_models()[part]
         x = torch.randn(shape)
         torch._dynamo.reset()
         transform(lambda x, m=model: m(x).square().mean())(x).backward()

@@ -35,7 +35,6 @@ def scan_of_the_graph(x):
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method.*is deprecated:DeprecationWarning")
-@pytest.mark.second  # a branch of the graph is held to the same
 @pytest.mark.parametrize("program", [loop_of_the_graph, scan_of_the_graph])
 def test_loops_of_the_graph_are_unknown(masked, program):
     """A loop has no rule: it is said with its line, and hides nothing."""
@@ -51,7 +50,6 @@ def test_loops_of_the_graph_are_unknown(masked, program):
     assert_close(x.grad[1].item(), 0.25 * 16**-0.75, rtol=1e-12)
 
 
-@pytest.mark.second  # the edges have tests of their own
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_a_norm_that_counts_its_batches(masked):
     """
@@ -125,7 +123,6 @@ def test_a_mask_of_rows_stays_one(monkeypatch):
     assert not x.grad[~kept].any()
 
 
-@pytest.mark.second
 def test_rotated_halves_of_padded_rows_compile(masked):
     """Inductor's C++ compiles the masks of slices that are put back, also of disjunctions."""
     x, kept = rows(torch.float64)

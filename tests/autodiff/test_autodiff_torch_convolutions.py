@@ -106,7 +106,6 @@ def spoilt(args, what):
     return [x, weight, bias]
 
 
-@pytest.mark.in_turn("form")
 @pytest.mark.parametrize("what", ["image", "pixels", "weight"])
 @pytest.mark.parametrize("form", ["plain", "stride", "groups", "transposed, stride and padding"])
 def test_traced_is_eager(masked, form, what):

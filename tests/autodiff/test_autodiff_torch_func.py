@@ -199,7 +199,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("by_us", [pytest.param(True, marks=pytest.mark.second), False])
+@pytest.mark.parametrize("by_us", [True, False])
 def test_in_a_compiled_function_the_graph_breaks(masked, func, monkeypatch, name, by_us):
     """Dynamo does not trace them, and says why; after the break they are what they are."""
     import torch as real  # Dynamo cannot see it being loaded

@@ -180,14 +180,14 @@ def test_operations_that_a_custom_function_differentiates_have_their_own_zeros(m
 # What a kernel leaves out by itself.
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_a_row_that_is_in_no_bag_is_absent(masked, mode):
+@pytest.mark.parametrize("reduction", ["sum", "mean", "max"])
+def test_a_row_that_is_in_no_bag_is_absent(masked, reduction):
     """Bags of which all are used do not read the last row; nor one that is padding."""
     indices, offsets = torch.tensor([0, 1, 2, 1]), torch.tensor([0, 2])
 
     def f(x):
         bag = functional.embedding_bag
-        return bag(indices, x.sqrt()[:, None], offsets, mode=mode, padding_idx=0)
+        return bag(indices, x.sqrt()[:, None], offsets, mode=reduction, padding_idx=0)
 
     found, ordinary, active = gradients(masked, f, leaf([0.0, 4.0, 9.0, 0.0]), on_unknown="error")
 

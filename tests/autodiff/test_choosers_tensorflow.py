@@ -191,9 +191,8 @@ def assert_nan_is_chosen(name, mode):
     assert passed_over == any(word in name for word in PASSES_OVER[mode].split())
 
 
-# XLA and `lazy` are the same formulas: the rest of plain nox runs these.
 CASES = [
-    pytest.param(name, mode, marks=[] if mode == "graph" else pytest.mark.second)
+    (name, mode)
     for mode in ("graph", "XLA", "lazy")
     for name in OPERATIONS
     if mode != "XLA" or name not in NO_KERNEL

@@ -20,7 +20,7 @@ from safeops._source.names import OPERATIONS
 from safeops.autodiff import Finding, explain, grad
 from safeops.autodiff._explain.report import make_report
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 PROGRAMS = pytest.mark.parametrize("case", explained.CASES, ids=lambda case: case.f.__name__)
 

@@ -82,7 +82,6 @@ def test_a_script_that_makes_none(tmp_path):
     assert done.stdout.splitlines() == ["step 0", "step 1"]
 
 
-@pytest.mark.second
 @pytest.mark.parametrize("ending", ["", "import sys\nsys.exit(5)\n"])
 def test_a_script_that_stops_every_exception(tmp_path, ending):
     """A bare ``except`` hides neither the report nor the exit code."""
@@ -95,7 +94,6 @@ def test_a_script_that_stops_every_exception(tmp_path, ending):
     assert "BLOCKED  the derivative of sqrt is inf" in done.stdout
 
 
-@pytest.mark.second
 def test_a_report_for_machines(tmp_path):
     """JSON and SARIF are all of standard output, with the lines; no finding is an empty list."""
     done = run_command(tmp_path, "--format", "json", "script.py", "0", "4")
@@ -142,7 +140,6 @@ torch.zeros(1, requires_grad=True).sqrt().sum().backward()
 """
 
 
-@pytest.mark.second
 def test_a_script_that_prints_by_other_means(tmp_path):
     """Output of child processes is kept from the report too; a script may go to another folder."""
     (tmp_path / "elsewhere").mkdir()
@@ -172,7 +169,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.second
 def test_a_process_that_the_script_forks(tmp_path):
     """It prints its first report, and goes on, so that the script does not wait for it for ever."""
     (tmp_path / "other.py").write_text(FORK)
@@ -212,7 +208,6 @@ except RuntimeError as error:
 """
 
 
-@pytest.mark.second
 @pytest.mark.parametrize(("source", "first"), [(CRASH, "other.py"), ("x = (\n", "other.py")])
 def test_a_script_that_raises(tmp_path, source, first):
     """Its traceback has no frame but its own, and its exit code is that of Python."""
@@ -226,7 +221,6 @@ def test_a_script_that_raises(tmp_path, source, first):
     assert all(Path(file).name == first for file in files)
 
 
-@pytest.mark.second
 def test_finite_gradients_are_counted(tmp_path):
     """A script without NaN is told how many passes were looked at, whatever its exit code."""
     done = run_command(tmp_path, "script.py", "1", "4")
@@ -235,7 +229,6 @@ def test_finite_gradients_are_counted(tmp_path):
     assert run_command(tmp_path, "-m", "script", "1").returncode == 5
 
 
-@pytest.mark.second
 def test_long_lines_are_not_cut(tmp_path):
     """A line of 300 characters is printed whole into a pipe."""
     line = f"loss = torch.where(x > 0, x.sqrt(), 0.0).sum(){' + 0 * x[1]' * 25}"
@@ -257,7 +250,6 @@ checkpoint(torch.sqrt, x, use_reentrant=True).sum().backward()
 """
 
 
-@pytest.mark.second
 def test_a_pass_that_does_not_run_again(tmp_path):
     """What cannot be explained is a report that says so, and no crash."""
     (tmp_path / "other.py").write_text(ONCE)
@@ -269,7 +261,6 @@ def test_a_pass_that_does_not_run_again(tmp_path):
     assert "use_reentrant=False" in done.stdout
 
 
-@pytest.mark.second
 def test_a_script_without_pytorch(tmp_path):
     """A script that never calls `backward` is told that nothing was watched."""
     (tmp_path / "other.py").write_text("print('done')")

@@ -7,7 +7,7 @@ import pytest
 import sweep_explain as sweep
 from exponents import EXHAUSTIVE
 
-pytestmark = pytest.mark.everywhere
+pytestmark = pytest.mark.whole
 
 EVERY = [
     (*order, selection, mode)

@@ -6,7 +6,7 @@ from frameworks import asarray
 from safeops._backends import load
 from safeops.autodiff import explain
 
-pytestmark = pytest.mark.everywhere
+pytestmark = pytest.mark.whole
 
 
 def noisy_or(xp, x):

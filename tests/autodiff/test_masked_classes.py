@@ -9,7 +9,7 @@ sys.path.append(str(Path(__file__).parents[2] / "docs"))
 
 import masked_classes
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 FRAMEWORKS = list(masked_classes.FRAMEWORKS)
 

@@ -66,7 +66,6 @@ def test_a_compiled_step_that_makes_nan(tmp_path):
     assert "step 3" not in done.stderr
 
 
-@pytest.mark.second
 def test_a_compiled_step_that_makes_none(tmp_path):
     """The script is as without the command, and told how many gradients were looked at."""
     done = run_command(tmp_path, SCRIPT, "script.py", "1")
@@ -84,7 +83,6 @@ value_and_grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0).sum())(jnp.asarray([0
 """
 
 
-@pytest.mark.second
 def test_a_guard_has_the_same_report(tmp_path):
     """A script that a guard ends is reported as one that the command ends."""
     done = run_command(tmp_path, GUARDED, "script.py")

@@ -230,7 +230,6 @@ def test_another_thread():
     assert found[0].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.second
 def test_a_script(tmp_path):
     """The command ends a script at such a gradient, also where XLA would compile it."""
     (tmp_path / "train.py").write_text(SCRIPT)

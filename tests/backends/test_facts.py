@@ -12,7 +12,7 @@ import safeops as so
 from frameworks import asarray, to_numpy
 from safeops._versions import numbers
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 
 @pytest.mark.only("torch")

@@ -239,8 +239,6 @@ def derivatives(f):
     return jax.jit(every)
 
 
-@pytest.mark.second
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "dtype", "shapes"), CALLS)
 def test_rules_are_those_of_the_double_where(name, dtype, shapes):
     """Value, first and second derivatives are what the double where has, in each composition."""
@@ -319,7 +317,6 @@ def test_rules_in_vmap_and_under_the_detector(name):
         assert_close(to_numpy(a), to_numpy(b), 1e-15, name)
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 @WAYS
 def test_what_comes_to_a_fill_is_lost(name, bad):

@@ -202,13 +202,11 @@ def run_state(plant):
     return done.returncode
 
 
-@pytest.mark.second
 def test_import_changes_no_flag():
     """TensorFlow behaves after the import of the backend as it did before."""
     assert run_state("") == 0
 
 
-@pytest.mark.second
 def test_a_changed_flag_is_seen():
     """NumPy behaviour switched on makes the comparison fail."""
     assert run_state("tf.experimental.numpy.experimental_enable_numpy_behavior()") == 1
@@ -237,7 +235,6 @@ assert not any("AutoGraph" in line for line in said), said
 """
 
 
-@pytest.mark.second
 def test_autograph_transforms_ours_without_a_word(tmp_path):
     """A user's ``tf.function`` says nothing of our code, which AutoGraph transforms as well."""
     script = tmp_path / "traced.py"  # AutoGraph transforms what it finds in a file

@@ -204,7 +204,6 @@ def derivatives(row, f, mode):
     return got, exact_derivatives(row, v, u)
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SLOPES)
 def test_derivatives_are_exact(name, mode):

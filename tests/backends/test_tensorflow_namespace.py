@@ -29,7 +29,6 @@ def test_the_comparison_can_fail(wanted, dtype):
 # The namespace.
 
 
-@pytest.mark.in_turn("name")
 @EVERY_MODE
 @pytest.mark.parametrize("name", TABLE)
 def test_a_function_means_what_it_means_in_numpy(name, mode):

@@ -7,7 +7,7 @@ import pytest
 
 from frameworks import asarray, to_numpy
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 VALUES = [[0.0, -1.5], [np.inf, np.nan]]
 

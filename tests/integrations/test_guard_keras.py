@@ -42,7 +42,7 @@ class OwnStep(keras.Sequential):
     train_step = own_step(loss_of)
 
 
-KINDS = [keras.Sequential, pytest.param(OwnStep, marks=pytest.mark.second)]
+KINDS = [keras.Sequential, OwnStep]
 
 
 def new_model(kind=keras.Sequential, **options):
@@ -84,7 +84,7 @@ def test_the_comparison_can_fail():
         assert_same([np.zeros(1)], [np.ones(1)])
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_finite_training_is_the_same(kind):
     """Weights, averages, optimizer and loss are the same bits, and the model is released."""
@@ -97,7 +97,7 @@ def test_a_finite_training_is_the_same(kind):
     assert "apply" not in vars(watched.optimizer)
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 def test_a_finite_training_of_images_is_the_same():
     """Also where a compiler would round a step with another optimizer in another way."""
     images = np.random.default_rng(0).normal(size=(10, 8, 8, 3)).astype("float32")
@@ -114,7 +114,7 @@ def test_a_finite_training_of_images_is_the_same():
     assert_same(state_of(trained(GuardCallback())), state_of(trained()))
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_report(kind, caplog):
     """It has kind, line, step and parameters, and nothing of the step is left."""
@@ -188,7 +188,6 @@ def test_a_masked_step(kind):
         np.testing.assert_allclose(numbers_of(x), numbers_of(y), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.second
 def test_what_masking_cannot_cure():
     """A NaN that is used is an error, and nothing of the step is left."""
     model, part = new_model(), new_model()
@@ -359,7 +358,7 @@ def apart_step(loss):
     return Apart
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 def test_a_masked_step_keeps_averages_finite():
     """An average to which a NaN came is what it was before the step, and the training goes on."""
     x = X.copy()

@@ -12,7 +12,7 @@ keras = pytest.importorskip("keras", reason="keras is not installed")
 
 pytestmark = [
     pytest.mark.only("jax", "tensorflow", "torch"),
-    pytest.mark.everywhere,
+    pytest.mark.whole,
     pytest.mark.usefixtures("users_defaults"),
     # NumPy 2 says so of the tensors of PyTorch that Keras takes the numbers of (keras 3.15).
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),

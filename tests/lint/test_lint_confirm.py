@@ -14,7 +14,7 @@ from safeops._lint.proofs import NOT_PURE, prove
 from safeops._lint.prover import FINITE
 from safeops._lint.sources import Source
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 # A guard that lets NaN pass, and an eps of half precision: what is executed has float64.
 APART = ("SO009", "SO011")
@@ -89,7 +89,6 @@ def test_a_recipe_is_named(tmp_path, capsys):
     )
 
 
-@pytest.mark.second
 @pytest.mark.only("torch")
 def test_the_nan_is_shown():
     """What was seen says for which array, and at which number."""
@@ -98,7 +97,6 @@ def test_the_nan_is_shown():
     assert said == "confirmed: the gradient for x is nan at x = 0"
 
 
-@pytest.mark.second
 @pytest.mark.only("torch")
 def test_a_finding_that_is_none_is_not_confirmed():
     """An expression whose gradient is finite is not confirmed: the proof can fail."""

@@ -102,7 +102,6 @@ def derivatives_of(way, op, args, keep, skipped=()):
     return got, along, other
 
 
-@pytest.mark.in_turn("filler")
 @pytest.mark.parametrize("filler", [nan, 0.5, 1e30, inf])
 def test_attention_is_exact_whatever_is_masked(filler, way):
     """Value, gradient and second derivatives are those of the entries kept, in every mode."""
@@ -129,7 +128,6 @@ def test_attention_is_exact_whatever_is_masked(filler, way):
             assert_close(to_numpy(got[order])[h], numbers[order], 1e-11, order, atol=1e-12)
 
 
-@pytest.mark.in_turn("place")
 @pytest.mark.parametrize(("place", "filler"), [(1, nan), (2, inf), *MORE])
 def test_what_one_query_masks_is_absent_for_that_one(place, filler, way):
     """A key or value that only one query keeps makes that one NaN; the other's slopes are exact."""

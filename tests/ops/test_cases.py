@@ -88,8 +88,6 @@ def wanted_slices(row, v, u):
     return {"value": value, **folded}
 
 
-@pytest.mark.in_turn("row")
-@pytest.mark.exhaustive
 @ELEMENTWISE
 def test_values_and_derivatives_are_exact(row, way):
     """Value, gradient and second derivatives are those of the table, in all compositions."""
@@ -100,8 +98,6 @@ def test_values_and_derivatives_are_exact(row, way):
         assert_close(x[tested], exact[order][tested], RTOL, order)
 
 
-@pytest.mark.in_turn("row")
-@pytest.mark.exhaustive
 @ALONG_SLICES
 def test_slices_are_exact(row, way):
     """Value, gradient and second derivatives of slices are those of the formula."""
@@ -113,7 +109,6 @@ def test_slices_are_exact(row, way):
         assert_close(x, exact[order], RTOL, order, atol)
 
 
-@pytest.mark.in_turn("op")
 @pytest.mark.parametrize("op", [so.safe_max, so.safe_min, so.safe_std, so.safe_norm])
 def test_a_nan_that_is_kept_has_a_gradient_of_nan(op, way):
     """No mode makes 0 of the slope of a slice with a NaN; an entry left out has 0 all the same."""

@@ -64,7 +64,6 @@ def weighted(framework, weights):
     return lambda out: load(framework).xp.sum(out * w, axis=axes)
 
 
-@pytest.mark.in_turn("filler")
 @pytest.mark.parametrize(("keep", "filler"), [(ALL, 0.25), (PART, nan), (PART, inf), (PART, 1e30)])
 def test_distances_of_two_sets_are_exact(keep, filler, way):
     """Value and derivatives of all pairs, two coincident, in every mode, whatever is left out."""
@@ -90,7 +89,6 @@ def test_distances_of_two_sets_are_exact(keep, filler, way):
     orders(got, slopes, turns, (w * unit * along).sum(), (WEIGHTS * twice).sum())
 
 
-@pytest.mark.in_turn("filler")
 @pytest.mark.parametrize("filler", [None, nan])
 def test_distances_of_one_set_are_exact(filler, way):
     """Value and derivatives of pairs of one set, two of them coincident, in every mode."""

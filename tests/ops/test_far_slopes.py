@@ -44,14 +44,12 @@ FAR = {  # arguments, and the slopes that the formula has there
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test in two modes of each selected framework; XLA is the third of TensorFlow."""
+    """Run a test in two modes of each framework; XLA is the third of TensorFlow."""
     if "way" in metafunc.fixturenames:
-        names = metafunc.config.frameworks
-        metafunc.parametrize(
-            "way", [(n, mode) for n in names for mode in MODES.get(n, ())[:2]], ids="-".join
-        )
+        ways = [(name, mode) for name, modes in MODES.items() for mode in modes[:2]]
+        metafunc.parametrize("way", ways, ids="-".join)
     if "curved_way" in metafunc.fixturenames:
-        ways = [(n, mode) for n in metafunc.config.frameworks for mode in MODES.get(n, ())[:3]]
+        ways = [(name, mode) for name, modes in MODES.items() for mode in modes[:3]]
         metafunc.parametrize("curved_way", ways, ids="-".join)
 
 

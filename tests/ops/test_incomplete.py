@@ -82,7 +82,6 @@ def framework_has(framework):
         pytest.skip(OF_STRICT)
 
 
-@pytest.mark.in_turn("row")
 @pytest.mark.parametrize("row", [ROW], ids=lambda row: row.name)
 def test_values_and_derivatives_for_x_are_exact(row, way):
     """Value, gradient and second derivatives are right in all compositions, at each border too."""
@@ -287,7 +286,6 @@ def by_formula(a, x):
     return share(a, x)[:3]
 
 
-@pytest.mark.second
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_all_sizes_of_a_are_right(dtype, autodiff_framework):
     """From 1e-2 to the end of the range, x within six deviations: shares and slope are right."""

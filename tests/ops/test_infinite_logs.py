@@ -47,7 +47,6 @@ SUMS = {
 }
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", SUMS)
 def test_entries_at_inf_share_the_slope(name, way):
     """The value is inf, and each entry at inf has an even share of the slope."""

@@ -14,7 +14,6 @@ __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 nan, inf = np.nan, np.inf
 
 
-@pytest.mark.in_turn("radius")
 @pytest.mark.parametrize(
     ("radius", "slopes"), [(13.0, [1, 1, 1]), (inf, [1, 1, 1]), (0.0, [0, 0, 0])]
 )

@@ -140,8 +140,6 @@ SWEPT = {
 }
 
 
-@pytest.mark.in_turn("name")
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", RTOL)
 @pytest.mark.parametrize("name", SWEPT)
 def test_all_exponents_are_right(name, dtype, autodiff_framework):

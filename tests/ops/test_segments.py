@@ -129,7 +129,6 @@ def run(way, name):
     return got, v, u
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", FORMULAS)
 def test_segments_are_exact(name, way):
     """Value, gradient and second derivatives are those of the formula, in every mode."""
@@ -453,7 +452,7 @@ def test_the_tape_reaches_data_without_entries(xla):
     assert tuple(slope(tf.zeros((0, 3))).shape) == (0, 3)
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.parametrize("name", ["segment_sum", "segment_mean", "segment_max", "segment_min"])
 def test_a_fill_value_leaves_the_dtype(framework, name):
     """An array of another dtype as `fill_value` does not change that of the result."""

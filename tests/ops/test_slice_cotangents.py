@@ -105,7 +105,6 @@ def slopes(way, op):
     return plain, found
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", OPS)
 def test_a_cotangent_reaches_what_has_a_slope(name, way):
     """A cotangent times the slope, 0 to what is left out, filled or no extreme, and no other's."""
@@ -118,7 +117,6 @@ def test_a_cotangent_reaches_what_has_a_slope(name, way):
         assert_close(got, wanted, RTOL, f"{cotangent}")
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_cotangent_keeps_to_its_slice(name, way):
     """What is left out or filled has 0 for any cotangent, and no slice another one's NaN."""
@@ -138,7 +136,6 @@ DIRECTIONS = {
 }
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("name", DIRECTIONS)
 def test_a_cotangent_far_from_one_loses_no_term(name, way):
     """In float32 a slope times 1e30 or 1e-30 is right for slices of 2**-20 to 2**20."""

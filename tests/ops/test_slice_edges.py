@@ -93,7 +93,6 @@ def test_a_slice_without_a_factor_has_no_slope(way):
 # Products.
 
 
-@pytest.mark.in_turn("entries")
 @pytest.mark.parametrize(
     ("entries", "wanted"),
     [
@@ -200,7 +199,6 @@ def test_quantiles_transfer_nothing(name, q):
 # Slices with too few entries.
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("held", [inf, -inf, nan])
 @pytest.mark.parametrize("name", ["safe_var", "safe_std", "nanvar", "nanstd"])
 def test_a_slice_of_too_few_entries_has_no_slope(name, held, way):

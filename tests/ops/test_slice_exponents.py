@@ -138,7 +138,6 @@ def test_values_of_all_exponents(name, dtype, framework):
     assert_within(got, value, dtype, name)
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("dtype", SWEPT)
 @pytest.mark.parametrize("name", HOMOGENEOUS)
 def test_derivatives_of_all_exponents(name, dtype, way):

@@ -65,7 +65,6 @@ def test_values_of_all_exponents(name, dtype, framework):
     count((framework, "values", dtype, "slices"), name, *checked)
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("dtype", SWEPT)
 @NAMES
 def test_derivatives_of_all_exponents(name, dtype, way):

@@ -182,7 +182,6 @@ MODE = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
 LEFT_OUT = (("forward", "rev-rev", "rev-fwd", "fwd-fwd"), "cases.py and test_radial.py have them")
 
 
-@pytest.mark.in_turn("row")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("row", removable.ROWS, ids=lambda row: row.name)
 def test_gradient_and_hessian_are_exact_and_naively_not(row, dtype, autodiff_framework):

@@ -22,7 +22,6 @@ def exact(name, x, w):
     return (away if name == "mean" else away**2 - spread) / w.sum(-1, keepdims=True)
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("power", [0.0, -0.5])
 @pytest.mark.parametrize("name", ["mean", "var"])
 def test_slopes_for_weights_of_all_sizes(name, power, way):

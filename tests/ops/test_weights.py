@@ -69,7 +69,6 @@ def exact(name):
     return values, gradients, hessians
 
 
-@pytest.mark.in_turn("name")
 @pytest.mark.parametrize("family", ["safe", "nan"])
 @pytest.mark.parametrize("name", OPS)
 def test_weighted_reductions_are_exact(name, family, way):
@@ -150,7 +149,7 @@ def test_weights_that_are_none_are_refused(framework):
         so.safe_var(x, weights=asarray(framework, [1.0, 2.0], "complex128"))
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.parametrize("exponent", [64, 100, 124, 126])
 def test_large_weights_have_their_slopes(exponent, autodiff_framework):
     """No reciprocal of a large sum is formed: above 8.5e37 JAX and TensorFlow flush it to 0."""

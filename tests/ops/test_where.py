@@ -108,7 +108,6 @@ def gradients(f, *args):
 # Values and derivatives.
 
 
-@pytest.mark.in_turn("row")
 @EACH
 def test_values_and_derivatives_are_exact(row, way):
     """Value, gradient and second derivatives are those of the branch taken, in every mode."""

@@ -46,7 +46,7 @@ def maker(call, framework):
     return MAKERS[framework if has_array else next(name for name in MAKERS if name in sys.modules)]
 
 
-@pytest.mark.everywhere
+@pytest.mark.whole
 @pytest.mark.only(*MAKERS)
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_says_what_to_write(call, framework):

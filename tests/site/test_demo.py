@@ -16,7 +16,7 @@ import safeops
 from safeops.__main__ import main
 from safeops._cli import demo
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 ROOT = Path(__file__).parents[2]
 HOUSE = Path(safeops.__file__).parent

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.everywhere  # facts of each framework
+pytestmark = pytest.mark.whole  # facts of each framework
 
 TEXT = (Path(__file__).parents[2] / "docs/threads.md").read_text()
 REPORT = re.compile(r"^### ", re.MULTILINE)

@@ -31,8 +31,8 @@ UNSUPPORTED = {
     ),
 }
 
-# Modes that repeat another mode. The default run has them for some rows of each kind, the
-# exhaustive run for all rows.
+# Modes that repeat another mode. The default run has second derivatives there for some rows of each
+# kind, the exhaustive run for all rows.
 REPEATED = {
     ("jax", "eager"): "jit has the same program",
     ("jax", "grad-of-jit"): "jit has the same program",
@@ -50,12 +50,6 @@ OF_EACH_KIND = (
 def is_left(row, way):
     """Whether second derivatives of a row in a mode are left to the exhaustive run."""
     return way in REPEATED and row.name not in OF_EACH_KIND
-
-
-def is_left_whole(row, way):
-    """Whether a row in a mode is left to the exhaustive run."""
-    # Grappler rewrites conditions of a graph, and XLA does not (2.21).
-    return is_left(row, way) and way != ("tensorflow", "function")
 
 
 def due(row, way):

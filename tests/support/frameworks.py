@@ -13,6 +13,8 @@ BACKENDS = Path(find_spec("safeops").origin).parent / "_backends"
 FRAMEWORKS = tuple(
     sorted(["array-api-strict", *(file.parent.name for file in BACKENDS.glob("*/__init__.py"))])
 )
+WITHOUT_AUTODIFF = ("array-api-strict", "numpy")
+WITH_AUTODIFF = [name for name in FRAMEWORKS if name not in WITHOUT_AUTODIFF]
 
 
 class Lazy:

@@ -6,13 +6,10 @@ from safeops._backends import load
 
 
 def pytest_generate_tests(metafunc, without=("vmap",)):
-    """Run a test in each mode of each selected framework that takes whole arrays."""
+    """Run a test in each mode of each framework that takes whole arrays."""
     if "way" in metafunc.fixturenames:
         ways = [
-            (name, mode)
-            for name in metafunc.config.frameworks
-            for mode in MODES.get(name, ())
-            if mode not in without
+            (name, mode) for name, modes in MODES.items() for mode in modes if mode not in without
         ]
         metafunc.parametrize("way", ways, ids="-".join)
 

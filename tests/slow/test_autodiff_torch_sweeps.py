@@ -14,11 +14,10 @@ import safeops
 # One process runs the sweep once, for all of these tests.
 pytestmark = [
     pytest.mark.only("torch"),
-    pytest.mark.second,  # the sweep over operations has one dtype and layout of each
     pytest.mark.xdist_group("sweep-layouts"),
 ]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "autodiff"
 ROOT = Path(safeops.__file__).parents[1]
 # All dtypes, layouts and samples, and not one or two of each.
 EVERY = ["--all"] if os.environ.get("SAFEOPS_EXHAUSTIVE") else []

@@ -16,11 +16,9 @@ import safeops
 pytestmark = [
     pytest.mark.only("torch"),
     pytest.mark.xdist_group("sweep-compiled"),
-    pytest.mark.exhaustive,
-    pytest.mark.second,  # reported programs are traced in plain nox
 ]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "autodiff"
 ROOT = Path(safeops.__file__).parents[1]
 EXHAUSTIVE = bool(os.environ.get("SAFEOPS_EXHAUSTIVE"))
 # A plain run takes one operation of each class of rules.

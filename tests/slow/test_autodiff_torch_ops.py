@@ -18,10 +18,9 @@ from frameworks import torch_from
 pytestmark = [
     pytest.mark.only("torch"),
     pytest.mark.xdist_group("sweep"),
-    pytest.mark.second,  # more than a minute
 ]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "autodiff"
 ROOT = Path(safeops.__file__).parents[1]
 
 # What is not as it should be, and why: sweep, outcome, reason, operations. An operation that is

@@ -39,12 +39,11 @@ ROWS = operations.ROWS | {row.name: row for row in MORE}
 OF_SIZE = ("safe_logcumsumexp", "nancumprod", "segment_prod", "safe_pdist of points in parts")
 OF_SIZE += ("nanmedian", "nanquantile", "nanpercentile", "safe_logcumsumexp, where")
 SLOW = () if EXHAUSTIVE else ("safe_gammainc", "safe_gammaincc")  # more than a minute each
-# Plain nox has each tenth row, its rest the others.
-OTHERS = [pytest.param(name, marks=pytest.mark.second) for name in ROWS if name not in SLOW]
-NAMES = [other if i % 10 else other.values[0] for i, other in enumerate(OTHERS)]
+NAMES = [name for name in ROWS if name not in SLOW]
 DOORS = (safeops, linalg, rotations, segments)
 
 
+@pytest.mark.whole
 def test_every_public_operation_has_a_row():
     """What is public is compiled below, and nothing has two rows of one name."""
     public = {name for door in DOORS for name in door.__all__}
@@ -54,7 +53,6 @@ def test_every_public_operation_has_a_row():
 
 
 @pytest.mark.only("torch")
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
 def test_one_graph_for_all_sizes(name):
     """With symbols for sizes, in one graph, value and gradient are those in eager mode."""
