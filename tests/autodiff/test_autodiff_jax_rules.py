@@ -1,11 +1,7 @@
 """Masked autodiff for JAX where the backward pass is any program: custom rules, solvers, loops."""
 
-import os
-import subprocess
-import sys
 import warnings
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -487,26 +483,6 @@ def test_a_loop_that_is_mapped_keeps_masks():
     np.testing.assert_array_equal(out, [2.0, 0.0, 5.0])
     np.testing.assert_array_equal(tangent, [1 / 32, 0.0, 1.0])
     np.testing.assert_array_equal(mask, [True, False, True])
-
-
-# On two devices.
-
-SHARDED = Path(__file__).with_name("sharded_jax.py")
-
-
-def test_collectives_and_loops_on_two_devices():
-    """In shard_map, with and without check_vma, gradients are those of jax.grad."""
-    path = str(Path(masked.__file__).parents[3])  # that of the package under test
-    done = subprocess.run(
-        [sys.executable, SHARDED],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,  # devices that wait for each other do so for ever
-    )
-
-    assert (done.returncode, done.stdout.split()[-1:]) == (0, ["right"]), done.stderr[-2000:]
 
 
 # What has no rule, and what other packages define.
