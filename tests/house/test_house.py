@@ -50,7 +50,7 @@ PRINTERS = {
     "_cli.terminal",
     "_lint.command",
 }
-TALKERS = PRINTERS | LOGGERS
+TALKERS = PRINTERS | LOGGERS | LINTERS
 RICH = {*PRINTERS, "autodiff._explain.report"}  # a report draws itself
 LONGEST = 30  # lines of a function body, docstring left out
 
