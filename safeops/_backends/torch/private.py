@@ -309,10 +309,40 @@ def without_gradient(x: Array) -> Array:
     return torch._C._functions.UndefinedGrad()(x)
 
 
-def set_version(x: Array, version: int) -> None:
-    """Let a tensor count as written into as often as before, as its numbers are those of then."""
-    # torch._C._autograd._unsafe_set_version_counter (2.15): graphs may have saved the tensor.
-    torch._C._autograd._unsafe_set_version_counter((x,), (version,))
+def run_engine(outputs: Any, cotangents: Any, inputs: Any, *, accumulate: bool) -> None:
+    """Run a backward pass that frees the graph; add gradients to leaves, or forget them."""
+    # By its name, below: `grad` and `backward` ask before, and import the compiler for that.
+    keep = create_graph = False
+    args = (tuple(outputs), tuple(cotangents), keep, create_graph, tuple(inputs))
+    run = getattr(torch.autograd.graph, ENGINE)
+    run(*args, allow_unreachable=True, accumulate_grad=accumulate)
+
+
+def names_of_saved(kind: type) -> tuple[str, ...] | None:
+    """Return under which names nodes of a class have what they saved; None if they do not tell."""
+    # Node._raw_saved_ (2.15): begins the names of what a node saved, before it is unpacked.
+    # SavedTensor.unpack_hook (from 2.13): the hook that unpacks it, asked below.
+    if not hasattr(torch._C._autograd.SavedTensor, "unpack_hook"):
+        return None
+    return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+
+
+def classes_of_saved(node: Any, names: tuple[str, ...]) -> list[type]:
+    """Return the classes of the tensors that a node saved; `object` where one has a hook."""
+    # SavedTensor.data (from 2.13): what a node saved, without unpacking it.
+    found: list[type] = []
+    for name in names:
+        saved = getattr(node, name)
+        every = saved if isinstance(saved, tuple) else (saved,)
+        found += [type(x.data) if x.unpack_hook is None else object for x in every]
+    return found
+
+
+def hooks_saving() -> bool:
+    """Whether what nodes save now gets hooks."""
+    # torch._C._autograd._top_saved_tensors_default_hooks (2.15): a backward pass may save, too.
+    found = torch._C._autograd._top_saved_tensors_default_hooks(False)  # noqa: FBT003  (as it is)
+    return found is not None
 
 
 def is_in_mode() -> bool:

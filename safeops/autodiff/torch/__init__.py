@@ -87,11 +87,10 @@ from safeops.autodiff.torch._graph import (
 from safeops.autodiff.torch._modes import Redirect, watch_backward
 from safeops.autodiff.torch._passes import (
     FORMER,
-    accumulated,
+    add,
     gradients_of,
     mask_of_gradient,
     mask_of_leaf,
-    returned,
 )
 from safeops.autodiff.torch._ranks import require_kept_gradients, union_over
 from safeops.autodiff.torch._sharded import is_sharded, local_of
@@ -146,9 +145,9 @@ def backward(
     lazy : bool, optional
         Whether to take the ordinary gradient, and the masked one only if the ordinary one is not
         finite. Default: where nobody can tell that there are two passes, see Notes. True has hooks
-        run twice, keeps a graph whose ordinary gradient is finite, takes a NaN for gone where a
-        hook or a custom function writes 0 over it, and is refused where several processes share a
-        gradient, as their decisions could differ.
+        on the way run twice, keeps a graph whose ordinary gradient is finite, takes a NaN for gone
+        where a hook or a custom function writes 0 over it, and is refused where several processes
+        share a gradient, as their decisions could differ.
     on_unknown : {"warn", "error", "ignore"}, default: "warn"
         What to do about an operation without a rule that meets absent entries. It runs as it is,
         and hides nothing.
@@ -164,8 +163,7 @@ def backward(
         If `on_unknown` is none of the three, or `lazy` and `return_mask` are both given.
     RuntimeError
         Inside a transform of `torch.func`, or for the result of `torch.compile`. With `lazy`
-        also in a process group of several ranks, with parameters of FSDP2, or if a hook takes a
-        gradient away.
+        also in a process group of several ranks, or with parameters of FSDP2.
 
     Notes
     -----
@@ -174,10 +172,12 @@ def backward(
 
     By default the ordinary pass runs first, on a CPU, in one process, without `return_mask`,
     `create_graph`, ``on_unknown="error"``, modes and anomaly detection, unless hooks, a custom
-    function or a checkpoint would run twice. It keeps the graph, and frees it at its end. If it is
-    not finite, or an error, gradients are restored and the masked pass runs. A tensor on the way
-    with `retain_grad()` then has the gradient of the masked pass alone; it is an error if an
-    earlier gradient is in it, or if its ordinary one is all NaN, which cannot be told apart.
+    function or a checkpoint would run twice. In-place writes into views, and versions of PyTorch
+    that do not tell of hooks on what is saved (2.9), are masked from the start. The ordinary pass
+    keeps the graph, which is freed at the end. Gradients are added once they are finite; else, or
+    after an error, the masked pass runs. A tensor on the way with `retain_grad()` then has the
+    gradient of the masked pass alone; it is an error if an earlier gradient is in it, or if its
+    ordinary one is all NaN, which cannot be told apart.
 
     **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
     unused from a 0 that comes from it is numerically 0".
@@ -203,7 +203,10 @@ def backward(
         inputs=None if inputs is None else leaves,
     )
     how: Any = {"lazy": lazy, "keep": keep, "on_unknown": on_unknown, "create_graph": create_graph}
-    _, mode = carried(run, accumulated, graph, leaves, **how)
+    first = partial(torch.autograd.grad, graph.outputs, leaves, graph.cotangents, allow_unused=True)
+    found, mode = carried(first, run, graph, leaves, **how)
+    if mode is None:
+        add(leaves, found, keep=keep)
     for leaf in leaves if mode else ():
         if leaf.grad is not None:
             FORMER.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
@@ -341,7 +344,7 @@ def grad(
         materialize_grads=materialize_grads,
     )
     how: Any = {"lazy": lazy, "keep": keep, "on_unknown": on_unknown, "create_graph": create_graph}
-    found, mode = carried(run, returned, graph, xs, **how)
+    found, mode = carried(run, run, graph, xs, **how)
     if not return_mask:
         return found
     return found, tuple(mask_of_gradient(mode, x, g) for x, g in zip(xs, found, strict=True))

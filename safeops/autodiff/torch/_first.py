@@ -2,58 +2,65 @@
 An ordinary backward pass before the masked one, where nobody can tell that there were two.
 
 Where the ordinary gradient is finite the masked one is equal to it, and takes two to three times as
-long in eager mode. So the ordinary pass runs first, if a second one would repeat no work of others:
-no hook, no function of the user, nothing of a checkpoint, no other process. What of these is known
-beforehand is asked beforehand. The rest is Python that the engine calls: it ends the pass before it
-runs, and the masked pass is the first that it sees.
+long in eager mode. So the ordinary pass runs first, if no code of others runs in it: it returns
+gradients, and what they are added to is as it was until they are known to be finite. What is asked
+beforehand, each time, and why; one no, and the pass is masked from the start:
+
+- Options: `lazy` is not False, and nobody wants masks or a graph of the gradient, which an ordinary
+  pass has not, nor an error from an operation without a rule, which it does not meet.
+- Inputs are leaves, as what is added elsewhere would go on through the graph, and have no hooks:
+  these see a gradient when it is returned, and again when it is added.
+
+With ``lazy=True`` that is all. By default:
+
+- No process group: another rank may decide differently, and wait.
+- No anomaly detection, no mode, no hooks for what is saved now: they see each pass.
+- Inputs and outputs are plain tensors on a CPU: what is asked of a device has to be waited for, and
+  was not measured. No copy that may come from a device, where there is one.
+- No output retains its gradient. A tensor on the way that does cannot be seen: see `Second`.
+- No hook was registered since this thread has masked a pass, and all nodes are younger than that.
+  No node tells of its hooks, but PyTorch counts all that are made. Nodes are numbered in each
+  thread: a node of another thread counts as older, unless this one has given its number too.
+- Each node is a formula of PyTorch, in C++, or of this package. One that is Python is somebody's;
+  an in-place write into a view hides what it has saved; an embedding bag may be finite and wrong.
+- What nodes have saved are plain tensors, without hooks: a checkpoint, or what moves tensors away,
+  is a hook, and the class of a tensor may run Python. Versions of PyTorch that do not tell (2.9)
+  mask from the start.
+
+What is not asked: whether an operator of PyTorch was replaced by Python, which then runs twice.
 """
 
-import gc
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
-from types import FrameType
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._evaluator import Call, Kind, Masking
-from safeops.autodiff.torch._graph import Graph
-from safeops.autodiff.torch._nodes import APPLY, is_foreign
+from safeops.autodiff.torch._graph import Graph, all_finite
+from safeops.autodiff.torch._nodes import is_foreign
 from safeops.autodiff.torch._passes import masking
 from safeops.autodiff.torch._ranks import in_group, require_one_rank
 from safeops.autodiff.torch._tags import is_leaf, is_plain
 
-# Leaves in whose backward pass Python ran: it will run in the next one too.
-MET: Any = WeakTensorKeyDictionary()
-
 
 class Known(threading.local):
-    """The hooks that a thread has seen, and the number of the first node made after them."""
+    """How many hooks there were when a thread last masked a pass, and its next node then."""
 
-    hooks = private.hooks_made()
-    number = 0
+    hooks = 0
+    node = 0
 
     def note(self) -> None:
         """Take the hooks that are there as known: they are on graphs that are there alone."""
         if self.hooks != private.hooks_made():
-            self.hooks, self.number = private.hooks_made(), private.next_number()
+            self.hooks, self.node = private.hooks_made(), private.next_number()
 
 
 KNOWN = Known()
-# Held during an ordinary pass, after which gradients may be restored: what another thread adds to
-# them meanwhile would be lost. No Python of others runs in it, so that it waits for nobody.
-ALONE = threading.RLock()
-MASKED: list[None] = []  # one for each masked pass that runs
-
-
-class PythonRunsError(Exception):
-    """The engine was about to call Python code that is not ours."""
 
 
 def chosen(lazy: bool | None, *others: bool) -> bool | None:  # noqa: FBT001  (as above)
@@ -62,8 +69,8 @@ def chosen(lazy: bool | None, *others: bool) -> bool | None:  # noqa: FBT001  (a
 
 
 def carried(
+    first: Callable[..., Any],
     run: Callable[..., Any],
-    attempt: Callable[..., Any],
     graph: Graph,
     inputs: Sequence[Array],
     *,
@@ -71,147 +78,101 @@ def carried(
     keep: bool,
     **how: Any,
 ) -> tuple[Any, Any]:
-    """Return what a pass makes, and the mode in which it was masked, None if it was not."""
-    found, kind = tried(lazy, attempt, run, graph, inputs)
-    if found is not None:
+    """
+    Return the gradients of `first`, or else what a masked pass makes, and the mode of that.
+
+    The mode is None if it was `first`, which returns gradients, and adds them to nothing.
+    """
+    if lazy:
+        require_one_rank(graph.nodes)
+    is_tried = lazy is not False and all(map(is_bare, inputs))
+    is_tried = is_tried and bool(lazy or is_unseen(graph, inputs))
+    if is_tried and (found := finite(first)) is not None:
         if lazy is None and not keep:
             free(graph, inputs)
         return found, None
-    seeds = (graph.outputs, graph.cotangents)
-    with not_alone(), masking(graph.nodes, *seeds, kind=kind, **how) as mode:
+    how["kind"] = Second if is_tried else Masking
+    with masking(graph.nodes, graph.outputs, graph.cotangents, **how) as mode:
         found = run(retain_graph=keep)
+    KNOWN.note()
     return found, mode
 
 
-@contextmanager
-def not_alone() -> Iterator[None]:
-    """Context in which a masked pass runs, and no ordinary one of another thread."""
-    with ALONE:
-        MASKED.append(None)
+def finite(first: Callable[..., Any]) -> Any:
+    """Return the gradients of an ordinary pass if all are finite, else None."""
     try:
-        yield
-    finally:
-        MASKED.pop()
-        KNOWN.note()
+        found = first(retain_graph=True)
+    except (RuntimeError, ValueError):  # of a NaN that is not in the masked pass, or of both passes
+        return None
+    return found if all_finite(found) else None
 
 
-def tried(
-    lazy: bool | None,  # noqa: FBT001  (the option as it was given)
-    attempt: Callable[..., Any],
-    run: Callable[..., Any],
-    graph: Graph,
-    inputs: Sequence[Array],
-) -> tuple[Any, type[Masking]]:
-    """Return what an ordinary pass makes, None if it has to be masked; and the mode for that."""
-    if lazy:
-        require_one_rank(graph.nodes)
-        return attempt(run, graph, inputs), Second
-    if lazy is False or not is_unseen(graph, inputs):
-        return None, Masking
-    try:
-        with ALONE:
-            if MASKED:
-                return None, Masking
-            return attempt(partial(watched, run), graph, inputs), Second
-    except PythonRunsError:
-        MET.update(dict.fromkeys((*graph.leaves, *inputs), True))
-    except RuntimeError:  # of a NaN that the masked pass does not meet, or of both passes
-        pass
-    return None, Second
+def is_bare(x: Array) -> bool:
+    """Whether a tensor is a leaf without hooks."""
+    return x.is_leaf and not private.tensor_hooks(x) and not private.gradient_hooks(x)
 
 
 def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
-    """Whether nothing that is known beforehand would notice a second pass."""
-    leaves = graph.leaves if inputs is graph.leaves else (*graph.leaves, *inputs)
+    """Whether no code of others runs in an ordinary pass, as the text above has it."""
     return not (
         private.hooks_made() != KNOWN.hooks
         or in_group()
         or torch.is_anomaly_enabled()
         or private.is_in_mode()
-        or sys.getprofile() is not None
+        or private.hooks_saving()
         or any(y.retains_grad for y in graph.outputs)
-        or not all(x.is_leaf and is_quiet(x) for x in leaves)
-        or not all(map(is_quiet, graph.outputs))
-        or any(map(is_seen, set(map(type, graph.nodes))))
-        or any(private.number_of_node(node) < KNOWN.number for node in graph.nodes)
+        or not all(map(is_usual, (*graph.outputs, *graph.cotangents, *inputs)))
+        or not are_silent(graph.nodes)
     )
 
 
-def is_quiet(x: Array) -> bool:
-    """Whether a tensor is a plain one without hooks; on a device the engine has other threads."""
-    plain = type(x) in PLAIN and x.is_cpu and is_plain(x) and not (MET and x in MET)
-    return plain and not private.tensor_hooks(x) and not private.gradient_hooks(x)
+def is_usual(x: Any) -> bool:
+    """Whether a tensor, if it is there, is one that runs no Python, and has numbers at hand."""
+    return x is None or (type(x) in PLAIN and x.is_cpu and is_plain(x))
 
 
-PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = frozenset([torch.Tensor, torch.nn.Parameter, type(None)])
 
 
-def is_seen(kind: type) -> bool:
-    """Whether nodes are Python code of others, or PyTorch's gradient may be finite and wrong."""
+def are_silent(nodes: Iterable[Any]) -> bool:
+    """Whether nodes have no hooks, and their formulas call no code of others."""
+    last = private.next_number()
+    for node in nodes:
+        kind: Any = type(node)
+        names = names_of_saved(kind)
+        if names is None or not PLAIN.issuperset(private.classes_of_saved(node, names)):
+            return False
+        # A leaf does not run: gradients are added later, once, with its hooks.
+        if not (KNOWN.node <= private.number_of_node(node) < last or is_leaf(node)):
+            return False
+    return True
+
+
+@cache
+def names_of_saved(kind: type) -> tuple[str, ...] | None:
+    """Return the names of what nodes of a class have saved; None if they may not run twice."""
     if issubclass(kind, private.Custom):
-        return not is_of_safeops(kind)
-    if kind.__name__ in BETWEEN_DEVICES:
-        return torch.accelerator.is_available()
-    return kind.__name__ == "EmbeddingBagBackward0"  # by frequency (2.13)
+        is_known = private.forward_class(kind).__module__.startswith("safeops.")
+    elif kind.__name__ in BETWEEN_DEVICES:
+        is_known = not torch.accelerator.is_available()
+    else:  # the classes of PyTorch's own formulas have numbers
+        is_formula = kind.__name__[:-1].endswith("Backward") and kind.__name__ != BAG
+        is_known = is_formula or kind.__name__ == "AccumulateGrad"
+    return private.names_of_saved(kind) if is_known else None
 
 
-# Where a program may come back from a device, in whose thread of the engine no profile function is.
-BETWEEN_DEVICES = ("ToCopyBackward0", "CopyBackwards", "CopySlices")
-
-
-def is_of_safeops(node: Any) -> bool:
-    """Whether a custom function, or the class of its nodes, is one of this package."""
-    return private.forward_class(node).__module__.startswith("safeops.")
-
-
-def watched(run: Callable[..., Any], **how: Any) -> Any:
-    """Run a backward pass, and raise PythonRunsError before it calls Python that is not ours."""
-    collects = gc.isenabled()
-    gc.disable()  # what it calls would count as called by the engine (before Python 3.12)
-    sys.setprofile(Profile())
-    try:
-        return run(**how)
-    finally:
-        sys.setprofile(None)
-        if collects:
-            gc.enable()
-
-
-class Profile:
-    """A profile function, which is told of each call before it begins."""
-
-    def __init__(self) -> None:
-        # In how many runs of the engine: the backward method of a function may start another one.
-        # Outside, a signal may call Python where the engine has returned.
-        self.depth = 0
-
-    def __call__(self, frame: FrameType, event: str, arg: Any) -> None:
-        """Take note of one event."""
-        if event != "call":
-            if getattr(arg, "__name__", None) == "run_backward":
-                self.depth += 1 if event == "c_call" else -1
-        elif self.depth and is_called_by_engine(frame) and not is_ours(frame):
-            raise PythonRunsError
-
-
-def is_called_by_engine(frame: FrameType) -> bool:
-    """Whether no Python stands between a call and the engine."""
-    return frame.f_back is not None and frame.f_back.f_code.co_name == private.ENGINE
-
-
-def is_ours(frame: FrameType) -> bool:
-    """Whether a call is of the backward method of a function of this package."""
-    return frame.f_code in APPLY and is_of_safeops(frame.f_locals["self"])
+BETWEEN_DEVICES = ("ToCopyBackward0", "CopyBackwards")
+BAG = "EmbeddingBagBackward0"  # by frequency (2.13)
 
 
 def free(graph: Graph, inputs: Sequence[Array]) -> None:
     """Free the graph by a backward pass without cotangents, in which formulas compute nothing."""
-    if not graph.nodes:
-        return
-    with torch.enable_grad():
-        ends = [private.without_gradient(y) for y in graph.outputs]
-    with suppress(RuntimeError):  # a gradient that the graph has saved has been added to
-        torch.autograd.grad(ends, inputs, graph.cotangents, allow_unused=True)
+    if graph.nodes:
+        with torch.enable_grad():
+            ends = [private.without_gradient(y) for y in graph.outputs]
+        with suppress(RuntimeError):  # a parameter has been written into, by another thread
+            cotangents = [y.detach() for y in graph.outputs]
+            private.run_engine(ends, cotangents, inputs, accumulate=False)
 
 
 class Second(Masking):

@@ -12,7 +12,6 @@ from safeops._backends.torch import private
 from safeops._typing import Array
 from safeops.autodiff.torch._edges import edges_told
 from safeops.autodiff.torch._evaluator import Masking
-from safeops.autodiff.torch._graph import Graph, all_finite
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import attached, is_custom
 from safeops.autodiff.torch._opaque import scripts_told
@@ -20,10 +19,9 @@ from safeops.autodiff.torch._ranks import (
     in_group,
     mask_here,
     noted_here,
-    require_gradients,
 )
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
-from safeops.autodiff.torch._tags import Tags
+from safeops.autodiff.torch._tags import Tags, is_plain
 
 # The masks of earlier gradients, for accumulation and for second derivatives. It holds storages
 # weakly.
@@ -102,48 +100,25 @@ def mask_of_leaf(x: Array) -> Array | None:
     return whole_of(mask, x.grad)
 
 
-def accumulated(run: Callable[..., None], graph: Graph, leaves: Sequence[Array]) -> Any:
+def add(leaves: Sequence[Array], gradients: Sequence[Any], *, keep: bool) -> None:
     """
-    Accumulate the ordinary gradients; if one is not finite, restore the earlier ones: None.
+    Add ordinary gradients to those of leaves by the engine: hooks run, other threads may do so too.
 
-    A missing gradient of a leaf that is in the graph counts as not finite.
+    It would copy a first gradient, as somebody holds that; so it gets a view. Where leaves, or a
+    graph that is kept, may share the gradient, it has to copy.
     """
-    earlier = [(leaf, leaf.grad) for leaf in leaves]
-    copies = [(g, private.version(g), g.detach().clone()) for _, g in earlier if g is not None]
-    finite = False
-    try:
-        run(retain_graph=True)
-        own = set(map(id, graph.leaves))
-        reached = [leaf for leaf in leaves if id(leaf) in own]
-        require_gradients(reached)
-        found = all(leaf.grad is not None for leaf in reached)
-        finite = found and all_finite(leaf.grad for leaf in leaves)
-    finally:
-        if not finite:
-            restore(earlier, copies)
-    for leaf in leaves if finite else ():
-        if leaf.grad is not None and FORMER.find(leaf.grad) is not None:
-            FORMER.drop(leaf.grad)  # the mask of an ordinary pass is unknown
-    return () if finite else None
-
-
-def restore(earlier: Sequence[Any], copies: Sequence[Any]) -> None:
-    """Let the gradients of leaves be what they were; others may hold the tensors, graphs too."""
-    for leaf, gradient in earlier:
-        leaf.grad = gradient
-    written = [copy for copy in copies if private.version(copy[0]) != copy[1]]
-    for gradient, _, numbers in written:
-        with torch.no_grad():
-            gradient.copy_(numbers)
-    for gradient, version, _ in written:  # views of one buffer share it
-        private.set_version(gradient, version)
-
-
-def returned(run: Callable[..., Any], graph: Graph, inputs: Any) -> Any:
-    """Return the ordinary gradients if they are finite, else None."""
-    del graph, inputs
-    found = run(retain_graph=True)
-    return found if all_finite(found) else None
+    pairs = {id(x): (x, g) for x, g in zip(leaves, gradients, strict=True) if g is not None}
+    given = [g for _, g in pairs.values()]
+    shared = keep or len(set(map(id, given))) < len(given)
+    with torch.enable_grad():
+        ends = [
+            x if shared or x.grad is not None or not is_plain(g) else x.view_as(x)
+            for x, g in pairs.values()
+        ]
+    private.run_engine(ends, given, (), accumulate=True)
+    for x, _ in pairs.values():
+        if x.grad is not None and FORMER.find(x.grad) is not None:
+            FORMER.drop(x.grad)  # the mask of an ordinary pass is unknown
 
 
 def gradients_of(

@@ -66,18 +66,6 @@ def require_one_rank(nodes: Iterable[Any]) -> None:
 WAY_OUT = "pass lazy=False, whose one pass is right on all ranks"
 
 
-def require_gradients(leaves: Sequence[Array]) -> None:
-    """Raise RuntimeError if a gradient is gone that `lazy` needs for its decision."""
-    gone = [leaf for leaf in leaves if leaf.grad is None]
-    hooked = any(private.gradient_hooks(leaf) for leaf in gone)
-    if gone and (hooked or in_group() or len(gone) == len(leaves)):
-        msg = (
-            f"expected gradients to decide by, got {len(gone)} of {len(leaves)} leaves without: a "
-            f"hook or a wrapper has moved them, and a second pass would move them again; {WAY_OUT}"
-        )
-        raise RuntimeError(msg)
-
-
 def require_kept_gradients(leaves: Iterable[Array]) -> None:
     """Raise RuntimeError where FSDP2 has moved the gradient of a leaf, so that its mask is lost."""
     if any(leaf.grad is None and leaf in HERE and HERE[leaf] is not None for leaf in leaves):
