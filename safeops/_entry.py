@@ -92,6 +92,7 @@ def fast_path(generic: F) -> F:
     # at 8 (2.13).
     function.__code__ = function.__code__.replace(co_name=name)
     public = wraps(generic)(function)
+    cast("Any", generic).public = public  # what dask calls for each block, by name in a pickle
     return cast("F", public)
 
 

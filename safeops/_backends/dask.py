@@ -7,8 +7,7 @@ each of its steps. A call computes nothing but the operation on one entry, to le
 
 from collections.abc import Mapping
 from functools import partial
-from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import array_api_compat.dask.array as xp
 import dask.array as da
@@ -28,29 +27,28 @@ ELEMENTWISE = """
 
 
 class OfBlocks:
-    """A public function, known by its name, so that every worker finds it."""
+    """A function of the house, which a pickle knows by its name, so that every worker finds it."""
 
-    def __init__(self, name: str, given: tuple[str, ...], options: dict[str, Any]) -> None:
-        self.name, self.given, self.options = name, given, options
-        self.__name__ = name  # dask names the layer of the graph by it
+    def __init__(self, function: Any, given: tuple[str, ...], options: dict[str, Any]) -> None:
+        self.function, self.given, self.options = function, given, options
+        self.__name__ = function.__name__  # dask names the layer of the graph by it
 
     def __call__(self, *blocks: Any) -> Any:
         """Return the value of blocks; the last blocks are the options in `given`."""
-        function = getattr(import_module("safeops"), self.name)
         first = len(blocks) - len(self.given)
         settings = dict(zip(self.given, blocks[first:], strict=True))
-        value = function(*blocks[:first], **settings, **self.options)
+        value = self.function(*blocks[:first], **settings, **self.options)
         return np.asarray(value)
 
 
-def blockwise(name: str, *args: Any, **options: Any) -> Array | None:
+def blockwise(public: Function, *args: Any, **options: Any) -> Array | None:
     """Return an elementwise operation; None unless all arguments are of dask, NumPy or Python."""
     given = tuple(key for key, x in options.items() if isinstance(x, (da.Array, np.ndarray)))
     values = (*args, *(options[key] for key in given))
     if not all(isinstance(x, (da.Array, np.ndarray, np.generic, *SCALARS)) for x in values):
         return None  # the operation raises the error
     rest = {key: x for key, x in options.items() if key not in given}
-    function = OfBlocks(name, given, rest)
+    function = OfBlocks(public, given, rest)
     return da.core.elemwise(function, *values, dtype=function(*map(one_of, values)).dtype)
 
 
@@ -60,6 +58,7 @@ def one_of(x: Any) -> Any:
 
 
 def quantile(
+    public: Function,
     x: Array,
     q: Any,
     method: str,
@@ -81,8 +80,8 @@ def quantile(
     axes = tuple(a % x.ndim for a in (axis if isinstance(axis, tuple) else (axis,)))
     x = x.rechunk(dict.fromkeys(axes, -1))
     arrays = [x] if where is None else [x, da.broadcast_to(where, x.shape).rechunk(x.chunks)]
-    settings = {"axis": axes, "keepdims": keepdims, "method": method, "fill_value": fill_value}
-    function = Quantile("nanquantile", ("where",)[: len(arrays) - 1], settings, q)
+    settings = {"axis": axes, "keepdims": keepdims, "where": None, "fill_value": fill_value}
+    function = Quantile(public, ("where",)[: len(arrays) - 1], settings, (q, method))
     shape: dict[str, Any] = {"drop_axis": axes}
     if keepdims:
         shape = {"chunks": tuple((1,) if a in axes else c for a, c in enumerate(x.chunks))}
@@ -90,42 +89,42 @@ def quantile(
 
 
 class Quantile(OfBlocks):
-    """`safeops.nanquantile` of blocks."""
+    """Quantiles of blocks."""
 
-    def __init__(self, name: str, given: Any, options: dict[str, Any], q: Any) -> None:
-        super().__init__(name, given, options)
-        self.q = q
+    def __init__(self, function: Any, given: Any, options: dict[str, Any], which: Any) -> None:
+        super().__init__(function, given, {k: x for k, x in options.items() if k not in given})
+        self.which = which
 
     def __call__(self, x: Any, *blocks: Any) -> Any:
         """Return the quantile of blocks."""
-        return super().__call__(x, self.q, *blocks)
+        return super().__call__(x, *self.which, *blocks)
 
 
 class OfMatrices:
     """A function of matrices, the last two axes of blocks, or one of the arrays it returns."""
 
-    def __init__(self, name: str, part: int | None, args: Any, options: dict[str, Any]) -> None:
-        self.name, self.part, self.args, self.options = name, part, args, options
-        self.__name__ = name
+    def __init__(self, function: Any, part: int | None, args: Any, options: dict[str, Any]) -> None:
+        self.function, self.part, self.args, self.options = function, part, args, options
+        self.__name__ = function.__name__
 
     def __call__(self, a: Any) -> Any:
         """Return the value of a block."""
-        value = getattr(import_module("safeops.linalg"), self.name)(a, *self.args, **self.options)
+        value = self.function(a, *self.args, **self.options)
         return np.asarray(value if self.part is None else value[self.part])
 
 
-def matrices(name: str, a: Array, /, *args: Any, **options: Any) -> Any:
+def matrices(public: Function, a: Array, /, *args: Any, **options: Any) -> Any:
     """Return a function of matrices, each of which becomes one chunk."""
     batch = a.ndim - 2
     if batch < 0 or not all(n > 0 for n in a.shape[batch:]):  # not known, or none
         return None  # the generic function says what is wrong with it
     a = a.rechunk({batch: -1, batch + 1: -1})
     one = np.eye(*a.shape[batch:], dtype=a.dtype).reshape((1,) * batch + a.shape[batch:])
-    whole = getattr(import_module("safeops.linalg"), name)(one, *args, **options)
+    whole = public(one, *args, **options)
     many = isinstance(whole, tuple)
     found = []
     for part, value in enumerate(whole if many else (whole,)):
-        function = OfMatrices(name, part if many else None, args, options)
+        function = OfMatrices(public, part if many else None, args, options)
         rest = np.shape(value)[batch:]
         shape: dict[str, Any] = {"drop_axis": list(range(batch + len(rest), a.ndim))}
         chunks = (*a.chunks[:batch], *((n,) for n in rest))
@@ -139,13 +138,15 @@ class Dask(ArrayAPI):
     name = "dask"
     precedence = 1
     kernels: Mapping[str, Function] = {
-        name: partial(blockwise, name) for name in ELEMENTWISE.split()
-    } | {"_quantile": quantile}
+        **dict.fromkeys(ELEMENTWISE.split(), blockwise),
+        **dict.fromkeys(MATRICES.split(), matrices),
+        "_quantile": quantile,
+    }
 
     def kernel(self, name: str, generic: Function) -> Function | None:
-        """Return a function of matrices block by block."""
-        of_matrices = name in MATRICES.split()
-        return partial(matrices, name) if of_matrices else super().kernel(name, generic)
+        """Return a function that calls the public one block by block, or slice by slice."""
+        kernel = self.kernels.get(name)
+        return None if kernel is None else partial(kernel, cast("Any", generic).public)
 
     def special(self, name: str) -> Function | None:
         """Return a function of SciPy, which dask takes block by block."""

@@ -33,7 +33,6 @@ mask is a product, not a selection.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +159,7 @@ def explain(
     [('BLOCKED', 'log', 'where')]
     """
     require_function(f, "explain(f, x)")
-    explain_in = import_module(f"{__name__}.{framework_of(args)}").explain
+    explain_in = _doors.module(__name__, framework_of(args)).explain
     report: Report = explain_in(f, *args, argnums=argnums, interim=interim)
     return report
 
