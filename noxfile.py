@@ -109,21 +109,18 @@ OPERATIONS = [
     f"tests/ops/test_{name}.py"
     for name in ("entry", "guests", "errors", "where", "cases", "reductions", "properties")
 ]
-JAX_PROGRAMS = [
-    *(str(file) for file in sorted(Path("tests/autodiff").glob("test_*jax*.py"))),
-    "tests/integrations/test_guard_jax.py",
-]
+JAX_PROGRAMS = ["tests/autodiff/jax", "tests/integrations/test_guard_jax.py"]
 # PyTorch compiles operations from 2.9 on; the sweeps over its own database have the pinned one.
 EAGER = [*OPERATIONS, "-k", "not compile"]
 TORCH_PROGRAMS = [
     "tests/ops/test_cases.py",
     "tests/ops/test_where.py",
     *(
-        f"tests/autodiff/test_{name}.py"
+        f"tests/autodiff/torch/test_{name}.py"
         for name in ("autodiff_torch", "explain_torch", "explain_watching", "diary_torch")
     ),
     *(
-        f"tests/autodiff/test_autodiff_torch_{name}.py"
+        f"tests/autodiff/torch/test_autodiff_torch_{name}.py"
         for name in ("compiled", "doors", "edges", "func", "hooks", "private", "twice")
     ),
     "tests/integrations/test_guard_torch.py",
@@ -196,8 +193,8 @@ def programs(session: nox.Session) -> None:
     """Hold masked autodiff to the tape on 20,000 random programs; takes a quarter of an hour."""
     install(session, "test", "backend-jax")
     session.env["SAFEOPS_PROGRAMS"] = "20000"
-    command = ["pytest", "--installed", "--framework=jax", "tests/autodiff/test_autodiff_jax.py"]
-    session.run(*command, "-k", "random_programs")
+    file = "tests/autodiff/jax/test_autodiff_jax.py"
+    session.run("pytest", "--installed", "--framework=jax", file, "-k", "random_programs")
 
 
 @nox.session(name="tests-devices", default=False, tags=[tag_of("tests-devices")])

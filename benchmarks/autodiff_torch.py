@@ -4,7 +4,7 @@ What masked autodiff costs on PyTorch: ``python benchmarks/autodiff_torch.py [--
 CPU time of forward and backward pass together, divided by PyTorch's, on one thread: the median of
 pairs that take turns in one process, with quartiles. A row "A/A" compares PyTorch with itself.
 
-Then come the programs that people reported (tests/autodiff/reported_torch.py), beside
+Then come the programs that people reported (tests/autodiff/support/reported_torch.py), beside
 `torch.masked.masked_tensor`: which of the two runs them and has the right gradient, and if both do,
 the time of MaskedTensor divided by the time of safeops.
 """
@@ -21,7 +21,7 @@ from torch.masked import masked_tensor
 
 from safeops.autodiff import torch as masked
 
-sys.path += [str(Path(__file__).parents[1] / "tests" / name) for name in ("support", "autodiff")]
+sys.path += [str(Path(__file__).parents[1] / f"tests/{x}support") for x in ("", "autodiff/")]
 from reported_torch import REPORTED, leaf
 
 torch.set_num_threads(1)

@@ -1,6 +1,13 @@
-"""What the tests of masked autodiff share."""
+"""What the tests of masked autodiff share; a framework's folder is not read without it."""
 
 import pytest
+
+from frameworks import WITH_AUTODIFF
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out the folder of a framework that is not selected."""
+    return True if collection_path.name in {*WITH_AUTODIFF} - {*config.frameworks} else None
 
 
 @pytest.fixture

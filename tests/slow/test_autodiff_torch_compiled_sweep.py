@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.xdist_group("sweep-compiled"),
 ]
 
-HERE = Path(__file__).parents[1] / "autodiff"
+HERE = Path(__file__).parents[1] / "autodiff/support"
 ROOT = Path(safeops.__file__).parents[1]
 EXHAUSTIVE = bool(os.environ.get("SAFEOPS_EXHAUSTIVE"))
 # A plain run takes one operation of each class of rules.

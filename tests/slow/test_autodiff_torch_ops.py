@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.xdist_group("sweep"),
 ]
 
-HERE = Path(__file__).parents[1] / "autodiff"
+HERE = Path(__file__).parents[1] / "autodiff/support"
 ROOT = Path(safeops.__file__).parents[1]
 
 # What is not as it should be, and why: sweep, outcome, reason, operations. An operation that is

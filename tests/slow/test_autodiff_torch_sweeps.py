@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.xdist_group("sweep-layouts"),
 ]
 
-HERE = Path(__file__).parents[1] / "autodiff"
+HERE = Path(__file__).parents[1] / "autodiff/support"
 ROOT = Path(safeops.__file__).parents[1]
 # All dtypes, layouts and samples, and not one or two of each.
 EVERY = ["--all"] if os.environ.get("SAFEOPS_EXHAUSTIVE") else []

@@ -9,7 +9,7 @@ import pytest
 
 import safeops
 
-SHARDED = Path(__file__).parents[1] / "autodiff/sharded_jax.py"
+SHARDED = Path(__file__).parents[1] / "autodiff/support/sharded_jax.py"
 ROOT = Path(safeops.__file__).parents[1]
 
 

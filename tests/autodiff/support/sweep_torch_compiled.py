@@ -2,10 +2,10 @@
 """
 Every operation of PyTorch's own test database, its masked gradient as a compiler traces it.
 
-``python tests/autodiff/sweep_torch_compiled.py`` prints the cases that are not as they should be,
-and the counts; ``--json`` every case, ``--samples 12`` more than one of each operation, and names
-of operations leave out the others. The sweeps are those of `sweep_torch`. What AOTAutograd records
-is run as it is, without a compiler.
+``python tests/autodiff/support/sweep_torch_compiled.py`` prints the cases that are not as they
+should be, and the counts; ``--json`` every case, ``--samples 12`` more than one of each operation,
+and names of operations leave out the others. The sweeps are those of `sweep_torch`. What
+AOTAutograd records is run as it is, without a compiler.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 """
 The modules of PyTorch's own test database, in train and eval, in float64, as `sweep_torch`.
 
-``python tests/autodiff/sweep_torch_modules.py`` prints one outcome a line; names leave out
+``python tests/autodiff/support/sweep_torch_modules.py`` prints one outcome a line; names leave out
 the others.
 """
 

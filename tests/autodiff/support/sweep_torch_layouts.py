@@ -2,9 +2,9 @@
 """
 Every operation of PyTorch's own test database in other dtypes and layouts, and in place on a view.
 
-``python tests/autodiff/sweep_torch_layouts.py`` prints the counts, ``--json`` every outcome, and
-``--all`` takes all dtypes, layouts and samples, not one or two of each; names leave out the other
-operations.
+``python tests/autodiff/support/sweep_torch_layouts.py`` prints the counts, ``--json`` every
+outcome, and ``--all`` takes all dtypes, layouts and samples, not one or two of each; names leave
+out the other operations.
 
 Each case goes through the sweeps of `sweep_torch`, and one more:
 

@@ -273,7 +273,7 @@ def test_a_script_without_pytorch(tmp_path):
 
 def test_the_readme_shows_what_comes_out(tmp_path):
     """The script of the README has the report that the README shows."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    readme = (Path(__file__).parents[3] / "README.md").read_text()
     script, shown = re.search(
         r"^```python\n(# train\.py\n.*?)^```.*?^```text\n(.*?)^```",
         readme,

@@ -2,10 +2,11 @@
 """
 Random programs as a compiler traces them, against the tape of scalars.
 
-``python tests/autodiff/programs_torch_compiled.py 5000 7000`` runs the programs of these seeds,
-each with ``exact=True`` and without, prints those that differ from their tape, and counts. Without
-`exact` the tape has the conservative matrix product too, and ``conservative`` counts the programs
-in which it makes NaN of a finite number. Every second program has ``edges=True``, for its mask.
+``python tests/autodiff/support/programs_torch_compiled.py 5000 7000`` runs the programs of these
+seeds, each with ``exact=True`` and without, prints those that differ from their tape, and counts.
+Without `exact` the tape has the conservative matrix product too, and ``conservative`` counts the
+programs in which it makes NaN of a finite number. Every second program has ``edges=True``, for its
+mask.
 """
 
 import sys
@@ -13,7 +14,7 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[1] / "support"))  # run as a script
+sys.path.append(str(Path(__file__).parents[2] / "support"))  # run as a script
 
 import numpy as np
 import torch

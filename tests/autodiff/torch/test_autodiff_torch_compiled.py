@@ -424,7 +424,7 @@ def test_a_custom_function_makes_numbers(compiled):
 
 def test_the_name_of_the_backend():
     """`torch.compile` finds the backend by its name, which pyproject.toml states."""
-    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
     groups = tomllib.loads(text)["project"]["entry-points"]
     entry = EntryPoint("safeops", groups["torch_dynamo_backends"]["safeops"], "torch")
 

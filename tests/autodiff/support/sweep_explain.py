@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1] / "support"))
+sys.path.append(str(Path(__file__).parents[2] / "support"))
 
 from frameworks import asarray, to_numpy
 from safeops.autodiff import explain

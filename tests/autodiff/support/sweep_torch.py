@@ -2,8 +2,8 @@
 """
 Every operation of PyTorch's own test database, its masked gradient beside the ordinary one.
 
-``python tests/autodiff/sweep_torch.py`` prints the counts, ``--json`` every outcome, and names of
-operations leave out the others. Three sweeps, in float64:
+``python tests/autodiff/support/sweep_torch.py`` prints the counts, ``--json`` every outcome, and
+names of operations leave out the others. Three sweeps, in float64:
 
 - whole: nothing is masked;
 - half: half of the output is left out by a `where`, at a point where all is finite;
