@@ -82,4 +82,4 @@ def test_what_concerns_no_framework_runs_beside_numpy():
     """A test without a framework, and without the mark `only`, runs in one process."""
     item = Item(get_closest_marker=lambda _: None)
 
-    assert rows.beside(item) == ["numpy"]
+    assert rows.beside(item) == ("numpy",)

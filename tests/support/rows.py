@@ -5,6 +5,7 @@ A parameter of `WAYS` gives a way; all others make the row. ``--share=none``, pl
 row in one way; ``--share=3/7``, CI, these and the third seventh of all ways; ``--share=all`` all.
 """
 
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -31,22 +32,26 @@ def taken_by(share, items):
 
 def concerns(item, selected):
     """Whether a test has something to say about one of the selected frameworks."""
-    name, only = framework_of(item), item.get_closest_marker("only")
-    names = {name} if name else set(selected)
-    return not names.isdisjoint(selected) and not (only and names.isdisjoint(only.args))
+    names = frameworks_of(item)
+    return names is None or not set(names).isdisjoint(selected)
 
 
 def beside(item):
     """Return the frameworks beside which a test runs: NumPy, if it concerns none."""
-    name, only = framework_of(item), item.get_closest_marker("only")
-    return [name] if name else only.args if only else ["numpy"]
+    names = frameworks_of(item)
+    return ("numpy",) if names is None else names
 
 
-def framework_of(item):
-    """Return the framework of a test's way, which is its name or begins with it, if it has one."""
+@cache
+def frameworks_of(item):
+    """Return the framework of a test's way, or those it is marked with; None if it has neither."""
     given = [value for name, value in parameters(item).items() if is_way(name)]
-    names = [value[0] if isinstance(value, tuple) else value for value in given]
-    return next((name for name in names if name in FRAMEWORKS), None)
+    # A way is a framework, or begins with one.
+    first = [value[0] if isinstance(value, tuple) else value for value in given]
+    name, only = next((x for x in first if x in FRAMEWORKS), None), item.get_closest_marker("only")
+    if only is None:
+        return name and (name,)
+    return tuple(x for x in only.args if name in {None, x})
 
 
 def row_of(item):
@@ -60,6 +65,7 @@ def parameters(item):
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
+@cache
 def is_way(name):
     """Whether a parameter gives a way."""
     return name.rpartition("_")[2] in WAYS
