@@ -133,13 +133,29 @@ def cases_of_numbers():
     for name in ("entr", "safe_rsqrt", "safe_acosh"):
         yield name, getattr(so, name), (np.linspace(1.6, 9, 40),)
         yield f"{name}, ends", getattr(so, name), (np.asarray([0.0, 1.0, 2.0, math.inf]),)
-    for name in ("safe_logaddexp", "safe_hypot", "safe_atan2", "safe_mul", "xdivy"):
+    yield from cases_of_few()
+    pairs = ("safe_logaddexp", "safe_logsubexp", "safe_hypot", "safe_atan2", "safe_mul", "xdivy")
+    for name in pairs:
         f = getattr(so, name)
         yield f"{name}", f, (LOGITS, LOGITS[::-1].copy())
         yield f"{name} with NaN and -inf", f, (BAD, ABSENT)
         tied = with_entries(LOGITS, _0_0=0.0)
         yield f"{name}, zero and equal", f, (tied, tied.copy())
         yield f"{name}, tiny", f, (1e-300 * LOGITS, 1e-310 * LOGITS)
+
+
+def cases_of_few():
+    """Return the same of sixty numbers, of which two are left to the steps."""
+    x, y = np.linspace(1.6, 2.4, 60), np.linspace(0.1, 0.9, 60)
+    for name in ("entr", "safe_rsqrt", "safe_acosh", "safe_logit", "safe_digamma"):
+        few = with_entries(y if name == "safe_logit" else x, _7=-math.inf, _9=math.nan)
+        yield f"{name}, few", getattr(so, name), (few,)
+    of_two = "safe_logsubexp safe_logaddexp safe_mul xdivy rel_entr safe_atan2"
+    for name in (*of_two.split(), "safe_binary_cross_entropy", "safe_focal_loss"):
+        few = with_entries(x, _7=math.inf), with_entries(y, _9=math.nan)
+        yield f"{name}, few", getattr(so, name), few
+        few = with_entries(x, _7=-math.inf), with_entries(y, _9=0.0)
+        yield f"{name}, few at ends", getattr(so, name), few
 
 
 def of_classes(f, labels, x):
@@ -297,10 +313,10 @@ def test_a_kernel_gives_what_the_steps_give(framework, name, without_kernels):
 def kernels_of(framework):
     """Return the names of the functions that have such a kernel."""
     if framework == "torch":
-        from safeops._backends.torch import Torch, fused, special
+        from safeops._backends.torch import Torch, fused
         from safeops._backends.torch import segments as of_segments
 
-        return {*fused.KERNELS, *of_segments.KERNELS, *special.KERNELS, *Torch.kernels_of_steps}
+        return {*fused.KERNELS, *of_segments.KERNELS, *Torch.kernels_of_steps}
     if framework == "tensorflow":
         from safeops._backends.tensorflow import losses
 
@@ -336,7 +352,8 @@ def test_a_fused_kernel_answers(framework):
     pairs = {"safe_cdist": "_DistancesBackward", "safe_binary_cross_entropy": "_BinaryBackward"}
     pairs |= {"safe_logaddexp": "_LogAddBackward", "safe_hypot": "_LengthBackward"}
     pairs |= {"safe_focal_loss": "_FocalBackward", "rel_entr": "_RelativeEntropyBackward"}
-    assert {name: getattr(so, name)(x, 2 * x).grad_fn.name() for name in pairs} == pairs
+    pairs |= {"safe_logsubexp": "_LogDifferenceBackward"}
+    assert {name: getattr(so, name)(2 * x, x).grad_fn.name() for name in pairs} == pairs
     x = torch.tensor(LOGITS, requires_grad=True)
     assert so.safe_standardize(x, axis=-1).grad_fn.name() == "_StandardBackward"
 

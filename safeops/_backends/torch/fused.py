@@ -43,18 +43,42 @@ class Given(NamedTuple):
     needs: Sequence[bool]
 
 
+class Few:
+    """Entries that a fused function leaves out: at given places, and where it is not finite."""
+
+    def __init__(self, places: Sequence[Array] = ()) -> None:
+        self.places = places
+
+    def left_out(self, out: Array) -> Array:
+        """Return a result with 0 there."""
+        out = self.put(out, 0.0)
+        if not _are_finite(out):
+            found = (out - out).nonzero(as_tuple=True)  # NaN is not 0
+            pairs = zip(self.places, found, strict=True)
+            self.places = [torch.cat(pair) for pair in pairs] if self.places else found
+        return self.put(out, 0.0)
+
+    def put(self, x: Array, number: float) -> Array:
+        """Return numbers with another one there, in their memory if nothing records it."""
+        if not self.places:
+            return x
+        value = x.new_full((), number)
+        return x.index_put(self.places, value) if _records(x) else x.index_put_(self.places, value)
+
+
 class Fused(FillingFunction):
     """
-    A fused function of arrays; the first argument are the steps that it stands for.
+    A fused function of arrays; before these are the steps in its place, and what it leaves out.
 
     A class that is derived has `run`, which returns the value and what `pull` needs beside the
     arguments, and `pull`, which returns the cotangents of the arguments.
     """
 
     @classmethod
-    def value(cls, _: Function, *args: Any) -> Array:
+    def value(cls, _: Function, few: Few | None, *args: Any) -> Array:
         """Return the value alone."""
-        return cls.run(*args)[0]
+        out = cls.run(*args)[0]
+        return out if few is None else few.left_out(out)
 
     @classmethod
     def run(cls, *args: Any) -> tuple[Array, ...]:
@@ -72,11 +96,14 @@ class Fused(FillingFunction):
         return cls.apply(cls, *args)
 
     @staticmethod
-    def forward(ctx: Any, kind: "type[Fused]", steps: Function, *args: Any) -> Array:
+    def forward(
+        ctx: Any, kind: "type[Fused]", steps: Function, few: Few | None, *args: Any
+    ) -> Array:
         """Return the value; keep arguments and results."""
         out, *kept = kind.run(*args)
+        out = out if few is None else few.left_out(out)
         tensors = [x if isinstance(x, torch.Tensor) else None for x in args]
-        ctx.kind, ctx.steps = kind, steps
+        ctx.kind, ctx.steps, ctx.few = kind, steps, few or Few()
         ctx.settings = [x if y is None else None for x, y in zip(args, tensors, strict=True)]
         ctx.save_for_backward(*tensors, *kept)
         return out
@@ -88,16 +115,17 @@ class Fused(FillingFunction):
         tensors, kept = ctx.saved_tensors[:number], ctx.saved_tensors[number:]
         args = [x if y is None else y for x, y in zip(ctx.settings, tensors, strict=True)]
         if torch.is_grad_enabled() or _is_watched() or not _has_memory(cotangent):
-            return (None, None, *_pulled_by_steps(ctx.steps, args, cotangent))
-        return (None, None, *ctx.kind.pull(cotangent, Given(args, kept, ctx.needs_input_grad[2:])))
+            return (None, None, None, *_pulled_by_steps(ctx.steps, ctx.few, args, cotangent))
+        pulled = ctx.kind.pull(cotangent, Given(args, kept, ctx.needs_input_grad[3:]))
+        return (None, None, None, *(x if x is None else ctx.few.put(x, 0.0) for x in pulled))
 
 
-def _pulled_by_steps(steps: Function, args: Sequence[Any], cotangent: Array) -> list[Any]:
+def _pulled_by_steps(steps: Function, few: Few, args: Sequence[Any], cotangent: Array) -> list[Any]:
     with torch.enable_grad():
         wanted = [i for i, x in enumerate(args) if _records(x)]
         # Not the arguments: a derivative with respect to these may run through the cotangent.
         inner = [x.view_as(x) if i in wanted else x for i, x in enumerate(args)]
-        out = steps(*inner)
+        out = steps(*(few.put(x, 0.5) if i in wanted else x for i, x in enumerate(inner)))
         found = torch.autograd.grad(
             out, [inner[i] for i in wanted], cotangent, create_graph=True, allow_unused=True
         )
@@ -105,6 +133,31 @@ def _pulled_by_steps(steps: Function, args: Sequence[Any], cotangent: Array) -> 
     for i, x in zip(wanted, found, strict=True):
         cotangents[i] = x
     return cotangents
+
+
+FEW_OF = 20  # a part of the entries for which the steps may run beside the function
+
+
+def of_most(
+    kind: type[Fused],
+    steps: Function,
+    args: Sequence[Array],
+    *settings: Any,
+    places: Sequence[Array] = (),
+) -> Array | None:
+    """
+    Return a fused function of numbers, and the steps of a few: None if they are not few.
+
+    These are the numbers at `places`, and those of which the fused function is not finite.
+    """
+    few = Few(places)
+    out = kind.of(lambda *given: steps(*given[: len(args)]), few, *args, *settings)
+    if not few.places or not len(few.places[0]):
+        return out
+    if len(few.places[0]) * FEW_OF > out.numel():
+        return None
+    rest = steps(*(x[tuple(few.places)] for x in args))
+    return out.index_put(few.places, rest, accumulate=True)
 
 
 class _Kept(FillingFunction):
@@ -249,16 +302,24 @@ class _Binary(Fused):
     """Binary cross entropy of finite logits, with all digits of its value and its slope."""
 
     @classmethod
-    def run(cls, x: Array, y: Array) -> tuple[Array]:
-        return (x.abs().neg_().exp_().log1p_().addcmul_(_away(x, y), x),)
+    def run(cls, *args: Any) -> tuple[Array]:
+        x, y, where = args
+        out = x.abs().neg_().exp_().log1p_().addcmul_(_away(x, y), x)
+        return (_left(out, where),)
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
-        x, y = given.args
+        x, y, where = given.args
         # The other probability, with the sign of x, that of 0 being plus.
         other = x.abs().neg_().sigmoid_().copysign_(x + 0.0)
         of_x = _away(x, y).sub_(other).mul_(cotangent)
-        return of_x, (-x * cotangent if given.needs[1] else None)
+        of_y = _left(-x * cotangent, where) if given.needs[1] else None
+        return _left(of_x, where), of_y, None
+
+
+def _left(x: Array, where: Array | None) -> Array:
+    """Return x, and 0 where the mask is not True, whatever x is there."""
+    return x if where is None else _zero_where_at_most(x, where.to(x.dtype), 0.5, x)
 
 
 def _away(x: Array, y: Array) -> Array:
@@ -271,14 +332,12 @@ def _binary_cross_entropy(
 ) -> Array | None:
     if not _are_plain(logits, labels) or logits.shape != labels.shape:
         return None
-    if where is not None:
-        if not _is_mask(where, logits):
-            return None
-        logits, labels = _Kept.of(logits, where), _Kept.of(labels, where)
-    out = _Binary.of(steps, logits, labels)
-    if not _are_finite(out):
+    if where is None:
+        return of_most(_Binary, steps, (logits, labels), None)
+    if not _is_mask(where, logits):
         return None
-    return out if where is None else _Kept.of(out, where)
+    out = _Binary.of(lambda x, y, where: steps(x, y, where=where), None, logits, labels, where)
+    return out if _are_finite(out) else None
 
 
 class _Focal(Fused):
@@ -323,8 +382,7 @@ def _focal_loss(
         return None
     on_one, on_zero = (1.0, 1.0) if alpha is None else (alpha, 1.0 - alpha)
     settled = partial(steps, gamma=gamma, alpha=alpha)
-    out = _Focal.of(lambda x, y, *_: settled(x, y), logits, labels, gamma, on_one, on_zero)
-    return out if _are_finite(out) else None
+    return of_most(_Focal, settled, (logits, labels), gamma, on_one, on_zero)
 
 
 class _Standard(Fused):
@@ -357,7 +415,7 @@ def _standardize(
         return None
     if not x.numel() or axis not in {-1, x.ndim - 1}:
         return None
-    out = _Standard.of(partial(steps, axis=axis), x)
+    out = _Standard.of(partial(steps, axis=axis), None, x)
     return out if _are_finite(out) else None
 
 

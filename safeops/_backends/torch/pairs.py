@@ -47,7 +47,7 @@ def _cdist(
         return None
     if min(x.ndim, y.ndim) < 2 or x.shape[:-2] != y.shape[:-2] or x.shape[-1] != y.shape[-1]:  # noqa: PLR2004  (points)
         return None
-    out = _Distances.of(steps, x, y)
+    out = _Distances.of(steps, None, x, y)
     if not _are_in_range(out.detach(), x.detach(), y.detach()):
         return None
     if where is None:
@@ -110,7 +110,7 @@ def _attention(
         if mask is None:
             return None
     settled = partial(steps, where=where)
-    out = _Attention.of(lambda *args: settled(*args[:3], scale=scale), *given, mask, scale)
+    out = _Attention.of(lambda *args: settled(*args[:3], scale=scale), None, *given, mask, scale)
     return out if _are_finite(out) else None
 
 

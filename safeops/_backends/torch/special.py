@@ -1,8 +1,8 @@
 """Special functions and functions of two numbers, by PyTorch's own where they are right."""
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -17,10 +17,8 @@ from safeops._backends.torch.filling import (
     _threshold,
     _zero_where_at_most,
 )
-from safeops._backends.torch.fused import Fused, Given
+from safeops._backends.torch.fused import FEW_OF, Fused, Given, of_most
 from safeops._typing import Array, Function
-
-_FEW_OF = 20  # a part of the entries for which the steps may run beside the function
 
 
 class _LogGamma(Fused):
@@ -43,21 +41,6 @@ class _LogNormal(Fused):
         # The density over the probability.
         scaled = torch.special.erfcx(given.args[0] * -math.sqrt(0.5))
         return (cotangent * (math.sqrt(2 / math.pi) / scaled),)
-
-
-def _of_number(
-    kind: type[Fused], low: float, high: float, steps: Function, x: Array, **options: Any
-) -> Array | None:
-    """Return a function of numbers between two; of the others, if they are few, by the steps."""
-    if options or not _are_plain(x) or not x.numel():
-        return None
-    if _least(x) >= low and _most(x) <= high:
-        return kind.of(steps, x)
-    others = ~((x.detach() >= low) & (x.detach() <= high))
-    places = others.nonzero(as_tuple=True)
-    if len(places[0]) * _FEW_OF > x.numel():
-        return None
-    return kind.of(steps, torch.where(others, 1.0, x)).index_put(places, steps(x[places]))
 
 
 class _InverseError(Fused):
@@ -133,14 +116,36 @@ def _log_of_ratio(away: Array, lesser: Array) -> Array:
 
 
 class _Logit(Fused):
+    """By ``log1p((1 - 2 * m) / m)`` of the lesser m of x and 1 - x, with the sign of x - 1 / 2."""
+
     @classmethod
     def run(cls, x: Array) -> tuple[Array]:
-        return (_log_of_ratio((2 * x).sub_(1), torch.minimum(x, 1 - x)),)  # exact next to 1 / 2
+        lesser = torch.minimum(x, 1 - x)
+        ratio = torch.rsub(lesser, 1, alpha=2).div_(lesser)
+        return (ratio.log1p_().copysign_(x - 0.5),)
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
-        (x,) = given.args
-        return (cotangent / (1 - x).mul_(x),)
+        return (torch.ops.aten.logit_backward.default(cotangent, given.args[0], None),)
+
+
+class _LogDifference(Fused):
+    """Logarithm of ``exp(x) - exp(y)``, as two factors, of a share below 1 / 2 and above."""
+
+    @classmethod
+    def run(cls, x: Array, y: Array) -> tuple[Array, ...]:
+        away = y - x
+        rest = away.expm1().neg_()
+        rest = _threshold(rest, _largest_zero(rest), 0.0)
+        share = away.exp_()
+        out = share.clamp(max=0.5).neg_().log1p_()
+        return out.add_(rest.clamp(max=0.5).mul_(2).log_()).add_(x), share, rest
+
+    @classmethod
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        share, rest = given.kept
+        to_x = cotangent / rest
+        return to_x, (to_x * share).neg_()
 
 
 class _RelativeEntropy(Fused):
@@ -155,25 +160,8 @@ class _RelativeEntropy(Fused):
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
         (p, q), (log,) = given.args, given.kept
-        to_p = (log + 1.0).mul_(cotangent)
-        return _zero_where_at_most(to_p, p, _largest_zero(p), to_p), (p / q).mul_(-cotangent)
-
-
-def _digamma(steps: Function, x: Array) -> Array | None:
-    return _of_number(_DiGamma, 1e-15, 1e15, steps, x) if x.dtype is torch.float32 else None
-
-
-def _of_two(
-    kind: type[Fused], asks: Function, steps: Function, *args: Any, **options: Any
-) -> Array | None:
-    """Return a function of two numbers, if all of them are right."""
-    if options or len(args) != 2:  # noqa: PLR2004  (the generic function says what is wrong)
-        return None
-    x, y = args
-    if not _are_plain(x, y) or x.shape != y.shape or not x.numel() or not _are_finite(x, y):
-        return None
-    out = kind.of(steps, x, y)
-    return out if asks(out) else None
+        last, to_p, to_q = _largest_zero(p), (log + 1.0).mul_(cotangent), (p / q).mul_(-cotangent)
+        return tuple(_zero_where_at_most(x, p, last, x) for x in (to_p, to_q))
 
 
 def _are_lengths(out: Array) -> bool:
@@ -198,45 +186,77 @@ class _Box(NamedTuple):
         size = x.detach().abs()
         return _least(size) >= self.low and _most(size) <= self.high
 
+    def lacks(self, x: Array) -> Array:
+        """Return which numbers are outside."""
+        size = x.detach().abs() if self.is_signed else x.detach()
+        return ~((size >= self.low) & (size <= self.high))
 
-def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: Any) -> Array | None:
-    """Return a function of PyTorch, all derivatives of which are right inside of the boxes."""
+
+def _outside(
+    boxes: Sequence[_Box], args: Sequence[Any], options: Mapping[str, Any]
+) -> Sequence[Array] | None:
+    """Return the places of numbers outside of the boxes; None if it is not for kernels at all."""
     if options or len(args) != len(boxes) or not _are_plain(*args) or not args[0].numel():
         return None
     if any(x.shape != args[0].shape for x in args):
         return None
-    inside = all(box.holds(x) for box, x in zip(boxes, args, strict=True))
-    return function(*args) if inside else None
+    found = [box.lacks(x) for box, x in zip(boxes, args, strict=True) if not box.holds(x)]
+    return reduce(torch.logical_or, found).nonzero(as_tuple=True) if found else ()
 
 
 def _in_boxes(
     kind: type[Fused], boxes: Sequence[_Box], steps: Function, *args: Any, **options: Any
 ) -> Array | None:
-    """Return a function of numbers inside of the boxes, if all of its values are finite."""
-    out = _direct(partial(kind.of, steps), boxes, *args, **options)
-    return out if out is not None and _are_finite(out) else None
+    """Return a fused function of numbers inside of the boxes, and the steps of a few others."""
+    places = _outside(boxes, args, options)
+    return None if places is None else of_most(kind, steps, args, places=places)
+
+
+def _direct(
+    function: Function, boxes: Sequence[_Box], steps: Function, *args: Any, **options: Any
+) -> Array | None:
+    """Return a function of PyTorch, all derivatives of which are right inside of the boxes."""
+    places = _outside(boxes, args, options)
+    if places is None or not places:
+        return None if places is None else function(*args)
+    if len(places[0]) * FEW_OF > args[0].numel():
+        return None
+    usual = args[0].new_full((), 2.0)
+    rest = steps(*(x[places] for x in args))
+    return function(*(x.index_put(places, usual) for x in args)).index_put(places, rest)
+
+
+def _length(steps: Function, x: Array, y: Any) -> Array | None:
+    if not _are_plain(x, y) or x.shape != y.shape or not x.numel() or not _are_finite(x, y):
+        return None
+    out = _Length.of(steps, None, x, y)
+    return out if _are_lengths(out) else None
+
+
+def _digamma(steps: Function, x: Array) -> Array | None:
+    return _in_boxes(_DiGamma, (_Box(1e-15, 1e15),), steps, x) if x.dtype is torch.float32 else None
 
 
 _USUAL, _SIGNED = _Box(1e-9, 1e9), _Box(1e-9, 1e9, is_signed=True)
-KERNELS: dict[str, Function] = {
+# Between these numbers the functions of PyTorch have a value and a slope in range.
+_LIMIT = _LIMITS[torch.float32]
+_FINITE = _Box(0.0, _LIMIT.max, is_signed=True)
+_INSIDE = 1.0 - 2.0 * _LIMIT.eps
+OF_STEPS: dict[str, Function] = {
     "entr": partial(_direct, torch.special.entr, (_USUAL,)),
+    "log_ndtr": partial(_in_boxes, _LogNormal, (_Box(-1e15, 13.0),)),
+    "rel_entr": partial(_in_boxes, _RelativeEntropy, (_Box(0.0, 1e30), _Box(1e-30, 1e30))),
     "safe_acosh": partial(_direct, torch.acosh, (_Box(1.0625, 1e9),)),
     "safe_atan2": partial(_direct, torch.atan2, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
+    "safe_digamma": _digamma,
+    "safe_erfinv": partial(_in_boxes, _InverseError, (_Box(-_INSIDE, _INSIDE),)),
+    "safe_hypot": _length,
+    "safe_lgamma": partial(_in_boxes, _LogGamma, (_Box(_LIMIT.smallest_normal, 1e34),)),
+    "safe_logaddexp": partial(_in_boxes, _LogAdd, (_FINITE, _FINITE)),
+    "safe_logit": partial(_in_boxes, _Logit, (_Box(1e-30, _INSIDE),)),
+    "safe_logsubexp": partial(_in_boxes, _LogDifference, (_FINITE, _FINITE)),
     "safe_mul": partial(_direct, torch.mul, (_Box(0.0, 1e9, is_signed=True),) * 2),
+    "safe_ndtri": partial(_in_boxes, _Quantile, (_Box(1e-30, _INSIDE),)),
     "safe_rsqrt": partial(_direct, torch.rsqrt, (_USUAL,)),
     "xdivy": partial(_direct, torch.div, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
-}
-# Between these numbers the functions of PyTorch have a value and a slope in range.
-_NORMAL = _LIMITS[torch.float32].smallest_normal
-_INSIDE = 1.0 - 2.0 * _LIMITS[torch.float32].eps
-OF_STEPS: dict[str, Function] = {
-    "rel_entr": partial(_in_boxes, _RelativeEntropy, (_Box(0.0, 1e30), _Box(1e-30, 1e30))),
-    "safe_digamma": _digamma,
-    "log_ndtr": partial(_of_number, _LogNormal, -1e15, 13.0),
-    "safe_erfinv": partial(_of_number, _InverseError, -_INSIDE, _INSIDE),
-    "safe_hypot": partial(_of_two, _Length, _are_lengths),
-    "safe_lgamma": partial(_of_number, _LogGamma, _NORMAL, 1e34),
-    "safe_logaddexp": partial(_of_two, _LogAdd, _are_finite),
-    "safe_logit": partial(_of_number, _Logit, 1e-30, _INSIDE),
-    "safe_ndtri": partial(_of_number, _Quantile, 1e-30, _INSIDE),
 }
