@@ -7,7 +7,7 @@ from safeops._lint.found import File, Found
 from safeops._lint.heuristics import SCHEDULE
 from safeops._lint.operations import ENDS
 from safeops._lint.shapes import is_square, number
-from safeops._lint.terms import Term
+from safeops._lint.terms import Term, spelling
 from safeops._lint.values import bounds
 
 CLOSE = 3e-8  # float32 rounds 1 - CLOSE to 1
@@ -26,7 +26,8 @@ def clipped(file: File) -> Iterator[Found]:
         word, text = "sqrt" if is_power else term.operation, file.brief(term.node)
         inner, core = term.args[0], unclipped(term.args[0])
         end = clip_at(inner, *ENDS[word])
-        is_angle = word == "acos" and (is_dot(core) or is_trace(core))
+        is_of_trace = line_of(core)[1:] == (0.5, -0.5)  # the cosine of a rotation: (trace - 1) / 2
+        is_angle = word == "acos" and (is_dot(core) or is_of_trace)
         if word == "log" and is_sech2(core):
             why = f"`{text}` is -inf where tanh rounds to 1, from 9 on in float32: its slope is NaN"
             end = None
@@ -37,26 +38,17 @@ def clipped(file: File) -> Iterator[Found]:
             why, end = f"rounding takes the argument of `{text}` beyond 1, where there is NaN", 1.0
         else:
             continue
-        if file.is_live(term.node, term) and not is_of_schedule(term):
+        is_schedule = all(SCHEDULE.search(spelling(name)) for name in term.atoms)
+        if file.is_live(term.node, term) and not is_schedule:
             rule, cure = ("SO010", ANGLE) if is_angle else ("SO003", "")
             numbers = {} if end is None else dict.fromkeys(term.atoms, end)
             yield Found(rule, term.node, why, term.node, term, numbers, cure)
-
-
-def is_of_schedule(term: Term) -> bool:
-    """Whether all names are those of a schedule: ``sigma_next**2 - sigma**2``."""
-    return all(SCHEDULE.search(name.split("@")[0].split()[0]) for name in term.atoms)
 
 
 def is_sech2(term: Term) -> bool:
     """Whether a term is ``1 - tanh(x)**2``."""
     is_rest = term.operation == "sub" and number(term.args[0]) == 1 and is_square(term.args[1])
     return is_rest and term.args[1].args[0].operation == "tanh"
-
-
-def is_trace(term: Term) -> bool:
-    """Whether a term is the cosine of a rotation's angle: ``(trace - 1) / 2``."""
-    return line_of(term)[1:] == (0.5, -0.5)
 
 
 def clip_at(term: Term, low: float, high: float) -> float | None:

@@ -26,8 +26,12 @@ def averaged(file: File) -> Iterator[Found]:
         mask = total.args[0] if total.operation in {"sum", "mean"} else None
         if mask is None or not (is_mask(mask) or is_count_of(mask, above)):
             continue
-        is_normal = above.key == mask.key or above.is_plain or is_accuracy(above)  # weights, counts
-        if is_normal or is_never_empty(file, mask) or is_of_nan(file, term.node):
+        # Weights that are normalised, and what is equal and kept: `((p == y) * mask).sum()`.
+        is_accuracy = is_count(above) and any(x.operation == "eq" for x in above.every)
+        if above.key == mask.key or above.is_plain or is_accuracy or is_never_empty(file, mask):
+            continue
+        functions = [x for x in file.above(term.node) if isinstance(x, ast.FunctionDef)]
+        if any(x.name.startswith("nan") for x in functions):  # `nanmean` is NaN, as in NumPy
             continue
         words = file.words_of(total)
         is_asked = any(file.is_asked(x, words) for x in (term.node, total.node))
@@ -43,22 +47,11 @@ def is_count_of(indicator: Term, total: Term) -> bool:
     return is_event and any(x.key == indicator.key for x in weights)
 
 
-def is_accuracy(term: Term) -> bool:
-    """Whether a term counts what is equal and kept: ``((p == y) * mask).sum()``."""
-    return is_count(term) and any(x.operation == "eq" for x in term.every)
-
-
 def is_count(term: Term) -> bool:
     """Whether a term is made of constants and masks."""
     if term.operation in TRUTH or not term.args:
         return term.is_plain or is_named_mask(term)
     return all(map(is_count, term.args))
-
-
-def is_of_nan(file: File, node: ast.AST) -> bool:
-    """Whether a function such as `nanmean` is NaN for an empty slice, as in NumPy."""
-    functions = (x for x in file.above(node) if isinstance(x, ast.FunctionDef))
-    return any(x.name.startswith("nan") for x in functions)
 
 
 def emptied(file: File) -> Iterator[Found]:

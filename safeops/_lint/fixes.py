@@ -70,7 +70,12 @@ class Maker:
         """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
         if self.found.is_given:
             refuse("it is not written here that the mask drops all singular entries")
-        return self.of_where() or self.of_line()
+        if (whole := self.of_where()) is not None:
+            return whole
+        fix, selection = self.of_line(), self.found.selection
+        if fix.name not in SAME_AT_0 and selection and self.culprit in selection.cond.every:
+            refuse("its value decides what is dropped: safe_where(cond, x, f) keeps both away")
+        return fix
 
     def of_where(self) -> Rewrite | None:
         """Return the edit of a ``where(cond, x, y)`` around the operation to `safe_where`."""
@@ -102,7 +107,8 @@ class Maker:
         """Return a line that uses what the culprit makes, other than the selection; 0 if none."""
         file, selection = self.file, self.found.selection
         stack, seen = [file.statement(self.found.node)], set()
-        end = file.statement(self.found.whole if selection is None else selection.place)
+        place = self.found.whole if selection is None else selection.place
+        end = file.statement(place)
         while stack:
             statement = stack.pop()
             targets = getattr(statement, "targets", [getattr(statement, "target", None)])
@@ -112,7 +118,10 @@ class Maker:
             if len(targets) != 1 or not isinstance(targets[0], ast.Name):
                 return int(getattr(statement, "lineno", 0))
             uses = file.uses(targets[0], statement)
-            stack += [file.statement(x) for x in uses if not self.is_later(x, statement)]
+            used = [x for x in uses if not self.is_later(x, statement)]
+            stack += [file.statement(x) for x in used]
+            if any(file.statement(x) is end and place not in file.above(x) for x in used):
+                return place.lineno
         return 0
 
     def is_later(self, use: ast.Name, statement: ast.AST) -> bool:
@@ -263,14 +272,10 @@ def place_of_import(page: Page) -> int:
 
 def taken_names(tree: ast.Module) -> set[str]:
     """Return the names that a file itself defines; an import must not hide them."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
-        elif isinstance(node, ast.ImportFrom) and node.module != "safeops":
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+    nodes = list(ast.walk(tree))
+    named = ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef
+    others = (x for x in nodes if isinstance(x, ast.ImportFrom) and x.module != "safeops")
+    found = {alias.asname or alias.name for x in others for alias in x.names}
+    found |= {x.id for x in nodes if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+    found |= {x.arg for x in nodes if isinstance(x, ast.arg)}
+    return found | {x.name for x in nodes if isinstance(x, named)}

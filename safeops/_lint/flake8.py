@@ -30,4 +30,4 @@ class Plugin:
         except (RecursionError, MemoryError):  # the command reports it; flake8 would stop
             return
         for found in findings:
-            yield found.line, found.column - 1, f"{found.rule} {found.message}", type(self)
+            yield found.lines[0], found.columns[0] - 1, f"{found.rule} {found.message}", type(self)

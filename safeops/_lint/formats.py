@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from safeops import __version__
-from safeops._lint.found import TITLES, File
-from safeops._lint.linting import Finding
+from safeops._lint.found import TITLES, File, Found
 from safeops._lint.sources import Source, lines_of
 from safeops._source.locations import path_of
 
@@ -21,7 +20,7 @@ class Row(NamedTuple):
     """A finding and its file."""
 
     source: Source
-    finding: Finding
+    finding: Found
     file: File | None = None
 
     @property
@@ -41,13 +40,13 @@ class Row(NamedTuple):
     @property
     def line(self) -> str:
         """The line of the file."""
-        return lines_of(self.source.text)[self.finding.line - 1].rstrip("\r\n")
+        return lines_of(self.source.text)[self.finding.lines[0] - 1].rstrip("\r\n")
 
     @property
     def place(self) -> str:
         """File, line and column of the finding."""
-        cell, line = self.source.place(self.finding.line)
-        return f"{self.path}:{cell + ':' if cell else ''}{line}:{self.finding.column}"
+        cell, line = self.source.place(self.finding.lines[0])
+        return f"{self.path}:{cell + ':' if cell else ''}{line}:{self.finding.columns[0]}"
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -69,12 +68,13 @@ def copy_key(row: Row) -> tuple[object, ...]:
 def block_of(row: Row, *copies: Row) -> list[str]:
     """Return the lines of text about one finding and its copies."""
     found, text = row.finding, row.line
-    end = found.end_column if found.end_line == found.line else len(text) + 1
-    blank = "".join(c if c == "\t" else " " for c in text[: found.column - 1])
+    (first, last), (start, end) = found.lines, found.columns
+    end = end if first == last else len(text) + 1
+    blank = "".join(c if c == "\t" else " " for c in text[: start - 1])
     block = [
         f"{row.place}: {found.rule} {TITLES[found.rule]}",
         f"    {text}",
-        f"    {blank}{'^' * max(1, end - found.column)}",
+        f"    {blank}{'^' * max(1, end - start)}",
         f"  {row.message}",
     ]
     if found.edit is not None:
@@ -98,7 +98,7 @@ SHOWN = 20  # places of copies
 def record(row: Row) -> dict[str, Any]:
     """Return a finding as a JSON object."""
     found, place = row.finding, row.source.place
-    cell, line = place(found.line)
+    cell, line = place(found.lines[0])
     fix = None
     if found.edit is not None:
         imports = f"from safeops import {', '.join(found.names)}" if found.names else ""
@@ -108,9 +108,9 @@ def record(row: Row) -> dict[str, Any]:
     return {
         "path": row.path,
         "line": line,
-        "column": found.column,
-        "end_line": place(found.end_line)[1],
-        "end_column": found.end_column,
+        "column": found.columns[0],
+        "end_line": place(found.lines[1])[1],
+        "end_column": found.columns[1],
         "rule": found.rule,
         "name": TITLES[found.rule],
         "message": row.message,

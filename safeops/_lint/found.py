@@ -9,6 +9,7 @@ from typing import NamedTuple
 from safeops._lint.guards import Guards
 from safeops._lint.probes import Hit, causes_of, hit
 from safeops._lint.terms import Term
+from safeops._source.edits import Edits
 
 TITLES = {
     "SO001": "where-drops-singular-branch",
@@ -42,7 +43,7 @@ class Found:
 
     rule: str
     node: ast.expr  # where the caret stands
-    why: str
+    message: str  # the reason
     whole: ast.expr  # the expression that has the fault
     culprit: Term | None = None  # the operation that a safe operation can replace
     numbers: dict[str, float] = field(default_factory=dict)  # the point at which it fails, by atom
@@ -50,6 +51,18 @@ class Found:
     selection: Selection | None = None  # what drops the entries
     is_given: bool = False  # the mask of the selection comes from elsewhere
     filled: Term | None = None  # the value that a selection fills in
+    columns: tuple[int, int] = (1, 1)  # of the caret, from 1, in characters
+    edit: tuple[int, str, str] | None = None  # first line, old lines, new lines
+    edits: Edits | None = None  # of the file
+    names: tuple[str, ...] = ()  # that the edit imports
+    reason: str = ""  # why there is no edit
+    proof: str = ""  # the result of --confirm
+    trial: str = ""  # and what it gave with the edits
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """The first and the last line of the caret."""
+        return self.node.lineno, self.node.end_lineno or self.node.lineno
 
 
 class File(Guards):

@@ -88,12 +88,12 @@ class Guards(Reader):
             count = len(ruled)
             for name, function in functions.items():
                 others = [x for x in sites[name] if function not in self.above(x)]
-                if others and all(self._is_silent(x, ruled) for x in others):
+                silent = (
+                    not ruled.isdisjoint(self.above(x)) or self._is_stopped(x) for x in others
+                )
+                if others and all(silent):
                     ruled.add(function)
         return ruled
-
-    def _is_silent(self, site: ast.AST, ruled: set[ast.AST]) -> bool:
-        return not ruled.isdisjoint(self.above(site)) or self._is_stopped(site)
 
     @cached_property
     def _functions(self) -> dict[str, ast.FunctionDef]:

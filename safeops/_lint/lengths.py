@@ -4,10 +4,9 @@ import ast
 from collections.abc import Iterator
 
 from safeops._lint.found import File, Found, zeros
-from safeops._lint.heuristics import CONSTANTS, WINDOW
-from safeops._lint.probes import is_safe
+from safeops._lint.heuristics import CONSTANTS, SAFE, WINDOW
 from safeops._lint.shapes import length_of, number
-from safeops._lint.terms import Term
+from safeops._lint.terms import Term, spelling
 from safeops._lint.values import STEEP
 from safeops._source.edits import last_word
 
@@ -70,10 +69,10 @@ def normalised(file: File) -> Iterator[Found]:
 
 def is_of_constants(term: Term) -> bool:
     """Whether the names are those of constants that are squared: ``sigma**2 + noise_level**2``."""
-    arrays = [x.name.split("@")[0] for x in term.every if x.operation == "atom"]
+    arrays = [spelling(x.name) for x in term.every if x.operation == "atom"]
     is_window = bool(arrays) and all(map(WINDOW.search, arrays))
-    named = (is_safe(x) or CONSTANTS.search(x.split("@")[0].split()[0]) for x in term.atoms)
-    return is_window or any(named)
+    names = list(map(spelling, term.atoms))
+    return is_window or any(SAFE.search(x) or CONSTANTS.search(x) for x in names)
 
 
 def is_written_unit(file: File, node: ast.expr) -> bool:

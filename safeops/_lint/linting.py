@@ -5,7 +5,7 @@ import re
 import sys
 import tokenize
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,13 +19,6 @@ from safeops._source.locations import column_in
 from safeops._source.rewrites import Refused, Rewrite
 
 IGNORE = re.compile(r"#\s*safeops:\s*ignore(?:\[([\w\s,]*)\])?", re.IGNORECASE)
-# A file without any of these words has no finding, and is not parsed.
-WORDS = re.compile(
-    r"\b(where|where_v2|select|masked_fill_?|nan_to_num_?|a?r?c?cosh?|a?r?c?sinh?|atan2|arctan2|"
-    r"a?r?c?tanh|r?sqrt_?|pow_?|log\w*|norm|vector_norm|\w*softmax|hypot|raise)\b|/|\*\*|\*|\]\s*="
-)
-
-
 DEPTH = 20_000  # of Python's calls: a sum of 2,000 summands is 2,000 deep
 # The rules: each yields the places of a file that have its pattern.
 RULES = (
@@ -48,32 +41,12 @@ MODULES = re.compile(r"\b(autograd|jax|keras|numpy|scipy|tensorflow|tf_keras|tor
 
 
 @dataclass(eq=False)
-class Finding:
-    """A fault at a place of a file, and its edit."""
-
-    rule: str
-    line: int
-    column: int  # from 1, in characters
-    end_line: int
-    end_column: int
-    message: str
-    found: Found
-    edit: tuple[int, str, str] | None = None  # first line, old lines, new lines
-    reason: str = ""  # why there is no edit
-    cure: str = ""
-    edits: Edits | None = None  # of the file
-    proof: str = ""  # the result of --confirm
-    trial: str = ""  # and what it gave with the edits
-    names: tuple[str, ...] = ()
-
-
-@dataclass(eq=False)
 class Report:
     """The findings in a text."""
 
     text: str
     file: File | None = None  # if something was found: of many files it is too much
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Found] = field(default_factory=list)
     fixes: list[Rewrite] = field(default_factory=list)
     edits: Edits | None = None
 
@@ -97,7 +70,7 @@ def lint(
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, DEPTH))
     try:
-        if MODULES.search(text) and WORDS.search(text):
+        if MODULES.search(text):
             return _linted(text, tree, select, DIFFERENTIATED | ({"numpy"} if numpy else set()))
         return Report(text)
     finally:
@@ -115,14 +88,23 @@ def _linted(
     every = [one for one in check(file) if one.rule in select and not is_ignored(one, comments)]
     if not every:
         return report
-    report.file = file
+    report.file, report.findings = file, every
     taken = taken_names(tree)
     fixes = [fix_or_reason(file, one, taken) for one in every]
     report.fixes = [fix for fix in fixes if isinstance(fix, Rewrite)]
     report.edits = edits = Edits(file, {id(fix.node): fix.change for fix in report.fixes})
     names = sorted({fix.name for fix in report.fixes} - {""})
     for one, fix in zip(every, fixes, strict=True):
-        report.findings.append(finding_of(one, fix, edits, lines, names))
+        offsets = (one.node.col_offset, one.node.end_col_offset or 0)
+        first, last = (
+            column_in(lines[x - 1], at) for x, at in zip(one.lines, offsets, strict=True)
+        )
+        one.columns = first, last
+        if isinstance(fix, str):
+            one.reason = fix
+        else:
+            one.edit, one.edits, one.cure = edits.of(fix.node), edits, one.cure or fix.note
+            one.names = tuple(name for name in names if f"{name}(" in one.edit[2])
     return report
 
 
@@ -153,34 +135,10 @@ def comments_of(text: str) -> dict[int, str]:
 
 def is_ignored(one: Found, comments: Mapping[int, str]) -> bool:
     """Whether a comment on its lines ignores a finding."""
-    rows = range(one.node.lineno, (one.node.end_lineno or one.node.lineno) + 1)
-    for row in {*rows, one.whole.lineno, one.whole.end_lineno or one.whole.lineno}:
+    first, last = one.lines
+    whole = (one.whole.lineno, one.whole.end_lineno or one.whole.lineno)
+    for row in {*range(first, last + 1), *whole}:
         said = IGNORE.search(comments.get(row, ""))
         if said and (said[1] is None or one.rule in re.split(r"[\s,]+", said[1].upper())):
             return True
     return False
-
-
-def finding_of(
-    one: Found, fix: Rewrite | str, edits: Edits, lines: Sequence[str], names: Sequence[str]
-) -> Finding:
-    """Return a finding from what a rule found."""
-    node = one.node
-    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-    found = Finding(
-        one.rule,
-        node.lineno,
-        column_in(lines[node.lineno - 1], node.col_offset),
-        end_line,
-        column_in(lines[end_line - 1], end),
-        one.why,
-        one,
-        cure=one.cure,
-    )
-    if isinstance(fix, str):
-        found.reason = fix
-    else:
-        found.edit, found.edits = edits.of(fix.node), edits
-        found.names = tuple(name for name in names if f"{name}(" in found.edit[2])
-        found.cure = found.cure or fix.note
-    return found

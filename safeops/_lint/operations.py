@@ -2,16 +2,18 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
+INF = math.inf
 Slopes: TypeAlias = Callable[..., tuple[float, ...]]
 
 
 class Bounds(NamedTuple):
     """An interval; with `above` its lower end is excluded."""
 
-    low: float = -math.inf
-    high: float = math.inf
+    low: float = -INF
+    high: float = INF
     above: bool = False
 
     @property
@@ -22,10 +24,10 @@ class Bounds(NamedTuple):
 
 ALL = Bounds()
 AT_LEAST_0 = Bounds(0.0)
-ABOVE_0 = Bounds(0.0, math.inf, above=True)
+ABOVE_0 = Bounds(0.0, INF, above=True)
 WITHIN_1 = Bounds(-1.0, 1.0)
 OPEN_UNIT = Bounds(0.0, 1.0, above=True)
-AT_MOST_0 = Bounds(-math.inf, 0.0)
+AT_MOST_0 = Bounds(-INF, 0.0)
 
 
 class Operation(NamedTuple):
@@ -63,7 +65,7 @@ class Operation(NamedTuple):
         try:
             return math.nan if self.value is None else self.value(*given)
         except OverflowError:
-            return math.inf
+            return INF
         except (ValueError, ZeroDivisionError):
             return math.nan
 
@@ -79,18 +81,18 @@ def divided(x: float, y: float) -> float:
     """Return a quotient by IEEE 754."""
     if y:
         return x / y
-    return math.nan if not x or math.isnan(x) else math.copysign(math.inf, x)
+    return math.nan if not x or math.isnan(x) else math.copysign(INF, x)
 
 
 def logarithm(x: float) -> float:
     """Return a logarithm, -inf at 0."""
-    return math.log(x) if x else -math.inf
+    return math.log(x) if x else -INF
 
 
 def power(x: float, p: float) -> float:
     """Return a power, inf for a negative power of 0."""
     if not x and p < 0:
-        return math.inf
+        return INF
     found = x**p
     return math.nan if isinstance(found, complex) else found
 
@@ -129,95 +131,91 @@ def _power_slopes(x: float, p: float) -> tuple[float, ...]:
     return (p * power(x, p - 1) if p else 0.0), 0.0
 
 
+_truth = partial(Operation, kind="truth")
+_reduction = partial(Operation, kind="reduction")
 OPERATIONS: dict[str, Operation] = {
     "abs": Operation(abs, bounds=AT_LEAST_0),
     "acos": Operation(math.acos, _inverse, ends=(-1.0, 1.0)),
-    "acosh": Operation(
-        math.acosh, lambda x: (divided(1.0, math.sqrt(x * x - 1)),), ends=(1.0, math.inf)
-    ),
+    "acosh": Operation(math.acosh, lambda x: (divided(1, math.sqrt(x * x - 1)),), ends=(1.0, INF)),
     "add": Operation(lambda x, y: x + y, arrays=2, names="add_n"),
     "asin": Operation(math.asin, _inverse, ends=(-1.0, 1.0)),
     "atan2": Operation(math.atan2, _angle, arrays=2),
     "atanh": Operation(
-        lambda x: math.atanh(x) if abs(x) < 1 else math.inf,
-        lambda x: (divided(1.0, 1 - x * x),),
+        lambda x: math.atanh(x) if abs(x) < 1 else INF,
+        lambda x: (divided(1, 1 - x * x),),
         ends=(-1.0, 1.0),
     ),
-    "cdist": Operation(bounds=AT_LEAST_0, arrays=2, kind="reduction"),
+    "cdist": _reduction(bounds=AT_LEAST_0, arrays=2),
     "cos": Operation(math.cos, bounds=WITHIN_1),
     "cosh": Operation(math.cosh, lambda x: (math.sinh(x),), bounds=Bounds(1.0)),
-    "cosine_similarity": Operation(arrays=0, kind="reduction"),
+    "cosine_similarity": _reduction(arrays=0),
     "digamma": Operation(lambda x: 0.0 if x > 0 else math.nan, _gamma),
-    "div": Operation(divided, lambda x, y: (divided(1.0, y), divided(-x, y * y)), arrays=2),
-    "eq": Operation(lambda x, y: float(x == y), arrays=2, kind="truth", names="equal"),
+    "div": Operation(divided, lambda x, y: (divided(1, y), divided(-x, y * y)), arrays=2),
+    "eq": _truth(lambda x, y: float(x == y), arrays=2, names="equal"),
     "exp": Operation(math.exp, lambda x: (math.exp(x),), bounds=ABOVE_0),
     "expm1": Operation(math.expm1, lambda x: (math.exp(x),)),
-    "ge": Operation(lambda x, y: float(x >= y), arrays=2, kind="truth", names="greater_equal"),
-    "gt": Operation(lambda x, y: float(x > y), arrays=2, kind="truth", names="greater"),
+    "ge": _truth(lambda x, y: float(x >= y), arrays=2, names="greater_equal"),
+    "gt": _truth(lambda x, y: float(x > y), arrays=2, names="greater"),
     "hypot": Operation(math.hypot, _length, bounds=AT_LEAST_0, arrays=2),
-    "isfinite": Operation(lambda x: float(math.isfinite(x)), kind="truth", names="is_finite"),
-    "isinf": Operation(lambda x: float(math.isinf(x)), kind="truth", names="is_inf"),
-    "isnan": Operation(lambda x: float(math.isnan(x)), kind="truth", names="is_nan"),
-    "le": Operation(lambda x, y: float(x <= y), arrays=2, kind="truth", names="less_equal"),
-    "lgamma": Operation(lambda x: math.lgamma(x) if x > 0 else math.inf, _gamma, names="gammaln"),
-    "log": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
-    "log10": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
+    "isfinite": _truth(lambda x: float(math.isfinite(x)), names="is_finite"),
+    "isinf": _truth(lambda x: float(math.isinf(x)), names="is_inf"),
+    "isnan": _truth(lambda x: float(math.isnan(x)), names="is_nan"),
+    "le": _truth(lambda x, y: float(x <= y), arrays=2, names="less_equal"),
+    "lgamma": Operation(lambda x: math.lgamma(x) if x > 0 else INF, _gamma, names="gammaln"),
+    "log": Operation(logarithm, _log_slope, ends=(0.0, INF)),
+    "log10": Operation(logarithm, _log_slope, ends=(0.0, INF)),
     "log1p": Operation(
-        lambda x: logarithm(1 + x), lambda x: (divided(1.0, 1 + x),), ends=(-1.0, math.inf)
+        lambda x: logarithm(1 + x), lambda x: (divided(1, 1 + x),), ends=(-1.0, INF)
     ),
-    "log2": Operation(logarithm, _log_slope, ends=(0.0, math.inf)),
-    "log_softmax": Operation(bounds=AT_MOST_0, kind="reduction"),
-    "logical_and": Operation(
-        lambda x, y: float(bool(x) and bool(y)), arrays=2, kind="truth", names="bitwise_and"
-    ),
-    "logical_not": Operation(lambda x: float(not x), kind="truth", names="bitwise_not"),
-    "logical_or": Operation(
-        lambda x, y: float(bool(x) or bool(y)), arrays=2, kind="truth", names="bitwise_or"
-    ),
-    "logical_xor": Operation(lambda x, y: float(bool(x) != bool(y)), arrays=2, kind="truth"),
+    "log2": Operation(logarithm, _log_slope, ends=(0.0, INF)),
+    "log_softmax": _reduction(bounds=AT_MOST_0),
+    "logical_and": _truth(lambda x, y: float(bool(x and y)), arrays=2, names="bitwise_and"),
+    "logical_not": _truth(lambda x: float(not x), names="bitwise_not"),
+    "logical_or": _truth(lambda x, y: float(bool(x or y)), arrays=2, names="bitwise_or"),
+    "logical_xor": _truth(lambda x, y: float(bool(x) != bool(y)), arrays=2),
     "logit": Operation(
         lambda x: logarithm(x) - logarithm(1 - x),
-        lambda x: (divided(1.0, x * (1 - x)),),
+        lambda x: (divided(1, x * (1 - x)),),
         ends=(0.0, 1.0),
     ),
     "logsigmoid": Operation(bounds=AT_MOST_0),
-    "lt": Operation(lambda x, y: float(x < y), arrays=2, kind="truth", names="less"),
+    "lt": _truth(lambda x, y: float(x < y), arrays=2, names="less"),
     "mul": Operation(lambda x, y: x * y, lambda x, y: (y, x), arrays=2),
-    "ne": Operation(lambda x, y: float(x != y), arrays=2, kind="truth", names="not_equal"),
+    "ne": _truth(lambda x, y: float(x != y), arrays=2, names="not_equal"),
     "neg": Operation(lambda x: -x),
-    "norm": Operation(bounds=AT_LEAST_0, kind="reduction", names="reduce_euclidean_norm"),
+    "norm": _reduction(bounds=AT_LEAST_0, names="reduce_euclidean_norm"),
     "pow": Operation(power, _power_slopes, arrays=2, names="float_power"),
-    "reciprocal": Operation(lambda x: divided(1.0, x), lambda x: (divided(1.0, x * x),)),
+    "reciprocal": Operation(lambda x: divided(1, x), lambda x: (divided(1, x * x),)),
     "relu": Operation(bounds=AT_LEAST_0),
     "rsqrt": Operation(
-        lambda x: divided(1.0, math.sqrt(x)),
-        lambda x: (divided(1.0, math.sqrt(x) ** 3),),
-        ends=(0.0, math.inf),
+        lambda x: divided(1, math.sqrt(x)),
+        lambda x: (divided(1, math.sqrt(x) ** 3),),
+        ends=(0.0, INF),
     ),
-    "segment": Operation(arrays=0, kind="reduction"),
+    "segment": _reduction(arrays=0),
     "sigmoid": Operation(_sigmoid, bounds=OPEN_UNIT, names="expit"),
     # The factor `sign(x)` is 0 at 0, as a mask is.
-    "sign": Operation(lambda x: math.copysign(1.0, x) if x else 0.0, kind="truth"),
+    "sign": _truth(lambda x: math.copysign(1.0, x) if x else 0.0),
     "sin": Operation(math.sin, bounds=WITHIN_1),
     "sinh": Operation(math.sinh, lambda x: (math.cosh(x),)),
-    "softmax": Operation(bounds=OPEN_UNIT, kind="reduction"),
+    "softmax": _reduction(bounds=OPEN_UNIT),
     "softplus": Operation(lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0), bounds=ABOVE_0),
-    "sqrt": Operation(math.sqrt, _root, bounds=AT_LEAST_0, ends=(0.0, math.inf)),
+    "sqrt": Operation(math.sqrt, _root, bounds=AT_LEAST_0, ends=(0.0, INF)),
     "square": Operation(lambda x: x * x, lambda x: (2 * x,)),
-    "std": Operation(bounds=AT_LEAST_0, kind="reduction"),
+    "std": _reduction(bounds=AT_LEAST_0),
     "sub": Operation(lambda x, y: x - y, arrays=2),
     "tanh": Operation(math.tanh, bounds=WITHIN_1),
-    "var": Operation(bounds=AT_LEAST_0, kind="reduction"),
+    "var": _reduction(bounds=AT_LEAST_0),
     "clip": Operation(arrays=0, names="clip_by_value"),
     "matrixnorm": Operation(arrays=0, names="matrix_norm"),
     "maximum": Operation(arrays=2, names="clamp_min fmax"),
-    "mean": Operation(kind="reduction", names="reduce_mean"),
+    "mean": _reduction(names="reduce_mean"),
     "minimum": Operation(arrays=2, names="clamp_max fmin"),
     "mse_loss": Operation(
         bounds=AT_LEAST_0, arrays=2, kind="reduction", names="MSE mean_squared_error mse"
     ),
-    "prod": Operation(kind="reduction", names="reduce_prod"),
-    "sum": Operation(kind="reduction", names="nansum reduce_sum"),
+    "prod": _reduction(names="reduce_prod"),
+    "sum": _reduction(names="nansum reduce_sum"),
     "where": Operation(arrays=0, names="select where_v2"),
 }
 OPERATIONS |= dict.fromkeys(
@@ -225,10 +223,8 @@ OPERATIONS |= dict.fromkeys(
 )
 OF_TWO = "cross divide_no_nan multiply_no_nan xdivy xlog1py xlogy"
 OPERATIONS |= dict.fromkeys(OF_TWO.split(), Operation(arrays=2))
-OPERATIONS |= dict.fromkeys(["cumsum", "logsumexp", "max", "min"], Operation(kind="reduction"))
-OPERATIONS |= dict.fromkeys(
-    ["dot", "inner", "matmul", "vdot"], Operation(arrays=2, kind="reduction")
-)
+OPERATIONS |= dict.fromkeys(["cumsum", "logsumexp", "max", "min"], _reduction())
+OPERATIONS |= dict.fromkeys(["dot", "inner", "matmul", "vdot"], _reduction(arrays=2))
 
 UNKNOWN = Operation()  # for words that the table lacks
 TRUTH = frozenset(word for word, row in OPERATIONS.items() if row.kind == "truth")

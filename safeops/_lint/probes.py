@@ -2,14 +2,13 @@
 
 import ast
 import math
-import re
 from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
 from safeops._lint.heuristics import ENDS, SAFE
 from safeops._lint.operations import REDUCTIONS, SINGULAR
-from safeops._lint.terms import COMPARISONS, Term
+from safeops._lint.terms import COMPARISONS, Term, spelling
 from safeops._lint.values import Program, bounds, is_steep_norm
 
 # In the order in which they are tried; the first that shows the fault is reported.
@@ -113,12 +112,7 @@ def is_sure(term: Term) -> bool:
     """Whether a term cannot reach its singular point: by its name, or by a number added to it."""
     is_length = term.operation == "sub" and all(map(ENDS.search, term.atoms))  # high - low
     is_padded = term.operation == "add" and any(0 < (x.value or 0) <= SMALL for x in term.args)
-    return is_length or is_padded or any(map(is_safe, term.atoms))
-
-
-def is_safe(name: str) -> bool:
-    """Whether a name claims to be safe: ``safe_x``."""
-    return bool(SAFE.search(re.split("[@ ]", name, maxsplit=1)[0]))
+    return is_length or is_padded or any(SAFE.search(spelling(name)) for name in term.atoms)
 
 
 def first_bad(term: Term) -> Hit | None:

@@ -12,8 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from safeops._lint.formats import Row
-from safeops._lint.found import File
-from safeops._lint.linting import Finding
+from safeops._lint.found import File, Found
 from safeops._lint.prover import Job, serve
 from safeops._lint.shapes import is_mask
 from safeops._lint.terms import Term
@@ -32,10 +31,10 @@ class NotPureError(Exception):
 
 def prove(rows: Sequence[Row], limit: float = LIMIT) -> None:
     """Set `proof` of each finding to what its expression gave, and `trial` to that of its edit."""
-    jobs: dict[str, list[tuple[Finding, Job]]] = defaultdict(list)
+    jobs: dict[str, list[tuple[Found, Job]]] = defaultdict(list)
     for row in rows:
         found, file = row.finding, row.file
-        framework = file.framework(file.term(found.found.whole)) if file else ""
+        framework = file.framework(file.term(found.whole)) if file else ""
         module = MODULES.get(framework, "")
         try:
             job = job_of(file, found)
@@ -93,12 +92,12 @@ class Prover:
         return f"not executed: {why}", ""
 
 
-def job_of(file: File | None, finding: Finding) -> Job:
+def job_of(file: File | None, finding: Found) -> Job:
     """Return the source of an expression, with its edits too, and what it takes."""
-    whole, edited = finding.found.whole, ""
+    whole, edited = finding.whole, ""
     if file is None or finding.rule == "SO009":
         raise NotPureError
-    writer = Writer(file, finding.found.numbers)
+    writer = Writer(file, finding.numbers)
     body = writer.written(whole)
     calls = (x for x in ast.walk(body) if isinstance(x, ast.Call))
     if not writer.arrays or any(file.called(x) is None for x in calls):

@@ -87,7 +87,9 @@ def replaced(file: File) -> Iterator[Found]:
         pairs = (args[:2], args[1::-1]) if word != "nan_to_num" else ()
         floored = [x for x, y in pairs if x.operation in LOGS and math.isfinite(number(y))]
         found = next(map(first_bad, floored if pairs else args), None)
-        if found is not None and file.is_live(term.node, found.culprit):
+        if found is None or (pairs and found.culprit.operation not in LOGS):
+            continue
+        if file.is_live(term.node, found.culprit):
             node = found.culprit.node
             why = (
                 f"{word} mends the value of `{file.brief(node)}` at {file.at(*found)}, and not "
@@ -133,19 +135,16 @@ def multiplied(file: File) -> Iterator[Found]:
 def weighed(file: File) -> Iterator[Found]:
     """SO005: ``p * log(p)``; ``p * log(p / q)``."""
     for term, weight, log in factors(file):
-        if log.operation != "log" or not is_probability(weight):
+        # A softmax underflows to 0; another array may be a probability by its name.
+        is_named = weight.operation == "atom" and PROBABILITIES.search(word_of(weight))
+        is_probability = weight.operation == "softmax" or (is_named and not weight.is_plain)
+        if log.operation != "log" or not is_probability:
             continue
         inner = log.args[0]
         p = inner.args[0] if inner.operation == "div" else inner
         if p.key == weight.key and file.is_live(term.node, log) and not any(map(is_sure, p.every)):
             why = f"`{file.brief(term.node)}` is 0 times infinity where a probability is 0: NaN"
             yield Found("SO005", log.node, why, term.node, log, zeros(p))
-
-
-def is_probability(term: Term) -> bool:
-    """Whether a term is a softmax, which underflows to 0, or a probability by its name."""
-    is_named = not term.is_plain and bool(PROBABILITIES.search(word_of(term)))
-    return term.operation == "softmax" or (term.operation == "atom" and is_named)
 
 
 def log_of(term: Term) -> Hit | None:

@@ -4,7 +4,7 @@ import math
 
 from safeops._lint.heuristics import EVENTS, MASK
 from safeops._lint.operations import TRUTH
-from safeops._lint.terms import Term
+from safeops._lint.terms import Term, spelling
 from safeops._lint.values import bounds, is_steep_norm
 
 
@@ -55,5 +55,4 @@ def is_indicator(term: Term) -> bool:
 
 def word_of(term: Term) -> str:
     """Return the last word of the name of an atom: ``mask`` of ``batch.mask[0]``."""
-    words = term.name.split("@")[0].split()
-    return words[0].rpartition(".")[2].split("(")[0].split("[")[0] if words else ""
+    return spelling(term.name).rpartition(".")[2].split("(")[0].split("[")[0]

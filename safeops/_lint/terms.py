@@ -112,6 +112,11 @@ class Term:
         return {name: x for part in self.args for name, x in part.atoms.items()}
 
 
+def spelling(name: str) -> str:
+    """Return the source of an atom, up to its first space, from its name."""
+    return re.split("[@ ]", name, maxsplit=1)[0]
+
+
 # Sums over the entries with the same index; functions called `scatter` are so with an option.
 SEGMENTS = frozenset({"segment_sum", "unsorted_segment_sum", "scatter_sum"})
 SCATTERS = frozenset({"scatter", "segment"})
@@ -331,7 +336,8 @@ class Reader(Scopes):
             given = [node.func.value, *given]
         if last_word(node)[:1].isupper() or any(map(_is_option, node.keywords)):
             return False  # a class; its objects may have parameters
-        given = [x for x in given if not _is_text(x)]
+        texts = [isinstance(getattr(x, "value", 0), str | bytes | None) for x in given]
+        given = [x for x, is_text in zip(given, texts, strict=True) if not is_text]
         return bool(given) and all(self.term(x).is_plain for x in given)
 
     def _known(self, node: ast.Call, called: Called) -> Term | None:
@@ -444,10 +450,6 @@ def _is_option(option: ast.keyword) -> bool:
     """Whether an option may ask for a gradient."""
     is_off = isinstance(option.value, ast.Constant) and not option.value.value
     return option.arg is None or (option.arg == "requires_grad" and not is_off)
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and not isinstance(node.value, int | float)
 
 
 def _float(value: object) -> float:

@@ -150,7 +150,7 @@ def _computed(term: Term, parts: list[Value]) -> Value:
         return Value(term.value)
     if word in CHOICES:
         return CHOICES[word](*parts)
-    bad = next((x.bad for x in parts if x.bad is not None), None)
+    bad = next((x.bad for x in parts if x.bad is not None and not term.is_plain), None)
     live = any(x.live for x in parts) and not term.is_plain
     given = [x.number for x in parts if x.number is not None]
     row = OPERATIONS.get(word, UNKNOWN)

@@ -102,7 +102,7 @@ def test_a_finding_that_is_none_is_not_confirmed():
     """An expression whose gradient is finite is not confirmed: the proof can fail."""
     snippet = lint_cases.Snippet("torch", "return torch.where(x > 0, torch.log(x), 0.0)")
     report = lint(snippet.source)
-    report.findings[0].found.numbers = dict.fromkeys(report.findings[0].found.numbers, 2.0)
+    report.findings[0].numbers = dict.fromkeys(report.findings[0].numbers, 2.0)
     row = Row(Source(Path("a.py"), snippet.source), report.findings[0], report.file)
 
     prove([row])

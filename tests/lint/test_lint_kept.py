@@ -48,11 +48,25 @@ def test_a_value_is_not_used_after_its_name_has_another(body, edit):
         "y = x.log()\n    if mask:\n        y = torch.where(x > 0, y, 0.0)\n    return y * y",
         "y = 1 / x\n    z = torch.exp(-y)\n    y[x == 0] = 0\n    return y * z",
         "y = 1 / x\n    if mask:\n        y[x == 0] = 0\n    return y * y",
+        "y = x.log()\n    return torch.where(x > 0, y, 0.0) + y",
     ],
 )
 def test_a_value_in_use_is_kept(body):
-    """A use before the selection, or without it, needs what is not finite."""
+    """A use before the selection, beside it, or without it, needs what is not finite."""
     assert new_line(f"{TORCH}{body}\n").startswith("no: line ")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = 1 / x\n    return torch.where(r < 1e3, r, 1e3)",
+        "r = x.abs() ** -1.5\n    return torch.where(r < 1e6, r, 1e6)",
+        "z = x.log()\n    z[z < -5] = -5\n    return z",
+    ],
+)
+def test_a_value_that_decides_is_kept(body):
+    """Where the condition asks for the result, another number there would be kept: no edit."""
+    assert new_line(f"{TORCH}{body}\n").startswith("no: its value decides")
 
 
 def test_a_length_may_be_used_elsewhere():
