@@ -76,20 +76,19 @@ def line_of(term: Term) -> tuple[Term, float, float]:
         return scaled(args[0], -1.0, 0.0)
     if word not in {"add", "sub", "mul", "div"}:
         return term, 1.0, 0.0
-    x, y = number(args[0]), number(args[1])
-    if math.isfinite(y) and (y or word in {"add", "sub"}):
-        lines = {"add": (1.0, y), "sub": (1.0, -y), "mul": (y, 0.0), "div": (1 / (y or 1), 0.0)}
-        return scaled(args[0], *lines[word])
-    if math.isfinite(x) and word != "div" and (x or word != "mul"):
-        lines = {"add": (1.0, x), "sub": (-1.0, x), "mul": (x, 0.0)}
-        return scaled(args[1], *lines[word])
+    x, y = (number(z) or math.nan for z in args)
+    with_y = {"add": (1.0, y), "sub": (1.0, -y), "mul": (y, 0.0), "div": (1 / y, 0.0)}[word]
+    with_x = {"add": (1.0, x), "sub": (-1.0, x), "mul": (x, 0.0)}.get(word, (0.0, 0.0))
+    for inner, (a, b) in ((args[0], with_y), (args[1], with_x)):
+        if a and math.isfinite(a) and math.isfinite(b):
+            return scaled(inner, a, b)
     return term, 1.0, 0.0
 
 
 def scaled(term: Term, a: float, b: float) -> tuple[Term, float, float]:
     """Return the line that a line of a term is."""
     x, c, d = line_of(term)
-    return x, a * c, a * d + b
+    return (x, a * c, a * d + b) if a * c else (term, a, b)
 
 
 def unclipped(term: Term) -> Term:

@@ -95,11 +95,9 @@ def _linted(
     report.edits = edits = Edits(file, {id(fix.node): fix.change for fix in report.fixes})
     names = sorted({fix.name for fix in report.fixes} - {""})
     for one, fix in zip(every, fixes, strict=True):
-        offsets = (one.node.col_offset, one.node.end_col_offset or 0)
-        first, last = (
-            column_in(lines[x - 1], at) for x, at in zip(one.lines, offsets, strict=True)
-        )
-        one.columns = first, last
+        start, end = (lines[x - 1] for x in one.lines)
+        offset, end_offset = one.node.col_offset, one.node.end_col_offset or 0
+        one.columns = column_in(start, offset), column_in(end, end_offset)
         if isinstance(fix, str):
             one.reason = fix
         else:

@@ -57,13 +57,16 @@ class Names(Page):
 
     @cached_property
     def order(self) -> dict[ast.AST, int]:
-        """The nodes, numbered in the order of the text."""
+        """The nodes, numbered in the order of the text; `parents` come with them."""
         found: dict[ast.AST, int] = {}
+        self.parents = {}
         stack: list[ast.AST] = [self.tree]
         while stack:
             node = stack.pop()
             found[node] = len(found)
-            stack += reversed(list(ast.iter_child_nodes(node)))
+            children = list(ast.iter_child_nodes(node))
+            self.parents |= dict.fromkeys(children, node)
+            stack += reversed(children)
         return found
 
     @cached_property

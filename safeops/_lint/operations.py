@@ -31,34 +31,16 @@ AT_MOST_0 = Bounds(-INF, 0.0)
 
 
 class Operation(NamedTuple):
-    """
-    What is known of an operation.
+    """What is known of an operation."""
 
-    Attributes
-    ----------
-    value : function, optional
-        Its value for numbers; NaN where an error is raised.
-    slopes : function, optional
-        Its derivatives for numbers. Without it they are finite wherever the value is.
-    bounds : Bounds, optional
-        The interval of its values, whatever the operands.
-    ends : (float, float), optional
-        The ends of its domain at which the slope is infinite.
-    arrays : int
-        How many arrays it takes; 0 where a function of `terms` says which.
-    kind : {"truth", "reduction", ""}
-        Whether its values are booleans, or depend on several entries.
-    names : str
-        Names in programs that the table of `_source` lacks.
-    """
-
-    value: Callable[..., float] | None = None
-    slopes: Slopes | None = None
-    bounds: Bounds | None = None
-    ends: tuple[float, float] | None = None
-    arrays: int = 1
+    value: Callable[..., float] | None = None  # for numbers
+    slopes: Slopes | None = None  # for numbers; without it they are finite wherever the value is
+    bounds: Bounds | None = None  # of its values, whatever the operands
+    ends: tuple[float, float] | None = None  # of its domain, at which the slope is infinite
+    arrays: int = 1  # that it takes; 0 where a function of `terms` says which
+    # Whether its values are 0 on purpose, as those of booleans, or depend on several entries.
     kind: Literal["truth", "reduction", ""] = ""
-    names: str = ""
+    names: str = ""  # in programs, that the table of `_source` lacks
 
     def at(self, *given: float) -> float:
         """Return the value for numbers; NaN outside the domain."""
@@ -97,10 +79,6 @@ def power(x: float, p: float) -> float:
     return math.nan if isinstance(found, complex) else found
 
 
-def _root(x: float) -> tuple[float, ...]:
-    return (divided(0.5, math.sqrt(x)),)
-
-
 def _inverse(x: float) -> tuple[float, ...]:
     return (divided(1.0, math.sqrt(1 - x * x)),)
 
@@ -121,14 +99,6 @@ def _length(x: float, y: float) -> tuple[float, ...]:
 
 def _gamma(x: float) -> tuple[float, ...]:
     return (math.nan if x <= 0 else 1.0,)
-
-
-def _sigmoid(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0  # noqa: PLR2004  (below it overflows)
-
-
-def _power_slopes(x: float, p: float) -> tuple[float, ...]:
-    return (p * power(x, p - 1) if p else 0.0), 0.0
 
 
 _truth = partial(Operation, kind="truth")
@@ -184,7 +154,9 @@ OPERATIONS: dict[str, Operation] = {
     "ne": _truth(lambda x, y: float(x != y), arrays=2, names="not_equal"),
     "neg": Operation(lambda x: -x),
     "norm": _reduction(bounds=AT_LEAST_0, names="reduce_euclidean_norm"),
-    "pow": Operation(power, _power_slopes, arrays=2, names="float_power"),
+    "pow": Operation(
+        power, lambda x, p: (p and p * power(x, p - 1), 0.0), arrays=2, names="float_power"
+    ),
     "reciprocal": Operation(lambda x: divided(1, x), lambda x: (divided(1, x * x),)),
     "relu": Operation(bounds=AT_LEAST_0),
     "rsqrt": Operation(
@@ -193,14 +165,16 @@ OPERATIONS: dict[str, Operation] = {
         ends=(0.0, INF),
     ),
     "segment": _reduction(arrays=0),
-    "sigmoid": Operation(_sigmoid, bounds=OPEN_UNIT, names="expit"),
+    "sigmoid": Operation(
+        lambda x: 1 / (1 + math.exp(min(-x, 700))), bounds=OPEN_UNIT, names="expit"
+    ),
     # The factor `sign(x)` is 0 at 0, as a mask is.
     "sign": _truth(lambda x: math.copysign(1.0, x) if x else 0.0),
     "sin": Operation(math.sin, bounds=WITHIN_1),
     "sinh": Operation(math.sinh, lambda x: (math.cosh(x),)),
     "softmax": _reduction(bounds=OPEN_UNIT),
     "softplus": Operation(lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0), bounds=ABOVE_0),
-    "sqrt": Operation(math.sqrt, _root, bounds=AT_LEAST_0, ends=(0.0, INF)),
+    "sqrt": Operation(math.sqrt, lambda x: (divided(0.5, math.sqrt(x)),), AT_LEAST_0, (0.0, INF)),
     "square": Operation(lambda x: x * x, lambda x: (2 * x,)),
     "std": _reduction(bounds=AT_LEAST_0),
     "sub": Operation(lambda x, y: x - y, arrays=2),

@@ -9,7 +9,7 @@ from functools import cached_property, reduce
 from itertools import pairwise
 
 from safeops._lint.heuristics import PLAIN_NAMES, SMALL
-from safeops._lint.names import DIFFERENTIATED, Called
+from safeops._lint.names import Called
 from safeops._lint.operations import OPERATIONS, REDUCTIONS, TRUTH
 from safeops._lint.scopes import NO_GRADIENT, Definition, Scopes, mentions
 from safeops._source.edits import last_word, root
@@ -126,10 +126,7 @@ class Reader(Scopes):
     """Reads the expressions of a file as terms."""
 
     def __init__(
-        self,
-        lines: tuple[str, ...],
-        tree: ast.Module,
-        differentiated: frozenset[str] = DIFFERENTIATED,
+        self, lines: tuple[str, ...], tree: ast.Module, differentiated: frozenset[str]
     ) -> None:
         """Read with the frameworks whose functions have a gradient."""
         super().__init__(lines, tree)
@@ -310,11 +307,8 @@ class Reader(Scopes):
     def _other(self, node: ast.Call) -> Term:
         word, full = last_word(node), self.full(node.func)
         is_function = isinstance(node.func, ast.Name) or bool(full)
-        if (
-            is_function
-            and node.args
-            and word.startswith(("scatter", "segment", "unsorted_segment"))
-        ):
+        is_sum = word.startswith(("scatter", "segment", "unsorted_segment"))
+        if is_function and is_sum and node.args:
             return self._segments(node, word)  # the method `x.scatter_add_` begins with an axis
         is_number = ".random." in f".{full}" or root(node.func) == "math" or word in PLAIN
         is_number = is_number or word.endswith("meshgrid") or word.startswith("is_")
@@ -388,9 +382,8 @@ class Reader(Scopes):
         if not isinstance(at, ast.Subscript) or last_word(at.value) != "at" or len(node.args) != 1:
             return None
         array = at.value.value if isinstance(at.value, ast.Attribute) else at.value
-        return self._operation(
-            node, "where", map(self.term, (at.slice, node.args[0], array)), "jax"
-        )
+        parts = map(self.term, (at.slice, node.args[0], array))
+        return self._operation(node, "where", parts, "jax")
 
 
 def is_without_gradient(block: ast.With) -> bool:
