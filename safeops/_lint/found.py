@@ -121,7 +121,7 @@ class File(Guards):
         atoms = {name: x for part in causes_of(culprit) for name, x in part.atoms.items()}
         known = [(n, x) for n, x in (atoms or culprit.atoms).items() if n in numbers]
         shown = [f"{self.brief(x.node)} = {numbers[n]:g}" for n, x in known if not x.is_plain]
-        return " and ".join(shown[:2])
+        return " and ".join(shown[:2]) or "its singular point"
 
 
 def zeros(term: Term) -> dict[str, float]:

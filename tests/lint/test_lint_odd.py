@@ -97,3 +97,11 @@ def test_an_edit_may_make_a_file_shorter():
 
     assert len(fixed.splitlines()) < len(text.splitlines())
     assert fixed.endswith("\n\n\nz = 1\n")
+
+
+def test_a_point_without_an_array_has_a_name():
+    """Where numbers of Python alone are singular, the reason does not say ``at ,``."""
+    body = "z = x / len(y)\n    return torch.where(torch.isfinite(z), z, 0.0)\n"
+    (found,) = lint(HEADS["torch"] + body).findings
+
+    assert "at its singular point," in found.message
