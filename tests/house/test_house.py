@@ -30,7 +30,7 @@ MODULES = {
     ".".join(f.relative_to(HOUSE).with_suffix("").parts).removesuffix(".__init__"): f
     for f in HOUSE.rglob("*.py")
 }
-TESTS = {file.stem: file for file in (ROOT / "tests").glob("*/*.py")}
+TESTS = {file.stem: file for file in (ROOT / "tests").rglob("*.py")}
 ROTATIONS = {f"rotations.{name}" for name in safeops.rotations.__all__}
 LINALG = {f"linalg.{name}" for name in safeops.linalg.__all__}
 SEGMENTS = {f"segments.{name}" for name in safeops.segments.__all__}

@@ -27,7 +27,7 @@ def program_of(rule, name):
 
 def found_in(program):
     """Return lines and rules of what is found."""
-    return [(finding.line, finding.rule) for finding in lint(program).findings]
+    return [(finding.lines[0], finding.rule) for finding in lint(program).findings]
 
 
 @pytest.mark.parametrize("rule", RULES)
