@@ -10,6 +10,7 @@ beforehand, each time, and why; one no, and the pass is masked from the start:
   pass has not, nor an error from an operation without a rule, which it does not meet.
 - Inputs are leaves, as what is added elsewhere would go on through the graph, and have no hooks:
   these see a gradient when it is returned, and again when it is added.
+- No inference mode, in which what frees the graph and adds gradients has no nodes.
 
 With ``lazy=True`` that is all. By default:
 
@@ -85,7 +86,8 @@ def carried(
     """
     if lazy:
         require_one_rank(graph.nodes)
-    is_tried = lazy is not False and all(map(is_bare, inputs))
+    is_tried = lazy is not False and not torch.is_inference_mode_enabled()
+    is_tried = is_tried and all(map(is_bare, inputs))
     is_tried = is_tried and bool(lazy or is_unseen(graph, inputs))
     if is_tried and (found := finite(first)) is not None:
         if lazy is None and not keep:

@@ -528,3 +528,15 @@ def test_a_write_into_a_view_is_masked(masked, marked):
 
     assert marked
     assert x.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("lazy", [None, True])
+def test_inference_mode(masked, lazy):
+    """A pass in inference mode is masked from the start, as no nodes are made there."""
+    x = leaf([1.0, 4.0])
+    loss = root(x)
+
+    with torch.inference_mode():
+        masked.backward(loss, lazy=lazy)
+
+    assert x.grad.tolist() == [0.5, 0.25]
