@@ -56,6 +56,8 @@ def clip_at(term: Term, low: float, high: float) -> float | None:
     x, a, b = line_of(term)
     low, high = sorted(((low - b) / a, (high - b) / a))
     word, args = x.operation, x.args
+    if is_square(x) and 0 < high < math.inf:  # sqrt(1 - clip(x, -1, 1)**2)
+        return clip_at(args[-1] if word == "mul" else args[0], -math.sqrt(high), math.sqrt(high))
     if word == "clip":
         least, most, inside = number(args[1]), number(args[2]), bounds(args[0])
         if low - CLOSE <= least <= low + (CLOSE if low else 0.0) and inside.low <= low:

@@ -42,6 +42,11 @@ def program(expression):
             "torch.masked_select(safe_log(x), x > 0)",
         ),
         (
+            "SO003",
+            "torch.sqrt(1 - x.clamp(-1, 1) ** 2)",
+            "safe_sqrt(1 - x.clamp(-1, 1) ** 2)",
+        ),
+        (
             "SO004",
             "torch.clamp(torch.log(x), min=-100)",
             f"torch.clamp(safe_log(x, {MINUS_INF}), min=-100)",
@@ -74,6 +79,8 @@ def test_it_is_found_and_edited(rule, old, new):
         "torch.clamp(torch.log(x), max=10.0)",
         "jnp.select([x > 0, x < -1], [jnp.sin(x), x], 0.0)",
         "tf.boolean_mask(x, x > 0)",
+        "torch.sqrt(1 - x.clamp(-0.99, 0.99) ** 2)",
+        "torch.sqrt(1 + x.clamp(-1, 1) ** 2)",
     ],
 )
 def test_what_is_sound_is_left_alone(expression):
