@@ -124,9 +124,9 @@ def multiplied(file: File) -> Iterator[Found]:
         is_named = is_named_mask(mask)
         found = log_of(other) if is_named else file.hit(mask, other, file.number(term.node, 0.0))
         if found is not None and file.is_live(term.node, found.culprit):
-            node = found.culprit.node
+            node, word = found.culprit.node, "sign" if mask.operation == "sign" else "mask"
             why = (
-                f"the mask leaves `{file.brief(node)}` in at {file.at(*found)}: 0 times infinity "
+                f"the {word} leaves `{file.brief(node)}` in at {file.at(*found)}: 0 times infinity "
                 "is NaN, in the gradient if not in the value"
             )
             yield Found("SO005", node, why, term.node, *found)
