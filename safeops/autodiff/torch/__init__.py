@@ -177,7 +177,8 @@ def backward(
     keeps the graph, which is freed at the end. Gradients are added once they are finite; else, or
     after an error, the masked pass runs. A tensor on the way with `retain_grad()` then has the
     gradient of the masked pass alone; it is an error if an earlier gradient is in it, or if its
-    ordinary one is all NaN, which cannot be told apart.
+    ordinary one is all NaN, which cannot be told apart. Where the gradients of leaves are finite it
+    keeps its ordinary one, NaN included.
 
     **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
     unused from a 0 that comes from it is numerically 0".

@@ -18,7 +18,8 @@ With ``lazy=True`` that is all. By default:
 - No anomaly detection, no mode, no hooks for what is saved now: they see each pass.
 - Inputs and outputs are plain tensors on a CPU: what is asked of a device has to be waited for, and
   was not measured. No copy that may come from a device, where there is one.
-- No output retains its gradient. A tensor on the way that does cannot be seen: see `Second`.
+- No output retains its gradient. A tensor on the way that does cannot be seen: see `Second`. Where
+  all that is added is finite, it keeps the ordinary gradient, NaN included.
 - No hook was registered since this thread has masked a pass, and all nodes are younger than that.
   No node tells of its hooks, but PyTorch counts all that are made. Nodes are numbered in each
   thread: a node of another thread counts as older, unless this one has given its number too.
