@@ -51,12 +51,12 @@ def has_dtensors() -> bool:
     return getattr(api, "_dtensor_singleton", api) is not None
 
 
-def asked(path: str) -> Callable[[], bool]:
+def asked(path: str) -> Callable[..., bool]:
     """Return a question that TensorFlow answers; where it has no longer that name, yes is safe."""
     try:
         return resolve_name(path)
     except (AttributeError, ImportError):  # pragma: no cover
-        return lambda: True
+        return lambda *_: True
 
 
 # tensorflow.python.eager.record.could_possibly_record (2.21): whether a tape or an accumulator
@@ -66,6 +66,10 @@ is_differentiated = asked("tensorflow.python.eager.record.could_possibly_record"
 # tensorflow.python.framework.op_callbacks.should_invoke_op_callbacks (2.21): whether a check of
 # numbers does.
 is_watched = asked("tensorflow.python.framework.op_callbacks.should_invoke_op_callbacks")
+
+# tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext (2.21): whether XLA compiles a
+# graph: some operations cost it more to compile, and others the kernels more to run.
+is_for_xla = asked("tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext")
 
 
 # Bodies

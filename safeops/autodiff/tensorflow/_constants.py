@@ -18,6 +18,7 @@ import tensorflow as tf
 from safeops._typing import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import DEEPEST, LARGEST, SMALL, computed, folded, narrowed, reshaped
+from safeops.autodiff.tensorflow._masks import in_xla
 from safeops.autodiff.tensorflow._running import run, value_of
 
 WHOLE = 2**24  # entries in their full shape, in which an operation of TensorFlow moves them
@@ -36,6 +37,7 @@ class Placed:
 
     def __init__(self) -> None:
         self.made: dict[Any, Array] = {}
+        self.reader = Reader()
 
     def with_constant(self, x: Any, ins: Sequence[Any]) -> Any:
         """Return a result with True, False or a small constant for a known mask that is new."""
@@ -44,7 +46,7 @@ class Placed:
         old = [*(y.active for y in ins if isinstance(y, Pair)), *self.made.values()]
         if any(x.active is y for y in old):
             return x
-        entries = entries_of(x.active) if x.value.shape.is_fully_defined() else None
+        entries = self.reader.entries_of(x.active) if x.value.shape.is_fully_defined() else None
         if entries is None or entries.dtype != bool:
             return x
         return replace(x, active=self.mask(entries, x.value, lambda: x.active))
@@ -68,7 +70,8 @@ class Placed:
 
     def computed(self, f: Any, masks: Sequence[Any], like: Array, make: Callable[..., Any]) -> Any:
         """Return what a function of NumPy makes of known masks; what `make` does if it must."""
-        every = (np.asarray(x) if isinstance(x, bool) else entries_of(x) for x in masks)
+        read = self.reader.entries_of
+        every = (np.asarray(x) if isinstance(x, bool) else read(x) for x in masks)
         known = [x for x in every if x is not None]
         entries = computed(f, known, bool) if len(known) == len(masks) else None
         if entries is None or not like.shape.is_fully_defined():
@@ -81,33 +84,29 @@ def dependent(mask: Any, like: Array) -> Any:
     """
     Return a mask that is to be repeated in the shape of a value, and depends on it by name.
 
-    What depends on no argument TensorFlow (2.21) replaces by a constant of up to 10 MB for each
-    use, in its full shape.
+    What depends on no argument XLA of TensorFlow (2.21) computes in its full shape while it
+    compiles, for each use. Outside of XLA it is computed once, which makes each step shorter.
     """
-    if isinstance(mask, bool) or mask.shape == like.shape:
+    if isinstance(mask, bool) or mask.shape == like.shape or not in_xla():
         return mask
     zero = tf.raw_ops.ZerosLike(x=tf.reshape(like, (-1,))[:1])
     none = tf.reshape(tf.not_equal(zero, tf.zeros((), like.dtype)), (1,) * mask.shape.rank)
     return tf.not_equal(mask, none)
 
 
-def entries_of(mask: Any) -> np.ndarray | None:
-    """Return the value of a symbolic tensor that depends on no argument; None if it does."""
-    symbolic = tf.is_tensor(mask) and not hasattr(mask, "numpy")
-    return Reader().read(mask, DEEPEST) if symbolic else None
-
-
-def moved_entries(op: Any, ins: Sequence[Any], masks: Mapping[int, Any]) -> list[np.ndarray] | None:
+def moved_entries(
+    op: Any, ins: Sequence[Any], masks: Mapping[int, Any], reader: "Reader"
+) -> list[np.ndarray] | None:
     """Return the masks of an operation's results by those of its arguments; None if not known."""
-    reader = Reader()
 
     def given(i: int) -> np.ndarray | None:
         x, mask = op.inputs[i], masks.get(i)
         if mask is None:
-            return reader.read(value_of(ins[i]), DEEPEST)
+            return reader.read(value_of(ins[i]))
         if not x.shape.is_fully_defined():
             return None
-        known = np.full((1,) * x.shape.rank, mask) if isinstance(mask, bool) else entries_of(mask)
+        bare = isinstance(mask, bool)
+        known = np.full((1,) * x.shape.rank, mask) if bare else reader.entries_of(mask)
         return None if known is None else known.astype(x.dtype.as_numpy_dtype)
 
     found = [made(x, given) for x in op.outputs]
@@ -120,19 +119,24 @@ class Reader:
     """Computes values again, each once."""
 
     def __init__(self) -> None:
-        self.found: dict[str, np.ndarray | None] = {}
+        self.found: dict[Any, np.ndarray | None] = {}
 
-    def read(self, x: Array, depth: int) -> np.ndarray | None:
+    def entries_of(self, mask: Any) -> np.ndarray | None:
+        """Return the value of a symbolic tensor that depends on no argument; None if it does."""
+        symbolic = tf.is_tensor(mask) and not hasattr(mask, "numpy")
+        return self.read(mask) if symbolic else None
+
+    def read(self, x: Array, depth: int = DEEPEST) -> np.ndarray | None:
         """Return a value; None if it depends on an argument, or on what is not computed here."""
         if hasattr(x, "numpy"):
             return None
-        if x.name not in self.found:
-            self.found[x.name] = self.made(x, depth - 1) if depth else None
-        return self.found[x.name]
-
-    def made(self, x: Array, depth: int) -> np.ndarray | None:
-        """Return the result of an operation, by its arguments."""
-        return made(x, lambda i: self.read(x.op.inputs[i], depth))
+        key = x.ref()
+        if key in self.found:
+            return self.found[key]
+        value = made(x, lambda i: self.read(x.op.inputs[i], depth - 1)) if depth else None
+        if value is not None or depth == DEEPEST:  # else it may be known in fewer steps
+            self.found[key] = value
+        return value
 
 
 def made(x: Array, given: Callable[[int], np.ndarray | None]) -> np.ndarray | None:
