@@ -221,6 +221,9 @@ class Backend(Protocol):
     def special(self, name: str) -> Function | None:
         """Return the framework's function of this name in `scipy.special`, if it has one."""
 
+    def with_slope(self, f: Function, slope: Function, is_filled: Function) -> Function:
+        """Return a function of one array whose derivative is `slope`, and 0 where it is filled."""
+
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
     ) -> tuple[Array, ...]:

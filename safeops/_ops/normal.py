@@ -4,7 +4,7 @@ import math
 from functools import partial
 
 from safeops._dtypes import limits
-from safeops._entry import fast_path, promote
+from safeops._entry import backend_of, fast_path, promote
 from safeops._ops.ranges import in_float32
 from safeops._ops.series import polynomial
 from safeops._ops.where import stop_gradient
@@ -55,6 +55,7 @@ _SPLIT = 0.25
 _ENDS = [1.0 - 2.0 * _MIDDLE / (r + _MIDDLE) for r in (math.sqrt(-2.0 * math.log(_SPLIT)), 39.0)]
 _CENTRE, _RADIUS = sum(_ENDS) / 2.0, (_ENDS[1] - _ENDS[0]) / 2.0
 ROOT_OF_2 = math.sqrt(2.0)
+_ROOT = math.sqrt(2.0 / math.pi)
 _FAR = 64.0  # exp(-x * x / 2) is 0 here in every dtype
 _GRID = 16.0
 
@@ -160,7 +161,15 @@ def safe_erfinv(x: T, /) -> T:
     """
     xp, x = promote(x)
     largest = 1.0 - limits(xp, x).eps / 2.0
-    return in_float32(xp, partial(_inverse_error, xp, largest))(x)
+
+    def slope(x: Array) -> Array:
+        return _slope_of_inverse_error(xp, x, inverse(x), largest)
+
+    def is_end(x: Array) -> Array:
+        return xp.abs(x) > largest
+
+    inverse = backend_of(x).with_slope(partial(_inverse_error, xp, largest), slope, is_end)
+    return in_float32(xp, inverse)(x)
 
 
 def scaled_tail(y: Array) -> Array:
@@ -170,14 +179,36 @@ def scaled_tail(y: Array) -> Array:
 
 def _log_ndtr(xp: Namespace, x: Array) -> Array:
     """Return the logarithm: below 0 of the tail, above 0 of one less the other tail."""
-    filled = xp.logical_or(x > _FAR, x == -math.inf)
-    inside, below = xp.where(filled, 0.0, x), x <= 0
-    y = xp.where(below, -inside, inside) / ROOT_OF_2
-    tail = scaled_tail(y)
+    formulas = (partial(f, xp) for f in (_log_ndtr_value, _hazard, _is_filled))
+    return backend_of(x).with_slope(*formulas)(x)
+
+
+def _log_ndtr_value(xp: Namespace, x: Array) -> Array:
+    inside, below, y, tail, density = _parts(xp, x)
     left = -0.5 * inside * inside + (xp.log(0.5 * tail) - xp.log1p(2.0 * y))
-    other = 0.5 * _exp_of_square(xp, xp.where(below, 0.0, inside)) * tail / (1.0 + 2.0 * y)
+    other = 0.5 * density * tail / (1.0 + 2.0 * y)
     value = xp.where(below, left, xp.log1p(-other))
-    return xp.where(filled, xp.where(x == -math.inf, -math.inf, xp.zeros_like(x)), value)
+    return xp.where(_is_filled(xp, x), xp.where(x == -math.inf, -math.inf, xp.zeros_like(x)), value)
+
+
+def _hazard(xp: Namespace, x: Array) -> Array:
+    """Return the density over the probability: below 0 by the tail, which both have a factor of."""
+    _, below, y, tail, density = _parts(xp, x)
+    width = 1.0 + 2.0 * y
+    left = (0.5 + y) * (2.0 * _ROOT / tail)  # which is in range
+    return xp.where(below, left, 0.5 * _ROOT * density / (1.0 - 0.5 * density * tail / width))
+
+
+def _is_filled(xp: Namespace, x: Array) -> Array:
+    return xp.logical_or(x > _FAR, x == -math.inf)
+
+
+def _parts(xp: Namespace, x: Array) -> tuple[Array, Array, Array, Array, Array]:
+    """Return x inside, whether it is below 0, its size over the root of 2, tail and density."""
+    inside, below = xp.where(_is_filled(xp, x), 0.0, x), x <= 0
+    y = xp.where(below, -inside, inside) / ROOT_OF_2
+    density = _exp_of_square(xp, xp.where(below, 0.0, inside))
+    return inside, below, y, scaled_tail(y), density
 
 
 def _exp_of_square(xp: Namespace, x: Array) -> Array:
@@ -213,6 +244,20 @@ def _inverse_error(xp: Namespace, largest: float, x: Array) -> Array:
     value = xp.where(far, xp.where(lower, -tail, tail), middle)
     last = _AT_END[0.5 * (1.0 - largest)] / ROOT_OF_2
     return xp.where(low, -last, xp.where(high, last, value))
+
+
+def _slope_of_inverse_error(xp: Namespace, x: Array, value: Array, largest: float) -> Array:
+    """
+    Return ``sqrt(pi) / 2 * exp(value**2)``, for numbers near the ends by the tail.
+
+    There the exponential has the rounding of the value 30 times.
+    """
+    size = xp.abs(x)
+    far = xp.logical_and(size >= 0.5, size <= largest)  # noqa: PLR2004  (where 1 - x is exact)
+    y = xp.where(far, xp.abs(value), 0.0)
+    by_tail = scaled_tail(y) / ((1.0 + 2.0 * y) * xp.where(far, 1.0 - size, 1.0))
+    inside = xp.where(far, 0.0, value)
+    return math.sqrt(math.pi) / 2.0 * xp.where(far, by_tail, xp.exp(inside * inside))
 
 
 def _central(x: Array) -> Array:

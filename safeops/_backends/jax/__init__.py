@@ -15,7 +15,7 @@ require("safeops", "JAX", jax.__version__, "0.6")
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
-from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS
+from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS, with_rule
 from safeops._backends.jax.programs import Jitted, require_range
 from safeops._backends.jax.rules import Asker
 from safeops._backends.shapes import of_one_axis
@@ -164,6 +164,10 @@ class Jax(ArrayAPI):
         from jax.scipy import special  # noqa: PLC0415  (a tenth of a second)
 
         return getattr(special, name)
+
+    def with_slope(self, f: Function, slope: Function, is_filled: Function) -> Function:
+        """Return a function with a rule; see `rules` for its select."""
+        return with_rule(lambda _, x, dot: jnp.where(is_filled(x), 0, dot) * slope(x))(f)
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
