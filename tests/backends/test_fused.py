@@ -130,6 +130,10 @@ def cases_of_numbers():
         f, x = getattr(so, name), np.linspace(0.01, 0.99, 40)
         yield f"{name}", f, (x,)
         yield f"{name}, ends", f, (with_entries(x, _7=1.0, _9=-3.0),)
+    for name in ("log_cosh", "log_sech2"):
+        f, x = getattr(so, name), np.linspace(-8, 8, 61)
+        yield name, f, (x * x * x / 10,)
+        yield f"{name}, few", f, (with_entries(x, _7=math.inf, _9=math.nan, _11=-900.0),)
     for name in ("entr", "safe_rsqrt", "safe_acosh"):
         yield name, getattr(so, name), (np.linspace(1.6, 9, 40),)
         yield f"{name}, ends", getattr(so, name), (np.asarray([0.0, 1.0, 2.0, math.inf]),)
@@ -340,6 +344,7 @@ def test_a_fused_kernel_answers(framework):
 
     x = torch.tensor(np.abs(LOGITS) / 12 + 0.1, requires_grad=True)
     nodes = {
+        "log_cosh": "_LogCoshBackward",
         "safe_lgamma": "_LogGammaBackward",
         "log_ndtr": "_LogNormalBackward",
         "safe_erfinv": "_InverseErrorBackward",

@@ -148,6 +148,26 @@ class _LogDifference(Fused):
         return to_x, (to_x * share).neg_()
 
 
+class _LogCosh(Fused):
+    """Logarithm of cosh, which is 1 and ``expm1(-a)**2 * exp(a) / 2`` for the size a."""
+
+    factor = 1.0
+
+    @classmethod
+    def run(cls, x: Array) -> tuple[Array]:
+        size = x.abs().neg_()
+        root = size.expm1()
+        return (root.mul_(root).div_(size.exp_()).mul_(0.5).log1p_().mul_(cls.factor),)
+
+    @classmethod
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        return (given.args[0].tanh().mul_(cls.factor).mul_(cotangent),)
+
+
+class _LogSech2(_LogCosh):
+    factor = -2.0
+
+
 class _RelativeEntropy(Fused):
     """Relative entropy of p, which may be 0, to a positive q."""
 
@@ -244,7 +264,9 @@ _FINITE = _Box(0.0, _LIMIT.max, is_signed=True)
 _INSIDE = 1.0 - 2.0 * _LIMIT.eps
 OF_STEPS: dict[str, Function] = {
     "entr": partial(_direct, torch.special.entr, (_USUAL,)),
+    "log_cosh": partial(_in_boxes, _LogCosh, (_Box(0.0, 60.0, is_signed=True),)),
     "log_ndtr": partial(_in_boxes, _LogNormal, (_Box(-1e15, 13.0),)),
+    "log_sech2": partial(_in_boxes, _LogSech2, (_Box(0.0, 60.0, is_signed=True),)),
     "rel_entr": partial(_in_boxes, _RelativeEntropy, (_Box(0.0, 1e30), _Box(1e-30, 1e30))),
     "safe_acosh": partial(_direct, torch.acosh, (_Box(1.0625, 1e9),)),
     "safe_atan2": partial(_direct, torch.atan2, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
