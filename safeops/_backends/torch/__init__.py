@@ -42,6 +42,7 @@ class Torch(ArrayAPI):
         | slopes.KERNELS
         | fused.KERNELS
         | segments.KERNELS
+        | special.KERNELS
     )
     kernels_of_steps: Mapping[str, Function] = fused.OF_STEPS | pairs.OF_STEPS | special.OF_STEPS
     formulas: Mapping[str, Function] = slopes.FORMULAS

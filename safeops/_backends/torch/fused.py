@@ -135,7 +135,7 @@ def _pulled_by_steps(steps: Function, few: Few, args: Sequence[Any], cotangent: 
     return cotangents
 
 
-FEW_OF = 20  # a part of the entries for which the steps may run beside the function
+_FEW_OF = 20  # a part of the entries for which the steps may run beside the function
 
 
 def of_most(
@@ -154,7 +154,7 @@ def of_most(
     out = kind.of(lambda *given: steps(*given[: len(args)]), few, *args, *settings)
     if not few.places or not len(few.places[0]):
         return out
-    if len(few.places[0]) * FEW_OF > out.numel():
+    if len(few.places[0]) * _FEW_OF > out.numel():
         return None
     rest = steps(*(x[tuple(few.places)] for x in args))
     return out.index_put(few.places, rest, accumulate=True)

@@ -17,7 +17,7 @@ from safeops._backends.torch.filling import (
     _threshold,
     _zero_where_at_most,
 )
-from safeops._backends.torch.fused import FEW_OF, Fused, Given, of_most
+from safeops._backends.torch.fused import Fused, Given, of_most
 from safeops._typing import Array, Function
 
 
@@ -212,38 +212,33 @@ class _Box(NamedTuple):
         return ~((size >= self.low) & (size <= self.high))
 
 
-def _outside(
-    boxes: Sequence[_Box], args: Sequence[Any], options: Mapping[str, Any]
-) -> Sequence[Array] | None:
-    """Return the places of numbers outside of the boxes; None if it is not for kernels at all."""
+def _fit(boxes: Sequence[_Box], args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether these are plain arrays of one shape, one for each box, and nothing else."""
     if options or len(args) != len(boxes) or not _are_plain(*args) or not args[0].numel():
-        return None
-    if any(x.shape != args[0].shape for x in args):
-        return None
-    found = [box.lacks(x) for box, x in zip(boxes, args, strict=True) if not box.holds(x)]
-    return reduce(torch.logical_or, found).nonzero(as_tuple=True) if found else ()
+        return False
+    return all(x.shape == args[0].shape for x in args)
 
 
 def _in_boxes(
     kind: type[Fused], boxes: Sequence[_Box], steps: Function, *args: Any, **options: Any
 ) -> Array | None:
     """Return a fused function of numbers inside of the boxes, and the steps of a few others."""
-    places = _outside(boxes, args, options)
-    return None if places is None else of_most(kind, steps, args, places=places)
-
-
-def _direct(
-    function: Function, boxes: Sequence[_Box], steps: Function, *args: Any, **options: Any
-) -> Array | None:
-    """Return a function of PyTorch, all derivatives of which are right inside of the boxes."""
-    places = _outside(boxes, args, options)
-    if places is None or not places:
-        return None if places is None else function(*args)
-    if len(places[0]) * FEW_OF > args[0].numel():
+    if not _fit(boxes, args, options):
         return None
-    usual = args[0].new_full((), 2.0)
-    rest = steps(*(x[places] for x in args))
-    return function(*(x.index_put(places, usual) for x in args)).index_put(places, rest)
+    found = [box.lacks(x) for box, x in zip(boxes, args, strict=True) if not box.holds(x)]
+    places = reduce(torch.logical_or, found).nonzero(as_tuple=True) if found else ()
+    return of_most(kind, steps, args, places=places)
+
+
+def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: Any) -> Array | None:
+    """
+    Return a function of PyTorch, all derivatives of which are right inside of the boxes.
+
+    To find a few numbers outside takes as long as such a function.
+    """
+    fit = _fit(boxes, args, options)
+    inside = fit and all(box.holds(x) for box, x in zip(boxes, args, strict=True))
+    return function(*args) if inside else None
 
 
 def _length(steps: Function, x: Array, y: Any) -> Array | None:
@@ -262,14 +257,19 @@ _USUAL, _SIGNED = _Box(1e-9, 1e9), _Box(1e-9, 1e9, is_signed=True)
 _LIMIT = _LIMITS[torch.float32]
 _FINITE = _Box(0.0, _LIMIT.max, is_signed=True)
 _INSIDE = 1.0 - 2.0 * _LIMIT.eps
-OF_STEPS: dict[str, Function] = {
+KERNELS: dict[str, Function] = {
     "entr": partial(_direct, torch.special.entr, (_USUAL,)),
+    "safe_acosh": partial(_direct, torch.acosh, (_Box(1.0625, 1e9),)),
+    "safe_atan2": partial(_direct, torch.atan2, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
+    "safe_mul": partial(_direct, torch.mul, (_Box(0.0, 1e9, is_signed=True),) * 2),
+    "safe_rsqrt": partial(_direct, torch.rsqrt, (_USUAL,)),
+    "xdivy": partial(_direct, torch.div, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
+}
+OF_STEPS: dict[str, Function] = {
     "log_cosh": partial(_in_boxes, _LogCosh, (_Box(0.0, 60.0, is_signed=True),)),
     "log_ndtr": partial(_in_boxes, _LogNormal, (_Box(-1e15, 13.0),)),
     "log_sech2": partial(_in_boxes, _LogSech2, (_Box(0.0, 60.0, is_signed=True),)),
     "rel_entr": partial(_in_boxes, _RelativeEntropy, (_Box(0.0, 1e30), _Box(1e-30, 1e30))),
-    "safe_acosh": partial(_direct, torch.acosh, (_Box(1.0625, 1e9),)),
-    "safe_atan2": partial(_direct, torch.atan2, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
     "safe_digamma": _digamma,
     "safe_erfinv": partial(_in_boxes, _InverseError, (_Box(-_INSIDE, _INSIDE),)),
     "safe_hypot": _length,
@@ -277,8 +277,5 @@ OF_STEPS: dict[str, Function] = {
     "safe_logaddexp": partial(_in_boxes, _LogAdd, (_FINITE, _FINITE)),
     "safe_logit": partial(_in_boxes, _Logit, (_Box(1e-30, _INSIDE),)),
     "safe_logsubexp": partial(_in_boxes, _LogDifference, (_FINITE, _FINITE)),
-    "safe_mul": partial(_direct, torch.mul, (_Box(0.0, 1e9, is_signed=True),) * 2),
     "safe_ndtri": partial(_in_boxes, _Quantile, (_Box(1e-30, _INSIDE),)),
-    "safe_rsqrt": partial(_direct, torch.rsqrt, (_USUAL,)),
-    "xdivy": partial(_direct, torch.div, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
 }
