@@ -8,6 +8,7 @@ gradient. The masked pass shows which entries are absent, and which node made th
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -58,7 +59,7 @@ def report_of(
     batch: int = 0,
 ) -> tuple[Report, list[Any]]:
     """
-    Run the backward pass, and twice more if something is not finite; report the findings.
+    Run the backward pass, and masked if something is not finite; report the findings.
 
     Return also the masked gradients; none if all is finite.
 
@@ -70,25 +71,22 @@ def report_of(
             return [None] * len(leaves)
         return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
 
-    gradients = run()
     entries = sum(x.numel() for x in leaves)
     checked = f"the gradient at {counted(entries)}, through {operations(len(graph.nodes))}"
-    if not any(map(is_bad, (*outputs, *gradients))):
+    ordinary = Pass(graph, leaves, *graph.watch(run))
+    if not (ordinary.bad or any(map(is_bad, outputs))):
         return make_report("torch", (), checked), []
-    ordinary = graph.watch(run)
     mode = Watching(former)
     for seed in seeds:
         if seed is not None:
             mode.tags.write(seed, active=True)
     with mode:
         masked = graph.watch(run, mode)
-    passes = PassPair(
-        graph, mode, Pass(graph, leaves, *ordinary), Pass(graph, leaves, *masked), batch
-    )
+    passes = PassPair(graph, mode, ordinary, Pass(graph, leaves, *masked), batch)
     findings = list(passes.findings(outputs, leaves))
     unplaced = any(f.where is None and f.operation != "input" for f in findings)
     report = make_report("torch", findings, checked, [NOT_SEEN] if unplaced else [])
-    return never_clean(report), passes.masked.gradients
+    return never_clean(report), masked[0]
 
 
 def is_bad(x: Any) -> bool:
@@ -102,16 +100,12 @@ class Pass:
     def __init__(
         self, graph: Graph, leaves: Sequence[Array], gradients: Any, seen: dict[Any, NodeRecord]
     ) -> None:
-        self.gradients, self.seen = gradients, seen
-        nonfinite = [x for x, g in zip(leaves, gradients, strict=True) if is_bad(g)]
-        # The nodes through which a gradient became not finite.
+        self.seen = seen
+        masks = [None if g is None else not_finite(g) for g in gradients]
+        nonfinite = [x for x, mask in zip(leaves, masks, strict=True) if mask is not None]
+        # The number of nonfinite entries, and the nodes through which they came.
+        self.bad = sum(int(mask.count_nonzero()) for mask in masks if mask is not None)
         self.on_path = graph.on_path(seen, nonfinite)
-
-    @property
-    def bad(self) -> int:
-        """The number of nonfinite entries of the gradients."""
-        masks = [not_finite(g) for g in self.gradients if g is not None]
-        return sum(int(m.count_nonzero()) for m in masks if m is not None)
 
 
 @dataclass
@@ -123,6 +117,11 @@ class PassPair:
     ordinary: Pass
     masked: Pass
     batch: int = 0
+
+    @cached_property
+    def search(self) -> Search:
+        """The search for selections."""
+        return Search(self.graph, self.masked.seen)
 
     def findings(self, outputs: Sequence[Array], leaves: Sequence[Array]) -> Iterator[Finding]:
         """Yield the findings about value and gradient, one for each fact at least."""
@@ -256,7 +255,7 @@ class PassPair:
     def blocked(self, node: Any, causes: Causes) -> Finding:
         """Return the finding about absent entries that met a nonfinite slope."""
         bad, entries, what = causes.met[node]
-        selection = Search(self.graph, self.masked.seen).selection_of(node, entries)
+        selection = self.search.selection_of(node, entries)
         record = None if selection is None else record_of(selection)
         found = finding(
             "BLOCKED",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._source.names import OF_ENTRIES
 from safeops._typing import Array
-from safeops.autodiff.torch._explain.lines import fits
+from safeops.autodiff.torch._explain.lines import compact, fits
 from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._explain.watch import (
     CotangentRecord,
@@ -36,6 +36,14 @@ READERS = words(
     split_with_sizes max min max_pool2d_with_indices topk median nanmedian kthvalue mode
     """
 )
+# Nodes that read each entry of their operand: what is absent in their results was so before.
+CARRIERS = words(
+    """
+    add subtract multiply mul divide div negative matmul linear convolution sum mean clone
+    to_copy view unsafe_view reshape reshape_alias transpose permute t expand unsqueeze squeeze
+    repeat cat stack layer_norm batch_norm softmax safe_softmax log_softmax gelu silu
+    """
+)
 
 
 @dataclass
@@ -44,9 +52,15 @@ class Search:
 
     graph: Graph
     seen: dict[Any, NodeRecord]
+    # By node and operand: which entries it does not read; from which entries it made given ones.
+    unread_by: dict[Any, Array | None] = field(default_factory=dict)
+    traced_by: dict[Any, list[tuple[Array, Array | None]]] = field(default_factory=dict)
 
     def selection_of(self, node: Any, entries: Array | None) -> Any:
         """Return the nearest node towards the output that dropped the entries, best all of them."""
+        above = self.may_drop(node)
+        if len(above) == 1 and first(self.seen[above[0]].into).active is True:
+            return above[0]
         places, met = self.absent(node, entries), set()
         some = reader = None  # a node that drops some, one that may drop some
         while places:
@@ -56,14 +70,52 @@ class Search:
                 if of_another or (parent, i) in met or parent not in self.seen:
                     continue
                 met.add((parent, i))
-                unread = self.unread(parent, i, entries)
+                unread = self.unread_in(parent, i, entries)
                 if self.drops(parent, i, entries) or (unread is not None and unread[entries].all()):
                     return parent
                 if unread is None and operation_of(parent) in READERS:
                     reader = reader or parent
                 some = some or (parent if unread is not None and unread[entries].any() else None)
-                places += self.absent(parent, self.traced(parent, i, entries))
+                places += self.absent(parent, self.traced_in(parent, i, entries))
         return some or reader or (None if self.absent(node, None) else node)  # such as a max
+
+    def may_drop(self, node: Any) -> list[Any]:
+        """Return the nodes above, as far as there is something absent, that may have dropped it."""
+        found: dict[Any, None] = {}
+        stack, met = [node], {node}
+        while stack:
+            child = stack.pop()
+            if all(x is None or x.active is True for x in self.seen[child].into):
+                continue
+            for parent, _ in self.graph.consumers[child]:
+                if parent in self.seen and parent not in met:
+                    met.add(parent)
+                    stack.append(parent)
+                    if not self.only_carries(parent):
+                        found[parent] = None
+        return list(found)
+
+    def only_carries(self, node: Any) -> bool:
+        """Whether what is absent in the cotangents of a node was so in those that it was given."""
+        is_known = is_of_entries(node) or operation_of(node) in CARRIERS
+        before, after = first(self.seen[node].into), self.seen[node].out
+        return is_known and not any(x and selected(before, x) is not None for x in after)
+
+    def unread_in(self, node: Any, i: int, entries: Array) -> Array | None:
+        """Return which entries a node does not read, from one run of its formula."""
+        if (node, i) not in self.unread_by:
+            self.unread_by[node, i] = self.unread(node, i, entries)
+        return self.unread_by[node, i]
+
+    def traced_in(self, node: Any, i: int, entries: Array) -> Array | None:
+        """Return the cotangent entries from which a node made the given ones, if known by then."""
+        known = self.traced_by.setdefault((node, i), [])
+        for given, found in known:
+            if given.equal(entries):
+                return found
+        found = self.traced(node, i, entries)
+        known.append((compact(entries), None if found is None else compact(found)))
+        return found
 
     def absent(self, node: Any, entries: Array | None) -> list[Place]:
         """Return what is absent in the cotangents of a node, of the given entries if possible."""

@@ -15,8 +15,8 @@ from safeops._typing import Array
 from safeops.autodiff.torch._contractions import HALF, contract, matrix
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import Call, Masking
-from safeops.autodiff.torch._explain.lines import not_finite, what_of
-from safeops.autodiff.torch._masks import is_partial, spread
+from safeops.autodiff.torch._explain.lines import Looking, compact, not_finite, stored, what_of
+from safeops.autodiff.torch._masks import folded, is_partial, spread
 from safeops.autodiff.torch._nodes import attached
 from safeops.autodiff.torch._opaque import reason_unseen
 from safeops.autodiff.torch._tables import RULES
@@ -138,7 +138,7 @@ class Watching(Masking):
                     entries = met & ~spread(masks[0], met) if is_partial(masks[0]) else None
                 else:
                     entries = None if is_windows else met_entries(bad, factors, i, absent)
-                self.keep(Blocked(bad, entries, what_of(x[bad])))
+                self.keep(Blocked(bad, entries, what_of(stored(x.detach()))))
 
     def keep(self, found: "Blocked") -> None:
         """Record what absent entries met, for each node the largest set."""
@@ -192,8 +192,9 @@ class Graph:
     def watch(self, run: Callable[[], Any], mode: Watching | None = None) -> Any:
         """Run a backward pass; return its result and the records of its nodes."""
         seen: dict[Any, NodeRecord] = {}
+        note = partial(noted, seen, Looking(), mode)
         nodes = [n for n in self.nodes if n.next_functions]
-        with attached(n.register_hook(partial(note, n, seen, mode)) for n in nodes):
+        with attached(n.register_hook(partial(note, n)) for n in nodes):
             return run(), seen
 
     def on_path(self, seen: dict[Any, NodeRecord], leaves: Sequence[Array]) -> set[Any]:
@@ -208,23 +209,27 @@ class Graph:
         return found
 
 
-def note(
-    node: Any, seen: dict[Any, NodeRecord], mode: Watching | None, out: Any, into: Any
+def noted(
+    seen: dict[Any, NodeRecord],
+    looking: Looking,
+    mode: Watching | None,
+    node: Any,
+    out: Any,
+    into: Any,
 ) -> None:
     """Record the cotangents of one node."""
     with nullcontext() if mode is None else mode.pause():
-        seen[node] = NodeRecord([recorded(mode, g) for g in into], [recorded(mode, g) for g in out])
+        every = [[recorded(mode, looking, g) for g in given] for given in (into, out)]
+        seen[node] = NodeRecord(*every)
 
 
-def recorded(mode: Watching | None, x: Any) -> CotangentRecord | None:
-    """Return the record of a cotangent."""
+def recorded(mode: Watching | None, looking: Looking, x: Any) -> CotangentRecord | None:
+    """Return the record of a cotangent, without its numbers."""
     if x is None:
         return None
     active = None if mode is None else mode.tags.read(x)
     known = active is not None
-    if active is None or (isinstance(active, torch.Tensor) and active.all()):
+    if active is None or (isinstance(active, torch.Tensor) and folded(active) is True):
         active = True
-    active = active.clone() if isinstance(active, torch.Tensor) else active
-    return CotangentRecord(
-        torch.empty_like(x, device="meta"), x.device, not_finite(x), active, known
-    )
+    active = compact(active) if isinstance(active, torch.Tensor) else active
+    return CotangentRecord(torch.empty_like(x, device="meta"), x.device, looking(x), active, known)

@@ -1,0 +1,71 @@
+"""What `explain` keeps and runs: neither grows faster than the program, counted, not timed."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+ROWS, WIDTH = 16, 64
+
+
+def layers(xp, count):
+    """Return a function with layers, a weight and a batch whose first row is NaN and unused."""
+    numbers = np.random.default_rng(0).normal(size=(ROWS, WIDTH)).astype(np.float32)
+    numbers[0] = np.nan
+    weight = np.eye(WIDTH, dtype=np.float32)
+
+    def loss(weight, x):
+        for _ in range(count):
+            x = xp.tanh(x @ weight) * 2.0
+        return x[1:].sum()
+
+    return loss, weight, numbers
+
+
+def largest_of(masks):
+    """Return the bytes of the largest memory that masks have."""
+    return max(
+        (m if m.base is None else m.base).nbytes
+        if isinstance(m, np.ndarray)
+        else m.untyped_storage().nbytes()
+        for m in masks
+    )
+
+
+@pytest.fixture
+def torch_passes(monkeypatch):
+    """Watch calls of autograd, and what is kept of the passes; one argument: layers."""
+    torch = import_module("torch")
+    report = import_module("safeops.autodiff.torch._explain.report")
+    explain = import_module("safeops.autodiff.torch").explain
+
+    def run(count):
+        calls, passes = [], []
+        findings, grad = report.PassPair.findings, torch.autograd.grad
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.autograd, "grad", lambda *a, **k: calls.append(1) or grad(*a, **k))
+            patch.setattr(
+                report.PassPair, "findings", lambda p, *a: passes.append(p) or findings(p, *a)
+            )
+            loss, weight, x = layers(torch, count)
+            found = explain(lambda w: loss(w, torch.tensor(x)), torch.tensor(weight))
+        assert [f.kind for f in found.findings] == ["BLOCKED"]
+        return len(calls), passes[0]
+
+    return run
+
+
+@pytest.mark.only("torch")
+def test_torch_runs_two_backward_passes_however_long_a_program_is(torch_passes):
+    """One ordinary, one masked; the selection is known from what these have recorded."""
+    assert [torch_passes(count)[0] for count in (2, 6)] == [2, 2]
+
+
+@pytest.mark.only("torch")
+def test_torch_keeps_of_rows_one_entry_each(torch_passes):
+    """The masks of what is absent, and of what is not finite, have no length along a row."""
+    pair = torch_passes(6)[1]
+    records = [r for p in (pair.ordinary, pair.masked) for r in p.seen.values()]
+    cotangents = [x for r in records for x in (*r.into, *r.out) if x is not None]
+    masks = [m for x in cotangents for m in (x.bad, x.active) if m is not None and m is not True]
+    assert largest_of(masks) == ROWS
