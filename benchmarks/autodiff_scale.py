@@ -1,13 +1,15 @@
 """
-What masked autodiff costs on a transformer: ``python benchmarks/autodiff_scale.py [WAY ...]``.
+What masked autodiff costs on a transformer: ``python benchmarks/autodiff_scale.py [WAY] [SIZE]``.
 
 Layers with norms first and eight heads, a batch of eight sequences of which the last is NaN, and a
-loss on the other seven. For each way (torch, torch-eager, jax, tensorflow, tensorflow-xla) and two
-sizes: CPU time to trace and compile, and of a step (the median of pairs that take turns in one
-process, with quartiles; A/A is the plain step over itself), and the peak memory of a process of its
-own above what it had before the first step, each over the plain one. For `torch` also how many
-operations a layer adds to the forward and to the backward graph. `--small` leaves out the larger
-size, `--nodes` counts operations alone, which no other work on the machine disturbs.
+loss on the other seven. For each way (torch, torch-eager, jax, tensorflow, tensorflow-xla) and size
+(small, large, and causal, which is large with a causal mask; all if none is given): CPU time to
+trace and compile, which is that of the first step without that of a later one, and of a step (the
+median of pairs that take turns in one process, with quartiles; A/A is the plain step over itself),
+and the peak memory of a process of its own above what it had before the first step, each over the
+plain one. For `torch` also how many operations a layer adds to the forward and to the backward
+graph. `--nodes` counts operations alone, which no other work on the machine disturbs; `--compile`
+takes no time but that of the first two steps.
 """
 
 import os
@@ -15,6 +17,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import timing  # first: it sets the number of threads
@@ -24,8 +27,9 @@ os.environ |= {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1", "TORCHINDUCTOR_COMPILE
 
 BATCH, USED, HEADS = 8, 7, 8
 SIZES = {"small": (4, 256, 32), "large": (4, 512, 512)}  # layers, width, length
+SIZES["causal"] = SIZES["large"]
 WAYS = ("torch", "torch-eager", "jax", "tensorflow", "tensorflow-xla")
-PAIRS = {"small": 20, "large": 5}
+PAIRS = {"small": 20, "large": 3, "causal": 3}
 
 
 def layer(m, w, x):
@@ -35,7 +39,7 @@ def layer(m, w, x):
         for a in w[:3]
     )
     scores = query @ m.transpose(key, (0, 1, 3, 2)) * (HEADS / x.shape[-1]) ** 0.5
-    out = m.transpose(m.softmax(scores) @ value, (0, 2, 1, 3))
+    out = m.transpose(m.softmax(m.seen(scores)) @ value, (0, 2, 1, 3))
     x = x + m.reshape(out, tuple(x.shape)) @ w[3]
     return x + m.gelu(m.norm(x) @ w[4]) @ w[5]
 
@@ -72,7 +76,9 @@ def torch_steps(size, layers, *, compiled=True):
     from safeops.autodiff import torch as masked
 
     torch.set_num_threads(1)
+    later = torch.ones(SIZES[size][-1:] * 2, dtype=torch.bool).triu(1)
     m = SimpleNamespace(
+        seen=lambda x: x.masked_fill(later, -1e9) if size == "causal" else x,
         reshape=torch.reshape,
         transpose=torch.permute,
         softmax=lambda x: x.softmax(-1),
@@ -110,7 +116,11 @@ def jax_steps(size, layers):
 
     from safeops.autodiff import jax as masked
 
+    def seen(x):
+        return jnp.where(jnp.tri(x.shape[-1], dtype=bool), x, -1e9) if size == "causal" else x
+
     m = SimpleNamespace(
+        seen=seen,
         reshape=jnp.reshape,
         transpose=jnp.transpose,
         softmax=jax.nn.softmax,
@@ -132,7 +142,12 @@ def tensorflow_steps(size, layers, *, xla=False):
         mean, variance = tf.nn.moments(x, -1, keepdims=True)
         return (x - mean) * tf.math.rsqrt(variance + 1e-5)
 
+    def seen(x):
+        places = tf.range(x.shape[-1])
+        return tf.where(places[:, None] >= places, x, -1e9) if size == "causal" else x
+
     m = SimpleNamespace(
+        seen=seen,
         reshape=tf.reshape,
         transpose=tf.transpose,
         softmax=tf.nn.softmax,
@@ -180,7 +195,7 @@ def print_peak(way, size, which):
     """Print by how many bytes steps raise the peak memory of this process."""
     run = steps(way, size)[which]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(3):
+    for _ in range(2):
         run()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
@@ -228,20 +243,27 @@ def nodes(size="small"):
     return added
 
 
-def print_costs(ways, sizes):
-    """Print what a step costs, beside the plain one."""
+def print_costs(ways, sizes, *, alone):
+    """Print what a step costs, beside the plain one; compiling alone, or all of it."""
     print("| way | size | compiling | step | quartiles | A/A | quartiles | peak memory |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for way in ways:
         for size in sizes:
             both = steps(way, size)
-            compiling = [cpu_time(run) for run in both]
-            cost, same = timing.compare(both[1], both[0], PAIRS[size])
-            peaks = [peak(way, size, which) for which in range(2)]
-            cells = [way, size, f"{compiling[1] / compiling[0]:.2f}", f"{cost.ratio:.2f}", cost]
-            more = f"{peaks[1] / peaks[0]:.2f}" if peaks[0] else ""
-            cells += [f"{same.ratio:.2f}", same, more]
+            first = [cpu_time(run) for run in both]
+            if alone:
+                columns = [[cpu_time(run)] for run in both]
+                cells = []
+            else:
+                columns = timing.rounds([*both, both[0]], PAIRS[size])
+                ours, same = (timing.ratio(columns[i], columns[0]) for i in (1, 2))
+                peaks = [peak(way, size, which) for which in range(2)]
+                more = f"{peaks[1] / peaks[0]:.2f}" if peaks[0] else ""
+                cells = [f"{ours.ratio:.2f}", ours, f"{same.ratio:.2f}", same, more]
+            plain, masked = (a - median(b) for a, b in zip(first, columns, strict=False))
+            cells = [way, size, f"{masked / plain:.2f}", *cells]
             print("|", " | ".join(map(str, cells)), "|", flush=True)
+            print(f"compiling: {plain:.2f} s and {masked:.2f} s", file=sys.stderr)
 
 
 def main(words):
@@ -254,7 +276,8 @@ def main(words):
         plain, ours = nodes()
         print(f"operations that a layer adds, forward and backward: plain {plain}, masked {ours}")
     if "--nodes" not in words:
-        print_costs(ways, ["small"] if "--small" in words else list(SIZES))
+        sizes = [x for x in words if x in SIZES] or SIZES
+        print_costs(ways, sizes, alone="--compile" in words)
 
 
 if __name__ == "__main__":
