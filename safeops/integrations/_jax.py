@@ -1,7 +1,6 @@
 """Gradients of JAX that are explained when they are not finite."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
@@ -10,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from safeops._typing import Array
-from safeops.autodiff._explain.report import Report, never_clean
+from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import value_and_grad
 from safeops.autodiff.jax._explain.passes import explained_call
+from safeops.autodiff.jax._watching import named
 from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle
 
 TRACED = (
@@ -111,9 +111,9 @@ def guarded(
 
         def explain() -> Report:
             batch = batch_of((without(args, argnums), kwargs))
-            report = explained_call(partial(value, **kwargs), args, argnums, LIMIT, None, batch)
+            given = partial(value, **kwargs), args, argnums, LIMIT, None, batch
             names = bad_names(found[1], argnums, len(args))
-            return replace(never_clean(report), parameters=names, step=step)
+            return named(partial(explained_call, *given), names, step)
 
         def run_masked() -> tuple[Any, str]:
             found = masked(*args, **kwargs)

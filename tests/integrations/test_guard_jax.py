@@ -63,6 +63,22 @@ def test_the_report(caplog):
     assert "a gradient is not finite at step 1\n" in caplog.text
 
 
+def test_an_explanation_that_does_not_run(monkeypatch):
+    """It is a report with the error as a sentence, such as where a model leaves no memory."""
+
+    def fail(*args):
+        raise MemoryError(len(args))
+
+    monkeypatch.setattr("safeops.integrations._jax.explained_call", fail)
+    gradient = value_and_grad(lambda x: jnp.sqrt(x).sum(), logger=QUIET)
+
+    with pytest.raises(NonFiniteGradientError, match="MemoryError") as caught:
+        gradient(jnp.zeros(2))
+
+    (finding,) = caught.value.report.findings
+    assert (finding.kind, finding.reason) == ("UNKNOWN", "apart")
+
+
 def test_the_masked_gradient():
     """It is that of the rows that are not empty."""
     _, found = value_and_grad(network, has_aux=True, on_nan="mask", logger=QUIET)(WEIGHTS, EMPTY)

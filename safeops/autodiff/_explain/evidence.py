@@ -16,6 +16,7 @@ import numpy as np
 
 from safeops._source.locations import Location
 from safeops.autodiff._explain.report import Finding, Kind
+from safeops.autodiff._small import folded, narrowed
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Count:
         self.times += 1
         self.shape = met.shape
         self.what = self.what or what
-        self.met = met
+        self.met = compact(met)
         self.rows |= {*rows_with(met)}
 
     def keep(self, mask: np.ndarray) -> None:
@@ -84,6 +85,22 @@ class Made(Count):
     nan: bool = False  # whether an operand was NaN
     nonfinite: bool = False  # whether any result was not finite
     written: bool = False  # whether it is a given infinity, such as -inf in a mask
+    number: int = 0  # in the order of first runs
+
+
+def compact(mask: np.ndarray) -> np.ndarray:
+    """Return a mask in memory of its own, with one entry along axes that repeat it."""
+    return np.broadcast_to(narrowed(parts(mask)).copy(), mask.shape)
+
+
+def thin(mask: Any) -> Any:
+    """Return a mask as `folded` does, with length 1 along axes that repeat an entry."""
+    return folded(parts(mask)) if isinstance(mask, np.ndarray) else mask
+
+
+def parts(mask: np.ndarray) -> np.ndarray:
+    """Return a mask without the repetitions that its memory tells."""
+    return mask[tuple(slice(None if stride else 1) for stride in mask.strides)]
 
 
 class Forward:
@@ -97,7 +114,7 @@ class Forward:
         for x, x_numbers in self.nonfinite(inputs):
             self.known[id(x)] = (x, frozenset([INPUT]))
             bad = ~np.isfinite(x_numbers)
-            record = self.sites.setdefault(INPUT, Made())
+            record = self.record(INPUT)
             record.add(bad, name_of(x_numbers[bad]))
             record.written = record.what != "nan"
 
@@ -110,9 +127,13 @@ class Forward:
                 found.append((x, numbers))
         return found
 
+    def record(self, site: Site) -> Made:
+        """Return what is known of an operation, in the order of first runs."""
+        return self.sites.setdefault(site, Made(number=len(self.sites)))
+
     def order(self, site: Site) -> int:
         """Return the position of an operation in the order of first runs; -1 if it did not run."""
-        return list(self.sites).index(site) if site in self.sites else -1
+        return self.sites[site].number if site in self.sites else -1
 
     def makers_of(self, x: Any) -> frozenset[Site]:
         """Return the operations that made a value not finite."""
@@ -120,7 +141,7 @@ class Forward:
 
     def made(self, site: Site, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """Record one run of an operation, with its operands and results."""
-        record = self.sites.setdefault(site, Made())
+        record = self.record(site)
         operands, results = self.nonfinite(ins), self.nonfinite(outs)
         record.nan |= any(np.isnan(y).any() for _, y in operands)
         record.nonfinite |= bool(results)
@@ -262,6 +283,30 @@ class Evidence:
             for selection, dropped in m.dropped.items():
                 counts[-1].selections[selection] += int(m.reached(dropped & mask, bad).sum())
         return found, counts
+
+    def nearest(self, marks: Marks, new: Marks) -> dict[Any, np.ndarray]:
+        """Return marks with new causes, which stand for those that only follow from the same."""
+        left = {}
+        for cause, mask in marks.items():
+            for other, hit in new.items():
+                if self.explains(other, cause):
+                    mask = mask & ~hit  # noqa: PLW2901  (what is left of it)
+            if mask.any():
+                left[cause] = mask
+        return united(left, new)
+
+    def explains(self, other: Cause, cause: Cause) -> bool:
+        """Whether a cause would be no finding beside another one, nor hide one that it hides."""
+        mine, theirs = (self.forward.sites.get(x.site, Made()) for x in (cause, other))
+        return (
+            cause.kind == other.kind
+            and cause.site != other.site
+            and bool(mine.makers)
+            and mine.makers == theirs.makers
+            and not {cause.site, other.site} & mine.makers
+            and not {cause, other} & self.own
+            and self.forward.order(other.site) < self.forward.order(cause.site)
+        )
 
     def selections(self, causes: Iterable[Cause]) -> set[Site]:
         """Return the selections that dropped the entries of these causes."""

@@ -7,7 +7,8 @@ rules for masks.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax.bodies import Program
-from safeops._backends.jax.private import body_of_call, plain
+from safeops._backends.jax.private import axes_of_product, body_of_call, plain
 from safeops._typing import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
@@ -28,16 +29,20 @@ from safeops.autodiff._explain.evidence import (
     Site,
     Slope,
     blamed,
+    compact,
     name_of,
     tell,
+    thin,
     united,
 )
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff._small import narrowed
 from safeops.autodiff.jax import _pairs as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
 from safeops.autodiff.jax._explain.sites import CALLS, Sites, each, numbers_of
 from safeops.autodiff.jax._explain.whole import LOOPS, Looking
+from safeops.autodiff.jax._known import entries_of, is_known
 from safeops.autodiff.jax._pairs import Factors, Options
 
 ELEMENTWISE = ("mul", "div")
@@ -69,6 +74,8 @@ class Backward:
 
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks by the same rule."""
+        if eqn.primitive.name == "select_n":  # its masks are known where the condition is
+            ins = [np.asarray(ins[0]), *ins[1:]]
         self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
         outs = self.once(eqn, ins, self.how)
         dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
@@ -82,7 +89,7 @@ class Backward:
                 found.append(out)
                 continue
             absent = ~mask_of(out)
-            own = united(tainted[i], new)
+            own = self.evidence.nearest(tainted[i], new)
             if eqn.primitive.name in WHOLE:
                 before = Marked(out.value, out.active, dropped[i])
                 own = united(own, self.compare((eqn, run), ins, i, before, site))
@@ -91,7 +98,10 @@ class Backward:
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
             dropped_by = blamed(site, absent, dropped[i])
             self.evidence.spare(own, (run, id(eqn)), absent, dropped_by)
-            found.append(Marked(out.value, ~absent, dropped_by, own, slope))
+            dropped_by, own = (
+                {key: compact(mask) for key, mask in marks.items()} for marks in (dropped_by, own)
+            )
+            found.append(Marked(out.value, thin(~absent), dropped_by, own, slope))
         return found
 
     def moved(
@@ -99,26 +109,34 @@ class Backward:
     ) -> list[dict[Any, np.ndarray]]:
         """Return the masks of marks in the results of an equation, by mark."""
         found: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
-        how = replace(self.how, exact=False)  # which changes values only
-        linear = [x for x in ins if isinstance(x, Pair)]
-        for key in dict.fromkeys(key for x in linear for key in of(x)):
-            # A coefficient has no marks.
-            shown = [
-                Pair(x.value, of(x).get(key, False))
+        keys = dict.fromkeys(key for x in ins if isinstance(x, Pair) for key in of(x))
+        # A coefficient has no marks.
+        shown = {
+            key: [
+                Pair(x.value, thin(of(x).get(key, False)))
                 if isinstance(x, Pair)
                 else pairs.Zero(pairs.value_of(x))
                 if pairs.is_inexact(pairs.value_of(x))
                 else x
                 for x in ins
             ]
-            if eqn.primitive.name == "select_n" and _stays(key, site):
-                outs = pairs.add(eqn, [pairs.Zero(shown[0]), *shown[1:]], how)  # no condition
-            else:
-                outs = self.once(eqn, shown, how)
+            for key in keys
+        }
+        run = functools.partial(self.moves, eqn, site)
+        without_values = {} if eqn.primitive.name in WHOLE else traced(run, shown)
+        for key, given in shown.items():
+            outs = without_values.get(key) or run(key, given)
             for marks, out in zip(found, outs, strict=True):
                 if isinstance(out, Pair) and (mask := mask_of(out)).any():
                     marks[key] = mask
         return found
+
+    def moves(self, eqn: JaxprEqn, site: Site, key: Cause | Site, ins: list[Any]) -> list[Any]:
+        """Run one operation over pairs whose masks are those of a mark."""
+        how = replace(self.how, exact=False)  # which changes values only
+        if eqn.primitive.name == "select_n" and _stays(key, site):
+            return pairs.add(eqn, [pairs.Zero(ins[0]), *ins[1:]], how)  # no condition
+        return self.once(eqn, ins, how)
 
     def met(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int
@@ -219,15 +237,65 @@ def slope_of(factors: Factors) -> Array:
 
 def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Return which result entries depend on an entry in `mask` and a coefficient in `bad`."""
-    if factors.eqn.primitive.name in ELEMENTWISE:
-        return np.broadcast_to(mask & bad, factors.eqn.outvars[0].aval.shape)
+    name, shape = factors.eqn.primitive.name, factors.eqn.outvars[0].aval.shape
+    if name in ELEMENTWISE:
+        return np.broadcast_to(mask & bad, shape)
+    if name == "dot_general":
+        x, y = (mask, bad)[:: 1 if factors.at == 0 else -1]
+        return np.broadcast_to(product(axes_of_product(factors.eqn), x, y), shape)
     counts = [jnp.asarray(x, factors.pair.value.dtype) for x in (mask, bad)]
     return np.asarray(factors.product(*counts) != 0)
 
 
+def product(axes: Any, *masks: np.ndarray) -> np.ndarray:
+    """Return where a product of tensors sums entries of both masks; it may have length 1."""
+    x, y = map(narrowed, masks)
+    (left, right), (left_batch, right_batch) = axes
+    for i, j in zip(left, right, strict=True):
+        if 1 in (x.shape[i], y.shape[j]):
+            x, y = np.any(x, i, keepdims=True), np.any(y, j, keepdims=True)
+    rows, free = of_batches(x, left_batch, left)
+    columns, other = of_batches(y, right_batch, right)
+    counts = rows @ columns.swapaxes(-1, -2)
+    return np.asarray(counts.reshape(*counts.shape[:-2], *free, *other) != 0)
+
+
+def of_batches(
+    mask: np.ndarray, batch: Sequence[int], summed: Sequence[int]
+) -> tuple[np.ndarray, list[int]]:
+    """Return counts as a matrix in each batch, whose rows are summed, and the other lengths."""
+    free = [i for i in range(mask.ndim) if i not in (*batch, *summed)]
+    lengths = [[mask.shape[i] for i in axes] for axes in (batch, free, summed)]
+    counts = mask.transpose(*batch, *free, *summed).astype(np.float32)
+    return counts.reshape(*lengths[0], -1, math.prod(lengths[2])), lengths[1]
+
+
 def mask_of(x: Any) -> np.ndarray:
     """Return where a pair is active, as an array."""
-    return np.asarray(pairs.spread(pairs.active_of(x), pairs.shape_of(x)))
+    return np.broadcast_to(np.asarray(entries_of(pairs.mask_of(x))), pairs.shape_of(x))
+
+
+def traced(
+    run: Callable[[Any, list[Any]], list[Any]], shown: Mapping[Any, list[Any]]
+) -> dict[Any, list[Any]]:
+    """Return results of an operation, as far as their masks do not depend on values."""
+    found: dict[Any, list[Any]] = {}
+
+    def trace(*values: Any) -> tuple[()]:
+        for key, ins in shown.items():
+            given = iter(values)
+            found[key] = run(
+                key, [Pair(next(given), x.active) if isinstance(x, Pair) else x for x in ins]
+            )
+        return ()
+
+    for ins in list(shown.values())[:1]:
+        jax.eval_shape(trace, *(x.value for x in ins if isinstance(x, Pair)))
+    return {
+        key: outs
+        for key, outs in found.items()
+        if all(is_known(entries_of(x.active)) for x in outs if isinstance(x, Pair))
+    }
 
 
 def _stays(key: Cause | Site, site: Site) -> bool:

@@ -60,16 +60,15 @@ def explained_call(
     chosen = _arrays(args, places)
     of_chosen = _of_chosen(f, args, places)
     callbacks, record, start = Callbacks(), Record(), time.monotonic()
-    value, pullback = jax.vjp(callbacks.noting(record.recording(of_chosen)), *chosen)
-    check_output(value)
-    program = opened(jax.make_jaxpr(pullback)(jnp.ones_like(value)))
+    value, slopes, count, cost = _ordinary(callbacks.noting(record.recording(of_chosen)), chosen)
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
-    checked = f"the gradient at {counted(entries)}, through {operations(count_of(program))}"
-    slopes = jax.tree.leaves(pullback(jnp.ones_like(value)))
+    checked = f"the gradient at {counted(entries)}, through {operations(count)}"
     ordinary = _bad(slopes)
     bad = not jnp.isfinite(value)
     if not (ordinary or bad or interim):
         return make_report("jax", (), checked)
+    trial = trial and cost <= MOST
+    slopes = slopes if trial else []
     took = max(time.monotonic() - start, LEAST)
     looking = Looking(limit * took, progress)
     findings, gradients, on_the_way = _found(callbacks, record, chosen, looking, batch)
@@ -79,10 +78,19 @@ def explained_call(
     report = make_report("jax", every, checked, looking.notes())
     if not (ordinary or bad):
         return report
-    if trial and cost_of(program) <= MOST:
+    if trial:
         before = [value, *slopes]
         report = tried(report, _program(callbacks, of_chosen, chosen, before, gradients))
     return never_clean(report)
+
+
+def _ordinary(f: Callable[..., Any], chosen: Sequence[Any]) -> tuple[Array, list[Array], int, int]:
+    """Return value and gradient, and how many operations its pullback has, and runs."""
+    value, pullback = jax.vjp(f, *chosen)
+    check_output(value)
+    program = opened(jax.make_jaxpr(pullback)(jnp.ones_like(value)))
+    slopes = jax.tree.leaves(pullback(jnp.ones_like(value)))
+    return value, slopes, count_of(program), cost_of(program)
 
 
 def _arrays(args: Sequence[Any], places: Sequence[int]) -> list[Any]:

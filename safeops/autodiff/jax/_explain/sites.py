@@ -9,6 +9,7 @@ of a backward pass names the operation whose derivative it is.
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -155,10 +156,19 @@ def each(
     jaxpr = opened(program)
     given = zip((*jaxpr.constvars, *jaxpr.invars), (*constants(program), *args), strict=True)
     known: dict[Any, Any] = dict(given)
+    atoms = (x for eqn in jaxpr.eqns for x in eqn.invars)
+    left = Counter(x for x in (*atoms, *jaxpr.outvars) if not isinstance(x, Literal))
+
+    def read(x: Any) -> Any:
+        if isinstance(x, Literal):
+            return x.val
+        left[x] -= 1
+        return known[x] if left[x] else known.pop(x)  # what nothing reads any more is let go
+
     for eqn in jaxpr.eqns:
-        outs = run(eqn, [x.val if isinstance(x, Literal) else known[x] for x in eqn.invars])
-        known.update(zip(eqn.outvars, outs, strict=True))
-    return [x.val if isinstance(x, Literal) else known[x] for x in jaxpr.outvars]
+        outs = run(eqn, [read(x) for x in eqn.invars])
+        known.update((x, y) for x, y in zip(eqn.outvars, outs, strict=True) if left[x])
+    return [read(x) for x in jaxpr.outvars]
 
 
 def map_of(
