@@ -16,7 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from safeops._backends import FRAMEWORKS, load
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 BAR = 300.0  # ns
 PAIRS = 200

@@ -12,7 +12,7 @@ import ops
 from plain import plain
 
 import safeops as so
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 SIZE, PAIRS = 10_000, 15
 MODES = {"numpy": "eager", "torch": "eager", "jax": "jit", "tensorflow": "function"}

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from safeops import __version__
 from safeops._backends import FRAMEWORKS
+from safeops._core.errors import INSTALL
 from safeops._doors import named
-from safeops._speech import INSTALL
 
 COMMANDS = {
     "recipe": "print a safe operation to copy, which runs without safeops",
@@ -96,7 +96,7 @@ def fill(parser: ArgumentParser, command: str) -> None:
     elif command == "explain":
         from safeops._cli import explain as found  # type: ignore[no-redef]  # noqa: PLC0415  (one of three)
     else:
-        from safeops._lint import command as found  # type: ignore[no-redef]  # noqa: PLC0415  (as above)
+        from safeops._cli import lint as found  # type: ignore[no-redef]  # noqa: PLC0415  (as above)
     found.add_arguments(parser)
 
 

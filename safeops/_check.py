@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from safeops._dtypes import REAL, SCALARS, limits, require
-from safeops._entry import backend_of
+from safeops._core.dtypes import REAL, SCALARS, limits, require
+from safeops._core.types import Array, Backend, Function
+from safeops._dispatch import backend_of
 from safeops._ops.neighbours import neighbours as moves
-from safeops._typing import Array, Backend, Function
 
 WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square in runs
 CHOSEN = "a derivative at a singular place, such as an edge, is chosen; give expected= to judge it"

@@ -1,9 +1,9 @@
 """Decompositions of matrices whose derivatives are exact, or NaN where there are none."""
 
-from safeops._entry import fast_path, promote
+from safeops._core.types import T
+from safeops._dispatch import fast_path, promote
 from safeops._ops import determinants, eigenvectors, singular_vectors, spectral
-from safeops._ops.ranges import in_float32
-from safeops._typing import T
+from safeops._ops.precision import in_float32
 
 
 @fast_path

@@ -1,13 +1,13 @@
 """Functions of matrices whose derivatives are right where eigenvalues or singular values tie."""
 
+from safeops._core.dtypes import REAL, require
+from safeops._core.types import Array, Function, T
 from safeops._decompositions import safe_cholesky, safe_eigh, safe_svd
+from safeops._dispatch import fast_path, promote
 from safeops._doors import show
-from safeops._dtypes import REAL, require
-from safeops._entry import fast_path, promote
 from safeops._ops import determinants, factors, spectral
-from safeops._ops.ranges import in_float32
+from safeops._ops.precision import in_float32
 from safeops._ops.slices import enter_number
-from safeops._typing import Array, Function, T
 
 __all__ = [
     "expm_symmetric",

@@ -4,9 +4,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from safeops._dtypes import SCALARS
-from safeops._entry import fast_path
-from safeops._ops.engine import cumulative, enter_entries, fill_empty
+from safeops._core.dtypes import SCALARS
+from safeops._core.errors import speaking
+from safeops._core.types import Array, Axis, Condition, IsArray, Method, T, reduces
+from safeops._dispatch import fast_path
+from safeops._ops.masked_reductions import cumulative, enter_entries, fill_empty
+from safeops._ops.nan_variants import skipping_nan
 from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._ops.reductions import (
     safe_argmax,
@@ -19,9 +22,6 @@ from safeops._ops.reductions import (
     safe_sum,
     safe_var,
 )
-from safeops._ops.twins import skipping_nan
-from safeops._speech import speaking
-from safeops._typing import Array, Axis, Condition, IsArray, Method, T, reduces
 
 __all__ = [
     "nanargmax",

@@ -8,12 +8,12 @@ are the conventions of `scipy.spatial.transform`.
 
 from functools import partial
 
-from safeops._entry import backend_of, fast_path, promote
+from safeops._core.types import Axis, T
+from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops import rigid, vectors
-from safeops._ops.ranges import in_float32
+from safeops._ops.precision import in_float32
 from safeops._ops.slices import drop_axes, require_axes
 from safeops._ops.vectors import require_shape
-from safeops._typing import Axis, T
 
 __all__ = [
     "matrix_to_quaternion",

@@ -8,10 +8,10 @@ gathered and scattered, never multiplied by a mask, so that what one segment hol
 
 import math
 
-from safeops._entry import fast_path
+from safeops._core.types import Condition, IsArray, T
+from safeops._dispatch import fast_path
 from safeops._ops import segments
 from safeops._ops.segments import enter_segments, spread_of
-from safeops._typing import Condition, IsArray, T
 
 __all__ = [
     "segment_logsumexp",

@@ -3,8 +3,8 @@
 from typing import Any
 
 from safeops._check import CHOSEN, COARSE, Check, GradientFinding, GradientReport, Place
+from safeops._core.types import Array, Function
 from safeops._doors import show
-from safeops._typing import Array, Function
 
 __all__ = ["Finding", "GradientFinding", "GradientReport", "Place", "Report", "check_gradients"]
 

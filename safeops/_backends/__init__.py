@@ -7,7 +7,7 @@ neither `importlib.import_module` nor `__import__` (torch 2.13).
 
 from typing import Any
 
-from safeops._typing import Backend
+from safeops._core.types import Backend
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.exceptions import AxisError
 from numpy.linalg import LinAlgError
 
-from safeops._dtypes import COMPLEX, INTEGER, REAL, SCALARS, require
-from safeops._typing import Array, Axis, DType, Function, Namespace
+from safeops._core.dtypes import COMPLEX, INTEGER, REAL, SCALARS, require
+from safeops._core.types import Array, Axis, DType, Function, Namespace
 
 # Functions of matrices, the last two axes: others may be in chunks, or in parts on ranks.
 MATRICES = """
@@ -87,7 +87,7 @@ class ArrayAPI:
         """Array or Python scalar as an array of `dtype`, scalars on the device of `like`."""
         if isinstance(x, SCALARS):
             # dask arrays have no attribute `device`
-            from array_api_compat import device  # noqa: PLC0415  (as in `_entry`)
+            from array_api_compat import device  # noqa: PLC0415  (as in `_dispatch`)
 
             return self.xp.asarray(x, dtype=dtype, device=device(like))
         return x if x.dtype == dtype else self.xp.astype(x, dtype)
@@ -221,7 +221,7 @@ class ArrayAPI:
 
     def pairs(self, x: Array) -> tuple[Array, Array]:
         """Return the indices i and j of all pairs ``i < j`` along the last axis but one."""
-        from array_api_compat import device  # noqa: PLC0415  (as in `_entry`)
+        from array_api_compat import device  # noqa: PLC0415  (as in `_dispatch`)
 
         i, j = np.triu_indices(x.shape[-2], 1)
         return self.xp.asarray(i, device=device(x)), self.xp.asarray(j, device=device(x))

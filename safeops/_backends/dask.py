@@ -14,8 +14,8 @@ import dask.array as da
 import numpy as np
 
 from safeops._backends.array_api import MATRICES, ArrayAPI, of_scipy
-from safeops._dtypes import SCALARS
-from safeops._typing import Array, Axis, Function
+from safeops._core.dtypes import SCALARS
+from safeops._core.types import Array, Axis, Function
 
 ELEMENTWISE = """
     safe_div safe_reciprocal safe_mul safe_sqrt safe_rsqrt safe_log safe_log2 safe_log10 safe_log1p

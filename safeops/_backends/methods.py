@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from safeops._typing import Array, Namespace
+from safeops._core.types import Array, Namespace
 
 # From the number of entries and q to an index, and the part of the way to the next entry.
 Rule = Callable[..., tuple[Any, Any]]

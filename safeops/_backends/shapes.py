@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from safeops._typing import Array, Axis
+from safeops._core.types import Array, Axis
 
 
 def axes_of(axis: Axis, rank: int) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ import numpy as np
 import safeops
 from safeops import entr, safe_atan2, safe_div, safe_softmax, safe_where
 from safeops._backends import FRAMEWORKS, load
-from safeops._speech import INSTALL
-from safeops._typing import Array, Backend, Function, Namespace
+from safeops._core.errors import INSTALL
+from safeops._core.types import Array, Backend, Function, Namespace
 
 HAS_RICH = False
 with suppress(ImportError):  # an extra; --json works without it

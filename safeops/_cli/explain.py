@@ -16,7 +16,7 @@ from types import TracebackType
 from safeops._cli.importing import at_import
 from safeops._cli.reports import FORMATS
 from safeops._cli.terminal import counted
-from safeops._speech import INSTALL
+from safeops._core.errors import INSTALL
 from safeops.autodiff import Report
 from safeops.autodiff._options import NonFiniteGradientError
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 
+from safeops._core.operations import ENDS
 from safeops._lint.found import File, Found
 from safeops._lint.heuristics import SCHEDULE
-from safeops._lint.operations import ENDS
 from safeops._lint.shapes import is_square, number
 from safeops._lint.terms import Term, spelling
 from safeops._lint.values import bounds

@@ -4,9 +4,9 @@ import ast
 import math
 from collections.abc import Iterable, Iterator
 
+from safeops._core.operations import TRUTH
 from safeops._lint.found import File, Found, zeros
 from safeops._lint.heuristics import NEVER_EMPTY
-from safeops._lint.operations import TRUTH
 from safeops._lint.scopes import Function
 from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number
 from safeops._lint.terms import SAME, Term

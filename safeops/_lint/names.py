@@ -4,7 +4,7 @@ import ast
 from functools import cached_property
 from typing import NamedTuple
 
-from safeops._lint.operations import OPERATIONS
+from safeops._core.operations import OPERATIONS
 from safeops._source.edits import Page
 from safeops._source.names import NAMED
 

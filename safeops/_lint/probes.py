@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple
 
+from safeops._core.operations import REDUCTIONS, SINGULAR
 from safeops._lint.heuristics import ENDS, SAFE
-from safeops._lint.operations import REDUCTIONS, SINGULAR
 from safeops._lint.terms import COMPARISONS, Term, spelling
 from safeops._lint.values import Program, bounds, is_steep_norm
 

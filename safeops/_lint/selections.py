@@ -4,9 +4,9 @@ import ast
 import math
 from collections.abc import Iterator
 
+from safeops._core.operations import TRUTH
 from safeops._lint.found import File, Found, Selection, zeros
 from safeops._lint.heuristics import NAN, PROBABILITIES
-from safeops._lint.operations import TRUTH
 from safeops._lint.probes import Hit, asks_by_value, causes_of, first_bad, is_sure
 from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number, word_of
 from safeops._lint.terms import Term

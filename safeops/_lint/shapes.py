@@ -2,8 +2,8 @@
 
 import math
 
+from safeops._core.operations import TRUTH
 from safeops._lint.heuristics import EVENTS, MASK
-from safeops._lint.operations import TRUTH
 from safeops._lint.terms import Term, spelling
 from safeops._lint.values import bounds, is_steep_norm
 

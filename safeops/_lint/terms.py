@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 
+from safeops._core.operations import OPERATIONS, REDUCTIONS, TRUTH
 from safeops._lint.heuristics import PLAIN_NAMES, SMALL
 from safeops._lint.names import Called
-from safeops._lint.operations import OPERATIONS, REDUCTIONS, TRUTH
 from safeops._lint.scopes import NO_GRADIENT, Definition, Scopes, mentions
 from safeops._source.edits import last_word, root
 

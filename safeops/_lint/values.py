@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from safeops._lint.operations import (
+from safeops._core.operations import (
     ABOVE_0,
     ALL,
     AT_LEAST_0,

@@ -4,10 +4,10 @@ import math
 from itertools import combinations, zip_longest
 from typing import Any
 
-from safeops._entry import fast_path, promote_mask
+from safeops._core.types import Array, Condition, Namespace, T
+from safeops._dispatch import fast_path, promote_mask
 from safeops._ops.slices import count, enter_number, enter_slices, equal, length, require_fit
 from safeops._ops.softmax import safe_softmax
-from safeops._typing import Array, Condition, Namespace, T
 
 
 @fast_path

@@ -3,12 +3,12 @@
 import math
 from functools import partial
 
-from safeops._dtypes import limits
-from safeops._entry import fast_path, promote
-from safeops._ops.ranges import in_float32
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Function, Namespace, T
+from safeops._dispatch import fast_path, promote
+from safeops._ops.precision import in_float32
 from safeops._ops.series import HYPERBOLIC, polynomial
 from safeops._ops.where import double_where
-from safeops._typing import Array, Function, Namespace, T
 
 LN2 = math.log(2.0)
 LN2_REST = 2.3190468138462996e-17  # the digits of log(2) that float64 has not

@@ -2,10 +2,11 @@
 
 import math
 
-from safeops._dtypes import is_complex
-from safeops._entry import backend_of
+from safeops._core.dtypes import is_complex
+from safeops._core.types import Array, Namespace
+from safeops._dispatch import backend_of
 from safeops._ops.factors import decomposed, pairs, undefined
-from safeops._ops.ranges import with_slope_of
+from safeops._ops.precision import with_slope_of
 from safeops._ops.spectral import (
     adjoint,
     as_entries,
@@ -15,7 +16,6 @@ from safeops._ops.spectral import (
     replaced,
     times,
 )
-from safeops._typing import Array, Namespace
 
 
 def det(xp: Namespace, a: Array) -> Array:

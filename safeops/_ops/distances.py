@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from safeops._entry import backend_of, fast_path, promote, promote_mask
+from safeops._core.types import Array, Condition, Namespace, T
+from safeops._dispatch import backend_of, fast_path, promote, promote_mask
 from safeops._ops.norms import safe_distance
 from safeops._ops.slices import ends_of, equal, require_rank
-from safeops._typing import Array, Condition, Namespace, T
 
 
 @fast_path

@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from safeops._dtypes import limits
-from safeops._entry import backend_of, fast_path, promote
-from safeops._ops.ranges import in_float32
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, IsArray, Namespace, T
+from safeops._dispatch import backend_of, fast_path, promote
+from safeops._ops.precision import in_float32
 from safeops._ops.where import double_where
-from safeops._typing import Array, IsArray, Namespace, T
 
 
 @fast_path

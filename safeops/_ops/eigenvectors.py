@@ -10,8 +10,9 @@ barrier: 0 where nothing comes, from before or from behind, and NaN where someth
 Source: perturbation theory. The condition: a cotangent that no rotation inside of a block changes.
 """
 
-from safeops._dtypes import is_complex, limits
-from safeops._entry import backend_of
+from safeops._core.dtypes import is_complex, limits
+from safeops._core.types import Array, Namespace
+from safeops._dispatch import backend_of
 from safeops._ops.factors import apart, blocks_of, pairs, real_diagonal, shared, square
 from safeops._ops.slices import is_empty
 from safeops._ops.spectral import (
@@ -24,7 +25,6 @@ from safeops._ops.spectral import (
     spectrum,
     times,
 )
-from safeops._typing import Array, Namespace
 
 
 def eigh(xp: Namespace, a: Array) -> tuple[Array, Array]:

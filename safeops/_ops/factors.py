@@ -10,8 +10,9 @@ the diagonals of K and ``S T + T S`` are 0, and are not divided by ``2 s_i``, wh
 
 from typing import NamedTuple
 
-from safeops._dtypes import is_complex
-from safeops._entry import backend_of
+from safeops._core.dtypes import is_complex
+from safeops._core.types import Array, Namespace, T
+from safeops._dispatch import backend_of
 from safeops._ops.spectral import (
     adjoint,
     as_entries,
@@ -26,7 +27,6 @@ from safeops._ops.spectral import (
     spectrum,
     times,
 )
-from safeops._typing import Array, Namespace, T
 
 
 class Singular(NamedTuple):

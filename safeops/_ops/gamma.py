@@ -3,12 +3,12 @@
 import math
 from functools import partial
 
-from safeops._dtypes import limits
-from safeops._entry import fast_path, promote
-from safeops._ops.ranges import in_float32
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Function, Namespace, T
+from safeops._dispatch import fast_path, promote
+from safeops._ops.precision import in_float32
 from safeops._ops.series import BERNOULLI, polynomial
 from safeops._ops.where import is_inf, stop_gradient
-from safeops._typing import Array, Function, Namespace, T
 
 # ``lgamma(x) / ((x - 1) * (x - 2))`` in powers of x - 2, for x from 1 to 3: Chebyshev's series,
 # computed with 50 digits. The first term left out is below 1e-18.

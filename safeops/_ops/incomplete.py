@@ -4,15 +4,15 @@ import math
 from functools import partial
 from typing import NamedTuple
 
-from safeops._dtypes import limits
-from safeops._entry import backend_of, fast_path, promote
+from safeops._core.dtypes import limits
+from safeops._core.errors import INSTALL
+from safeops._core.types import Array, Function, Namespace, T
+from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.gamma import SLOPE, STIRLING, digamma, log_gamma
 from safeops._ops.normal import scaled_tail
-from safeops._ops.ranges import in_float32
+from safeops._ops.precision import in_float32
 from safeops._ops.series import TANGENT, polynomial
 from safeops._ops.where import is_nan, stop_gradient
-from safeops._speech import INSTALL
-from safeops._typing import Array, Function, Namespace, T
 
 # From here on Temme's expansion is right to the last digits.
 _LARGE = 200.0

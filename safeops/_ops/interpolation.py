@@ -1,11 +1,11 @@
 """Linear interpolation between knots, in which empty intervals are dropped."""
 
-from safeops._dtypes import limits
-from safeops._entry import backend_of, fast_path
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Namespace, T
+from safeops._dispatch import backend_of, fast_path
 from safeops._ops.division import safe_div
 from safeops._ops.slices import enter_slices
 from safeops._ops.where import is_nan
-from safeops._typing import Array, Namespace, T
 
 
 @fast_path

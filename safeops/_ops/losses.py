@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from safeops._dtypes import INTEGER, dtype_name
-from safeops._entry import backend_of, fast_path, promote, promote_mask, refuse_none
+from safeops._core.dtypes import INTEGER, dtype_name
+from safeops._core.types import Array, Axis, Condition, IsArray, Namespace, T
+from safeops._dispatch import backend_of, fast_path, promote, promote_mask, refuse_none
 from safeops._ops.logs import rel_entr
-from safeops._ops.ranges import in_float32
+from safeops._ops.precision import in_float32
 from safeops._ops.slices import drop_axes, enter_number, enter_slices, require_fit
 from safeops._ops.softmax import enter_classes, one_hot
 from safeops._ops.where import double_where, is_inf, is_nan
-from safeops._typing import Array, Axis, Condition, IsArray, Namespace, T
 
 
 @fast_path

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from safeops._dtypes import Limits
+from safeops._core.dtypes import Limits
 
 Numbers = NDArray[np.float64]
 

@@ -3,12 +3,12 @@
 import math
 from functools import partial
 
-from safeops._dtypes import limits
-from safeops._entry import backend_of, fast_path, promote
-from safeops._ops.ranges import in_float32
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Namespace, T
+from safeops._dispatch import backend_of, fast_path, promote
+from safeops._ops.precision import in_float32
 from safeops._ops.series import polynomial
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Namespace, T
 
 # ``(1 + 2 * y) * exp(y**2) * erfc(y)`` for y >= 0, in powers of ``(y - 4) / (y + 4)``: Chebyshev's
 # series, computed with 60 digits. The first term left out is below 1e-20.

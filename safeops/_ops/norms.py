@@ -3,12 +3,12 @@
 import math
 from typing import Any
 
-from safeops._dtypes import COMPLEX, dtype_name, is_complex, limits
-from safeops._entry import backend_of, fast_path
+from safeops._core.dtypes import COMPLEX, dtype_name, is_complex, limits
+from safeops._core.types import Array, Axis, Condition, DType, IsArray, Namespace, T, reduces
+from safeops._dispatch import backend_of, fast_path
 from safeops._ops.division import reciprocal, safe_div
 from safeops._ops.powers import safe_pow, safe_sqrt
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of
-from safeops._typing import Array, Axis, Condition, DType, IsArray, Namespace, T, reduces
 
 
 @reduces

@@ -3,11 +3,11 @@
 import math
 from functools import partial
 
-from safeops._dtypes import limits
-from safeops._entry import backend_of, fast_path, promote
-from safeops._ops.ranges import in_float32, with_slope_of
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Function, IsArray, Namespace, T
+from safeops._dispatch import backend_of, fast_path, promote
+from safeops._ops.precision import in_float32, with_slope_of
 from safeops._ops.where import double_where, is_nan, stop_gradient
-from safeops._typing import Array, Function, IsArray, Namespace, T
 
 
 @fast_path

@@ -5,12 +5,12 @@ from typing import Any
 
 from safeops._backends.methods import METHODS, Rule
 from safeops._backends.shapes import axes_of
-from safeops._dtypes import SCALARS, limits
-from safeops._entry import backend_of, fast_path, refuse_none
-from safeops._ops.engine import Kept, filled
+from safeops._core.dtypes import SCALARS, limits
+from safeops._core.types import Array, Axis, Function, Namespace
+from safeops._dispatch import backend_of, fast_path, refuse_none
+from safeops._ops.masked_reductions import Kept, filled
 from safeops._ops.slices import count, is_empty, require_rank
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Axis, Function, Namespace
 
 
 def part_of(q: Any, whole: int) -> Any:

@@ -5,14 +5,14 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from safeops._dtypes import limits
-from safeops._entry import as_result, backend_of, promote
+from safeops._core.dtypes import limits
+from safeops._core.errors import kind_of, speaking
+from safeops._core.types import Array, Axis, Backend, Function, Namespace, T
+from safeops._dispatch import as_result, backend_of, promote
 from safeops._ops.norms import safe_norm, squared_norm
 from safeops._ops.series import polynomial
 from safeops._ops.slices import ends_of, require_axes, scale_of
 from safeops._ops.where import require_function, stop_gradient
-from safeops._speech import kind_of, speaking
-from safeops._typing import Array, Axis, Backend, Function, Namespace, T
 
 
 @speaking

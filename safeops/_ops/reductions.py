@@ -3,7 +3,8 @@
 import math
 from functools import partial
 
-from safeops._ops.engine import (
+from safeops._core.types import Axis, Condition, IsArray, T
+from safeops._ops.masked_reductions import (
     deviation,
     enter_entries,
     extreme,
@@ -17,8 +18,7 @@ from safeops._ops.engine import (
     weigh,
     weighted_variance,
 )
-from safeops._ops.twins import keeping_nan
-from safeops._typing import Axis, Condition, IsArray, T
+from safeops._ops.nan_variants import keeping_nan
 
 
 @keeping_nan

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from safeops._dtypes import SCALARS, limits
-from safeops._entry import fast_path, promote
-from safeops._ops.engine import Kept, deviations, enter_entries, fill_empty, filled
+from safeops._core.dtypes import SCALARS, limits
+from safeops._core.types import Array, Axis, Condition, IsArray, T
+from safeops._dispatch import fast_path, promote
+from safeops._ops.masked_reductions import Kept, deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import _direction, _finish, safe_norm, safe_normalize
 from safeops._ops.slices import ends_of, enter_slices
 from safeops._ops.where import is_nan, stop_gradient
-from safeops._typing import Array, Axis, Condition, IsArray, T
 
 
 @fast_path

@@ -5,11 +5,11 @@ A turn is a unit quaternion: a vector v and a scalar s, each with the last axis 
 is 0 / 0 at the identity is replaced near it by a power series, under a double where.
 """
 
+from safeops._core.types import Array, Namespace
 from safeops._ops.norms import safe_norm
 from safeops._ops.series import ARC_TANGENT, COSINE, COTANGENT, CUBIC, SINE, polynomial
 from safeops._ops.vectors import cross, entries, rows, scaled, total, unit
 from safeops._ops.where import double_where
-from safeops._typing import Array, Namespace
 
 Turn = tuple[Array, Array]
 

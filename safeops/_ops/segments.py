@@ -5,14 +5,14 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any, NamedTuple
 
-from safeops._dtypes import INTEGER, NARROW, dtype_name, limits, require
-from safeops._entry import backend_of, promote, promote_mask
-from safeops._ops.engine import enter_correction, enter_option
+from safeops._core.dtypes import INTEGER, NARROW, dtype_name, limits, require
+from safeops._core.types import Array, Backend, DType, Namespace
+from safeops._dispatch import backend_of, promote, promote_mask
+from safeops._ops.masked_reductions import enter_correction, enter_option
 from safeops._ops.norms import scale_of_powers
 from safeops._ops.powers import safe_sqrt
 from safeops._ops.slices import equal, require_fit
 from safeops._ops.where import double_where, is_nan
-from safeops._typing import Array, Backend, DType, Namespace
 
 LONGEST = 31  # doublings of a length that is not known
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from safeops._typing import Array
+from safeops._core.types import Array
 
 # How many terms: the first one left out is below 1e-17 where a series is used, and so are its
 # first two derivatives.

@@ -9,8 +9,9 @@ one, and what leaves the columns of U and V between one and 0.
 
 from typing import NamedTuple
 
-from safeops._dtypes import is_complex, limits
-from safeops._entry import backend_of
+from safeops._core.dtypes import is_complex, limits
+from safeops._core.types import Array, Namespace
+from safeops._dispatch import backend_of
 from safeops._ops.eigenvectors import generators, in_blocks
 from safeops._ops.factors import (
     Singular,
@@ -25,7 +26,6 @@ from safeops._ops.factors import (
 )
 from safeops._ops.slices import is_empty
 from safeops._ops.spectral import adjoint, as_entries, on_diagonal, rounding, size_of, times
-from safeops._typing import Array, Namespace
 
 
 class Turned(NamedTuple):

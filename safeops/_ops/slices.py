@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from safeops._dtypes import NARROW, dtype_name
-from safeops._entry import backend_of, promote, promote_mask
-from safeops._typing import Array, Axis, DType, Namespace
+from safeops._core.dtypes import NARROW, dtype_name
+from safeops._core.types import Array, Axis, DType, Namespace
+from safeops._dispatch import backend_of, promote, promote_mask
 
 
 def enter_slices(

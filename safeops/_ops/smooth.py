@@ -3,14 +3,14 @@
 import math
 from functools import partial
 
-from safeops._dtypes import limits
-from safeops._entry import fast_path, promote
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, IsArray, Namespace, T
+from safeops._dispatch import fast_path, promote
 from safeops._ops.division import reciprocal
 from safeops._ops.powers import safe_pow
-from safeops._ops.ranges import in_float32
+from safeops._ops.precision import in_float32
 from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, IsArray, Namespace, T
 
 
 @fast_path

@@ -3,13 +3,23 @@
 import math
 from typing import Any, NamedTuple
 
-from safeops._dtypes import INTEGER, REAL, dtype_name, limits, require
-from safeops._entry import backend_of, fast_path, promote_mask, refuse_none
+from safeops._core.dtypes import INTEGER, REAL, dtype_name, limits, require
+from safeops._core.types import (
+    Array,
+    Axis,
+    Backend,
+    Condition,
+    DType,
+    IsArray,
+    Namespace,
+    T,
+    reduces,
+)
+from safeops._dispatch import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp
 from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
 from safeops._ops.where import double_where, is_nan, stop_gradient
-from safeops._typing import Array, Axis, Backend, Condition, DType, IsArray, Namespace, T, reduces
 
 LONGEST = 31  # doublings of a length that is not known
 

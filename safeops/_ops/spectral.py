@@ -14,11 +14,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from safeops._dtypes import is_complex, limits
-from safeops._entry import backend_of
+from safeops._core.dtypes import is_complex, limits
+from safeops._core.types import Array, Function, Namespace
+from safeops._dispatch import backend_of
 from safeops._ops.slices import is_empty
 from safeops._ops.smooth import exprel
-from safeops._typing import Array, Function, Namespace
 
 # Of numbers x and y, as arrays that broadcast: what a table has for the pair.
 Table = Callable[[Array, Array], Array]

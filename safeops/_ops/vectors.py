@@ -8,12 +8,12 @@ range.
 
 import math
 
-from safeops._dtypes import limits
-from safeops._entry import backend_of
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Axis, Namespace, T
+from safeops._dispatch import backend_of
 from safeops._ops.norms import safe_norm, safe_normalize
 from safeops._ops.series import ARC_SINE, polynomial
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Axis, Namespace, T
 
 
 def require_shape(x: Array, *tail: int, of: str) -> Array:

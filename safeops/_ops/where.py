@@ -18,10 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
 from typing import Any, TypeVar, cast
 
-from safeops._dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
-from safeops._entry import as_result, backend_of, hosted, promote, promote_mask, refuse_none
-from safeops._speech import speak, speaking
-from safeops._typing import Array, Backend, Condition, Function, IsArray, Namespace, T
+from safeops._core.dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
+from safeops._core.errors import speak, speaking
+from safeops._core.types import Array, Backend, Condition, Function, IsArray, Namespace, T
+from safeops._dispatch import as_result, backend_of, hosted, promote, promote_mask, refuse_none
 
 F = TypeVar("F", bound=Function)
 R = TypeVar("R")

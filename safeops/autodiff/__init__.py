@@ -37,8 +37,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from safeops import _doors
-from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report
+from safeops._core.types import Array
+from safeops.autodiff._explain.finding import Finding
+from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import UnknownOperationWarning
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def leaves_of(x: Any) -> Iterator[Any]:
 
 def name_of(x: Any) -> str:
     """Return the name of an array's framework; "" for anything else."""
-    from safeops._entry import backend_of  # noqa: PLC0415  (lint, which needs no arrays, is quick)
+    from safeops._dispatch import backend_of  # noqa: PLC0415  (lint, which needs no arrays, is quick)
 
     try:
         return str(backend_of(x).name)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from safeops._typing import Array
+from safeops._core.types import Array
 
 
 @dataclass(frozen=True)

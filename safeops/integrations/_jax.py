@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import value_and_grad
-from safeops.autodiff.jax._explain.passes import explained_call
-from safeops.autodiff.jax._watching import named
+from safeops.autodiff.jax._explain.explanation import explained_call
+from safeops.autodiff.jax._watch import named
 from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle
 
 TRACED = (

@@ -16,10 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops.autodiff._explain.report import Finding, Report, make_report
+from safeops.autodiff._explain.finding import Finding
+from safeops.autodiff._explain.report import Report, make_report
 from safeops.autodiff.jax import masked_grad
 from safeops.autodiff.jax._redirect import changed_here
-from safeops.autodiff.jax._watching import Watch, watching
+from safeops.autodiff.jax._watch import Watch, watching
 from safeops.integrations._jax import batch_of, which_are_finite
 from safeops.integrations._policy import NOT_CURED, BadStep, settle
 

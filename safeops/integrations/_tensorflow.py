@@ -7,10 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.report import Report, never_clean
 from safeops.autodiff.tensorflow import GradientTape
-from safeops.autodiff.tensorflow._explain.passes import explained_call
+from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
 from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle

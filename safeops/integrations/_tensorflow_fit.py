@@ -14,10 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
+from safeops._core.types import Array
+from safeops.autodiff._explain.finding import Finding
+from safeops.autodiff._explain.report import Report, make_report, never_clean
 from safeops.autodiff.tensorflow import GradientTape
-from safeops.autodiff.tensorflow._explain.passes import explained_call
+from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._redirect import taped_by
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
 from safeops.integrations._policy import NOT_CURED, BadStep, settle

@@ -20,15 +20,16 @@ from torch.nn.parameter import is_lazy
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from safeops._backends.torch import private
-from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, counted, listed, make_report
+from safeops._core.types import Array
+from safeops.autodiff._explain.finding import Finding, counted
+from safeops.autodiff._explain.report import Report, listed, make_report
 from safeops.autodiff.torch import masked_backward
-from safeops.autodiff.torch._explain.lines import not_finite, what_of
-from safeops.autodiff.torch._explain.passes import eagerly
-from safeops.autodiff.torch._explain.report import rows_of
-from safeops.autodiff.torch._modes import Watch
+from safeops.autodiff.torch._explain.comparison import rows_of
+from safeops.autodiff.torch._explain.explanation import eagerly
+from safeops.autodiff.torch._lines import not_finite, what_of
 from safeops.autodiff.torch._ranks import ranks
 from safeops.autodiff.torch._sharded import is_sharded, local_of
+from safeops.autodiff.torch._watch import Watch
 from safeops.integrations._policy import NOT_CURED, BadStep, settle
 
 ANOTHER_RANK = "the gradients that this rank made are finite: what is not came from another rank"

@@ -13,7 +13,7 @@ from typing import Any
 
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff.torch import masked_backward
-from safeops.autodiff.torch._explain.lines import not_finite
+from safeops.autodiff.torch._lines import not_finite
 from safeops.autodiff.torch._sharded import local_of
 from safeops.integrations._policy import NOT_CURED, BadStep, settle
 from safeops.integrations._torch import NO_RERUN, Guard, Memory, Place, all_finite

@@ -37,7 +37,7 @@ def largest_of(masks):
 def torch_passes(monkeypatch):
     """Watch calls of autograd, and what is kept of the passes; one argument: layers."""
     torch = import_module("torch")
-    report = import_module("safeops.autodiff.torch._explain.report")
+    report = import_module("safeops.autodiff.torch._explain.comparison")
     explain = import_module("safeops.autodiff.torch").explain
 
     def run(count):

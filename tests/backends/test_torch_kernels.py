@@ -284,9 +284,9 @@ def test_kernels_are_asked(name):
 
 def test_every_kernel_has_a_call_here():
     """The table of calls names each kernel of a function that users call, but for fused ones."""
-    from safeops._backends.torch import elementwise, reductions, slices, slopes
+    from safeops._backends.torch import elementwise, exact_slopes, reductions, slices
 
-    names = {name for x in (elementwise, reductions, slices, slopes) for name in x.KERNELS}
+    names = {name for x in (elementwise, reductions, slices, exact_slopes) for name in x.KERNELS}
     assert {name.partition(",")[0] for name in CALLS} == {x for x in names if x[0] != "_"}
 
 

@@ -66,7 +66,7 @@ def test_lint_imports_no_operation_and_no_array(tmp_path):
     code = """
 import sys
 from safeops.__main__ import main
-known = ("numpy", "safeops._public", "safeops._entry", "rich", "safeops._cli.demo")
+known = ("numpy", "safeops._public", "safeops._dispatch", "rich", "safeops._cli.demo")
 try:
     main(sys.argv[1:])
 finally:

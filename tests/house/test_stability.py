@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import safeops
-from safeops._deprecation import deprecated
+from safeops._core.deprecation import deprecated
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from branches import minus, plus
 from frameworks import asarray, to_numpy
 from safeops import safe_where, vectorized_cond
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 
 @pytest.fixture

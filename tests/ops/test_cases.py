@@ -24,8 +24,8 @@ from elementwise import (
 )
 from frameworks import asarray, in_one_program, stacked, to_numpy
 from safeops._backends import load
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

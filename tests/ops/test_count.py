@@ -5,7 +5,7 @@ import pytest
 
 import safeops as so
 from frameworks import asarray, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 X = np.asarray([[1.0, 2.0, 6.0], [4.0, 5.0, 7.0]])
 KEEP = np.asarray([[True, True, False], [True, False, False]])

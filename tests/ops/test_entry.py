@@ -32,8 +32,8 @@ from calls import (
     takes,
 )
 from frameworks import FRAMEWORKS, asarray, to_numpy
-from safeops import _entry, safe_div, safe_norm, safe_sqrt
-from safeops._dtypes import dtype_name
+from safeops import _dispatch, safe_div, safe_norm, safe_sqrt
+from safeops._core.dtypes import dtype_name
 
 HOUSE = Path(safeops.__file__).parent
 
@@ -90,7 +90,7 @@ def test_a_type_is_recognised_once(framework, monkeypatch):
     """The second array of a type is looked up, not asked about."""
     x = asarray(framework, [4.0])
     safe_sqrt(x)
-    monkeypatch.setattr(_entry, "_recognise", lambda _: pytest.fail("asked again"))
+    monkeypatch.setattr(_dispatch, "_recognise", lambda _: pytest.fail("asked again"))
 
     assert to_numpy(safe_sqrt(x)) == 2
 

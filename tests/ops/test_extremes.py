@@ -7,7 +7,7 @@ import safeops as so
 from assertions import assert_close
 from frameworks import asarray, to_numpy
 from reducing import EXTREMES, HARMLESS, HOLES, INDICES, RTOL, call, derivatives, inf, named, nan
-from safeops._dtypes import dtype_name
+from safeops._core.dtypes import dtype_name
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ from calls import (
     takes,
 )
 from frameworks import asarray, to_numpy
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 HOSTS = pytest.mark.only("jax", "tensorflow")
 SHAPE = (2, 3)

@@ -11,7 +11,7 @@ from derivatives import SECOND, derivatives_in, directions
 from elementwise import pytest_generate_tests
 from frameworks import asarray, to_numpy
 from safeops._backends import load
-from safeops._dtypes import dtype_name, limits
+from safeops._core.dtypes import dtype_name, limits
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

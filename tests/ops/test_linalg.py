@@ -12,7 +12,7 @@ from exponents import EXHAUSTIVE
 from frameworks import asarray, stacked, to_numpy
 from safeops import linalg
 from safeops._backends import load
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 nan, inf = np.nan, np.inf
 RTOL = {"float64": 1e-11, "float32": 2e-4, "complex128": 1e-11}

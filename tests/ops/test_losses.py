@@ -9,7 +9,7 @@ import safeops as so
 from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._backends import load
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 LOG_PROBS = [[-0.25, nan, -inf], [nan, nan, nan], [-inf, -1.5, -2.0], [-1.0, -2.0, -3.0]]
 CLASSES = [0, -1, 2, 0]

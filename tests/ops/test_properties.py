@@ -19,7 +19,7 @@ import safeops as so
 import slices
 from assertions import assert_close
 from frameworks import asarray, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 EPS = np.finfo(float).eps
 TINY = np.finfo(float).smallest_normal

@@ -12,8 +12,8 @@ from derivatives import MODES, derivatives_in
 from exponents import EXHAUSTIVE
 from frameworks import asarray, to_numpy
 from safeops._backends import load
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}
 A, B, ALPHA = 3**0.5, 5**0.5, 0.7

@@ -28,8 +28,8 @@ from reducing import (
     named,
     nan,
 )
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 # What is absent.
 

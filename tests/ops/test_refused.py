@@ -17,7 +17,7 @@ from calls import (
     takes,
 )
 from frameworks import asarray
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 # JAX and TensorFlow take what NumPy owns, as test_guests.py says.
 FOREIGN = pytest.mark.only("array-api-strict", "torch")

@@ -11,7 +11,7 @@ import pytest
 
 import safeops
 from frameworks import asarray
-from safeops._dtypes import dtype_name
+from safeops._core.dtypes import dtype_name
 
 PAGE = Path(__file__).parents[2] / "docs/reference/returns.md"
 # What `make_safe` returns is a function, which has other arguments.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import turning
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 from turned import errors, found
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}

@@ -13,8 +13,8 @@ from exponents import EXHAUSTIVE
 from frameworks import asarray, in_one_program, to_numpy
 from safeops import rotations as so
 from safeops._backends import load
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 from turned import errors, found
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}

@@ -14,8 +14,8 @@ from elementwise import pytest_generate_tests
 from frameworks import asarray, to_numpy
 from safeops import segments
 from safeops._backends import load
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

@@ -8,7 +8,7 @@ import whole
 from assertions import assert_close
 from derivatives import tools
 from frameworks import asarray, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 nan, inf = np.nan, np.inf
 RTOL = 1e-12  # float64, of a few operations

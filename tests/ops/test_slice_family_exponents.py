@@ -5,7 +5,7 @@ import pytest
 
 from exponents import EXTENDED, FORMATS, assert_ulps, count, rounded, wide
 from frameworks import asarray, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 from slice_formulas import ROWS, WEIGHTS, constant
 from slice_sweep import (
     ALONG,

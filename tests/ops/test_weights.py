@@ -12,7 +12,7 @@ from cases import CONSTANT
 from derivatives import SECOND, derivatives_in, directions
 from elementwise import pytest_generate_tests
 from frameworks import asarray, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

@@ -15,8 +15,8 @@ from derivatives import SECOND
 from elementwise import PLAIN, first_order, pytest_generate_tests, run_elementwise, under_detector
 from frameworks import asarray, to_numpy
 from safeops import make_safe, safe_where, stop_gradient, vectorized_cond
-from safeops._dtypes import dtype_name
-from safeops._entry import backend_of
+from safeops._core.dtypes import dtype_name
+from safeops._dispatch import backend_of
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

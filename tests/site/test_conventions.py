@@ -9,7 +9,7 @@ import safeops as so
 import slices
 from assertions import assert_close
 from frameworks import asarray, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 # Points at which every operation is smooth; others where these are outside a domain.
 INSIDE = {"safe_acosh": (1.25,), "safe_logsubexp": (0.5, 0.25)}

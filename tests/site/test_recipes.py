@@ -13,7 +13,7 @@ from safeops import _recipes
 from safeops.__main__ import main
 from safeops._backends import load
 from safeops._cli.families import FAMILIES, FUNCTIONS, WITHOUT_RECIPE
-from safeops._dtypes import dtype_name
+from safeops._core.dtypes import dtype_name
 
 NAMES = _recipes.names()
 SPELLED = pytest.mark.only(*_recipes.TITLES)

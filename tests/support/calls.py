@@ -10,7 +10,7 @@ import reductions
 import safeops
 import slices
 from frameworks import asarray, in_one_program, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 # Their results are integers, which have no derivatives: test_reductions.py has their values.
 INDICES = ["nanargmax", "nanargmin", "safe_argmax", "safe_argmin"]

@@ -8,7 +8,7 @@ import numpy as np
 from exponents import EXHAUSTIVE
 from frameworks import torch_from
 from safeops._backends import load
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 SECOND = ("rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd")
 ORDERS = ("reverse", "forward", *SECOND)

@@ -8,7 +8,7 @@ import numpy as np
 from derivatives import MODES, derivatives_in, directions
 from frameworks import asarray, stacked, to_numpy
 from safeops._backends import load
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 # Points are repeated to one length for all rows, so that eager JAX compiles an operation once.
 POINTS = 16

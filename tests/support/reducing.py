@@ -5,7 +5,7 @@ import pytest
 
 import safeops as so
 from frameworks import in_one_program, to_numpy
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 nan, inf = np.nan, np.inf
 KINDS = ("sum", "prod", "mean", "var", "std", "max", "min", "argmax", "argmin")

@@ -7,7 +7,7 @@ The points are the singular one, and beside it 1e-30, 1e-9, 1e-4 and 1.
 from mpmath import mp
 
 import safeops as so
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 from turning import AXIS, Row, norm
 
 BESIDE = (0.0, 1e-30, -1e-9, 1e-4, 1.0)

@@ -7,7 +7,7 @@ import mpmath
 import safeops as so
 from frameworks import Lazy
 from points import EPS, TINY, Row, one
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 
 DIGITS = 60
 

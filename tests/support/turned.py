@@ -10,7 +10,7 @@ import turning
 from derivatives import derivatives_in
 from frameworks import asarray, to_numpy
 from safeops._backends import load
-from safeops._dtypes import dtype_name
+from safeops._core.dtypes import dtype_name
 
 # A result out of the range of the dtype, or next to 0 without digits, has no error.
 RANGE = {"float64": (1e-290, 1e290), "float32": (1e-30, 1e30)}

@@ -5,7 +5,7 @@ import pytest
 
 from frameworks import asarray
 from safeops import safe_div, safe_hypot, safe_sqrt
-from safeops._entry import backend_of
+from safeops._dispatch import backend_of
 from safeops._ops.neighbours import neighbours
 from safeops.testing import check_gradients
 
@@ -16,7 +16,7 @@ def test_neighbours_are_the_next_numbers(dtype):
     """On either side stands the next number of the dtype, and beside 0 what is nearly 0."""
     import torch
 
-    from safeops._dtypes import limits
+    from safeops._core.dtypes import limits
 
     kind = getattr(torch, dtype)
     points = torch.tensor([0.0, 1.0, -1.0, 3.0, 1e-30], dtype=kind)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from safeops._versions import require
+from safeops._core.versions import require
 
 require("safeops", "JAX", jax.__version__, "0.6")
 
@@ -19,8 +19,8 @@ from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS, with_rule
 from safeops._backends.jax.programs import Jitted, require_range
 from safeops._backends.jax.rules import Asker
 from safeops._backends.shapes import of_one_axis
-from safeops._dtypes import SCALARS
-from safeops._typing import Array, Axis, DType, Function, Namespace
+from safeops._core.dtypes import SCALARS
+from safeops._core.types import Array, Axis, DType, Function, Namespace
 
 
 class JaxNumpy:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 # `linear_call`, which could do it, has no rule for vmap (jax 0.10.2).
 _barrier = Primitive("safeops_barrier")

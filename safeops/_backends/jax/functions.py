@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from safeops._dtypes import limits
-from safeops._typing import Array, Function
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Function
 
 
 def _sum(_: Function, total: Array, *args: Array) -> Array:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from safeops._backends.jax.rules import Asker, _absent, _is_condition, _wide
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 def _parts(x: Array, absent: Array, axis: int) -> tuple[Array, Array, Array]:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 
 from safeops._backends.jax import losses, rules, segments
 from safeops._backends.jax.rules import Asker
-from safeops._dtypes import GUESTS, SCALARS
-from safeops._typing import ARRAY_OPTIONS, Array, Function
+from safeops._core.dtypes import GUESTS, SCALARS
+from safeops._core.types import ARRAY_OPTIONS, Array, Function
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,8 +34,8 @@ from safeops._backends.jax.functions import (
     with_rule,
 )
 from safeops._backends.shapes import axes_of, dropped
-from safeops._dtypes import NARROW, dtype_name, is_positive_zero, limits
-from safeops._typing import Array, Axis, Backend, Function
+from safeops._core.dtypes import NARROW, dtype_name, is_positive_zero, limits
+from safeops._core.types import Array, Axis, Backend, Function
 
 
 class Asker(NamedTuple):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from safeops._backends.jax.rules import Asker, _wide
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 def _added(x: Array, ids: Array, number: int) -> Array:

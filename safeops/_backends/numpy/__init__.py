@@ -10,7 +10,7 @@ import numpy as np
 
 from safeops._backends.array_api import ArrayAPI, of_scipy
 from safeops._backends.numpy import elementwise, reductions
-from safeops._typing import Array, DType, Function
+from safeops._core.types import Array, DType, Function
 
 WEAK = (bool, int, float)
 

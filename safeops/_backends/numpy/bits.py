@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from safeops._dtypes import is_positive_zero
-from safeops._typing import Array
+from safeops._core.dtypes import is_positive_zero
+from safeops._core.types import Array
 
 BITS: dict[Any, type] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 ONE = np.int8(1)

@@ -14,8 +14,8 @@ import numpy as np
 
 from safeops._backends.numpy.bits import BITS, selected
 from safeops._backends.shapes import dropped
-from safeops._dtypes import is_positive_zero, limits
-from safeops._typing import Array, Axis, Function
+from safeops._core.dtypes import is_positive_zero, limits
+from safeops._core.types import Array, Axis, Function
 
 _NUMBERS = (int, float)
 _quotient: Function = np.divide

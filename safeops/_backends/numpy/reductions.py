@@ -26,7 +26,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from safeops._backends.methods import METHODS, Rule
 from safeops._backends.numpy.bits import BITS, ONE, selected
 from safeops._backends.shapes import dropped
-from safeops._typing import Array, Axis, Function
+from safeops._core.types import Array, Axis, Function
 
 # A sum of squares above this bound has all its digits.
 _TINY = {kind: float(np.finfo(kind).smallest_normal / np.finfo(kind).eps) for kind in BITS}

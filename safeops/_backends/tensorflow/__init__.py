@@ -37,7 +37,7 @@ from safeops._backends.tensorflow.dtypes import (
     tensor,
 )
 from safeops._backends.tensorflow.reductions import loses
-from safeops._typing import Array, Axis, DType, Function, Namespace
+from safeops._core.types import Array, Axis, DType, Function, Namespace
 
 # Names in `scipy.special`, and here.
 SPECIAL = {"gammaln": "lgamma", "gammainc": "igamma", "gammaincc": "igammac"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 def barrier(

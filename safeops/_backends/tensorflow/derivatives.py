@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 tapes_only: ContextVar[bool] = ContextVar("_tapes_only", default=False)
 

@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import tensorflow as tf
 
-from safeops._dtypes import SCALARS
-from safeops._typing import Array, DType
+from safeops._core.dtypes import SCALARS
+from safeops._core.types import Array, DType
 
 # Looked up by hash: dtypes compare in Python, and each comparison takes a fifth of an operation.
 SIGNED = frozenset((tf.int8, tf.int16, tf.int32, tf.int64))

@@ -16,7 +16,7 @@ from safeops._backends.tensorflow.dtypes import (
     tensor,
 )
 from safeops._backends.tensorflow.shapes import full_like
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 def _of_inexact(function: Function) -> Function:

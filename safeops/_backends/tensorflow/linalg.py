@@ -11,7 +11,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from safeops._backends.tensorflow.dtypes import inexact, tensor, together
-from safeops._typing import Array
+from safeops._core.types import Array
 
 
 class Eigh(NamedTuple):

@@ -14,7 +14,7 @@ from safeops._backends.tensorflow.derivatives import detects
 from safeops._backends.tensorflow.dtypes import REAL, SIGNED
 from safeops._backends.tensorflow.elementwise import where as select
 from safeops._backends.tensorflow.private import has_dtensors
-from safeops._typing import Array, Axis, Function
+from safeops._core.types import Array, Axis, Function
 
 
 def _softmax(x: Any, *, axis: Axis = -1, where: Any = None) -> Array | None:

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from safeops._backends.devices import runs_as_program
 from safeops._backends.tensorflow.private import is_differentiated, is_watched
-from safeops._dtypes import SCALARS
-from safeops._typing import Array, Function
+from safeops._core.dtypes import SCALARS
+from safeops._core.types import Array, Function
 
 # Of 10 entries these took 2.6 to 20 times as long as a double where by hand, and as programs 1.1 to
 # 1.9, the power 3.2 (CPU, 2.21). The others have few kernels; a deviation differs in its last bit

@@ -18,7 +18,7 @@ from safeops._backends.tensorflow.dtypes import (
 )
 from safeops._backends.tensorflow.elementwise import isnan, where
 from safeops._backends.tensorflow.shapes import broadcast_arrays, flat, length, swapped
-from safeops._typing import Array, Axis, DType, Function
+from safeops._core.types import Array, Axis, DType, Function
 
 MAX_DOUBLINGS = 31  # for an unknown length: an axis is no longer than int32 can index
 

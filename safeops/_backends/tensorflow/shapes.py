@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.tensorflow.dtypes import asarray, tensor, together
-from safeops._typing import Array, Axis, DType, Function
+from safeops._core.types import Array, Axis, DType, Function
 
 
 def _of_tensor(function: Function) -> Function:

@@ -14,21 +14,21 @@ from safeops._backends.shapes import axes_of, of_one_axis
 from safeops._backends.torch import (
     barriers,
     elementwise,
-    filling,
+    exact_slopes,
+    fast_paths,
     fused,
     namespace,
     pairs,
-    recomputing,
     reductions,
+    remade_masks,
+    rough_norms,
     segments,
-    sizes,
     slices,
-    slopes,
     special,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses, product
-from safeops._dtypes import SCALARS
-from safeops._typing import Array, Axis, DType, Function
+from safeops._core.dtypes import SCALARS
+from safeops._core.types import Array, Axis, DType, Function
 
 
 class Torch(ArrayAPI):
@@ -39,20 +39,20 @@ class Torch(ArrayAPI):
         elementwise.KERNELS
         | slices.KERNELS
         | reductions.KERNELS
-        | slopes.KERNELS
+        | exact_slopes.KERNELS
         | fused.KERNELS
         | segments.KERNELS
         | special.KERNELS
     )
     kernels_of_steps: Mapping[str, Function] = fused.OF_STEPS | pairs.OF_STEPS | special.OF_STEPS
-    formulas: Mapping[str, Function] = slopes.FORMULAS
+    formulas: Mapping[str, Function] = exact_slopes.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
     differentiates = True
 
     def kernel(self, name: str, generic: Function) -> Function | None:
         """Return the kernel of that name; what Dynamo traces has others."""
-        if self.is_compiling() and name in recomputing.NAMES:
-            return partial(recomputing.recomputed, generic)
+        if self.is_compiling() and name in remade_masks.NAMES:
+            return partial(remade_masks.recomputed, generic)
         if name in self.kernels_of_steps:
             return partial(self.kernels_of_steps[name], generic)
         return self.kernels.get(name)
@@ -130,7 +130,7 @@ class Torch(ArrayAPI):
 
     def rough_size(self, x: Array, axis: Axis) -> Array:
         """Return a sum of each slice to a compiler, else the largest entry, axes kept."""
-        size = sizes.rough_size(x, axis) if self.is_compiling() else None
+        size = rough_norms.rough_size(x, axis) if self.is_compiling() else None
         return self.rough_max(x, axis) if size is None else size
 
     def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
@@ -162,7 +162,7 @@ class Torch(ArrayAPI):
 
     def is_constant(self, x: Array) -> bool:
         """Whether no tape, transform or compiler sees x."""
-        return filling.is_unseen(x)
+        return fast_paths.is_unseen(x)
 
     def special(self, name: str) -> Function | None:
         """Return a function of `torch.special`."""

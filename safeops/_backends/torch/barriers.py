@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._backends.torch.filling import FillingFunction
-from safeops._typing import Array, Function
+from safeops._backends.torch.fast_paths import FillingFunction
+from safeops._core.types import Array, Function
 
 
 class Barrier(FillingFunction):

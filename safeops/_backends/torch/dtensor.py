@@ -26,7 +26,7 @@ from safeops._backends.torch.ranks import (
     reduced,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses
-from safeops._typing import Array, Axis, Function
+from safeops._core.types import Array, Axis, Function
 
 
 def from_front(x: Array, axis: Axis) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     _LIMITS,
     _PLAIN,
     FillingFunction,
@@ -25,8 +25,8 @@ from safeops._backends.torch.filling import (
     _threshold,
     _zero_where_at_most,
 )
-from safeops._dtypes import Limits, is_positive_zero
-from safeops._typing import Array, Function
+from safeops._core.dtypes import Limits, is_positive_zero
+from safeops._core.types import Array, Function
 
 
 class _Quotient(FillingFunction):

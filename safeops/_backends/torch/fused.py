@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from safeops._backends.torch import private
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     _LIMITS,
     FillingFunction,
     _are_finite,
@@ -30,7 +30,7 @@ from safeops._backends.torch.filling import (
     _zero_where_at_most,
 )
 from safeops._backends.torch.slices import _is_mask, _kept
-from safeops._typing import Array, Axis, Function
+from safeops._core.types import Array, Axis, Function
 
 _log_softmax_backward: Function = private.log_softmax_backward
 

@@ -15,7 +15,7 @@ import torch
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from safeops._backends.torch import Torch
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 def strides(shape: Sequence[int]) -> tuple[int, ...]:

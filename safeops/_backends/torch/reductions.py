@@ -12,7 +12,7 @@ import torch
 
 from safeops._backends.shapes import dropped
 from safeops._backends.torch import private
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     FillingFunction,
     _are_finite,
     _are_plain,
@@ -27,7 +27,7 @@ from safeops._backends.torch.filling import (
     _zero_where_at_most,
 )
 from safeops._backends.torch.slices import _norm
-from safeops._typing import Array, Axis, Function
+from safeops._core.types import Array, Axis, Function
 
 
 def _present(x: Array) -> Array:

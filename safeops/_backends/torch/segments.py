@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     FillingFunction,
     _are_finite,
     _are_plain,
@@ -16,7 +16,7 @@ from safeops._backends.torch.filling import (
     _zero_where_at_most,
 )
 from safeops._backends.torch.fused import CLASSES
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 class _SegmentExtreme(FillingFunction):

@@ -7,7 +7,7 @@ import torch
 
 from safeops._backends.shapes import dropped
 from safeops._backends.torch import private
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     _FEW,
     _HANDFUL,
     _LIMITS,
@@ -22,7 +22,7 @@ from safeops._backends.torch.filling import (
     _unseen,
     _zero_where_at_most,
 )
-from safeops._typing import Array, Axis, Function
+from safeops._core.types import Array, Axis, Function
 
 # The longest row for `vector_norm`, which takes half of the time of a product and its sum. It adds
 # squares one by one: up to this length that loses no digit; a million in float32 lose three digits.

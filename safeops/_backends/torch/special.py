@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     _LIMITS,
     _are_finite,
     _are_plain,
@@ -18,7 +18,7 @@ from safeops._backends.torch.filling import (
     _zero_where_at_most,
 )
 from safeops._backends.torch.fused import Fused, Given, of_most
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 class _LogGamma(Fused):

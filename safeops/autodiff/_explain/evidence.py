@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from safeops._source.locations import Location
-from safeops.autodiff._explain.report import Finding, Kind
+from safeops.autodiff._explain.finding import Finding, Kind
 from safeops.autodiff._small import folded, narrowed
 
 

@@ -14,7 +14,7 @@ from safeops._source.edits import (
     page_of,
     span_of,
 )
-from safeops._source.locations import Location, location
+from safeops._source.locations import location
 from safeops._source.rewrites import (
     LOGARITHMS,
     Refused,
@@ -25,11 +25,11 @@ from safeops._source.rewrites import (
     safe_where_of,
     softmax_of,
 )
+from safeops.autodiff._explain.finding import Edit, Finding, Repair
 
 if TYPE_CHECKING:
     import ast
 
-    from safeops.autodiff._explain.report import Finding
 
 # What to use where no edit of a line is known, if entries are dropped later.
 MASKED = {
@@ -37,37 +37,6 @@ MASKED = {
     "tensorflow": "safeops.autodiff.tensorflow.GradientTape in place of that of TensorFlow",
     "torch": "safeops.autodiff.torch.backward(loss) in place of loss.backward()",
 }
-
-
-@dataclass(frozen=True)
-class Edit:
-    """A change of some lines of a program."""
-
-    where: Location
-    old: str
-    new: str
-
-    def applied(self, source: str) -> str:
-        """Return the source of the file after the change."""
-        lines = source.splitlines(keepends=True)
-        start = self.where.line - 1
-        end = start + len(self.old.splitlines())
-        if "".join(lines[start:end]).rstrip("\n") != self.old:
-            msg = f"expected a source with these lines at {self.where}, got another: {self.old}"
-            raise ValueError(msg)
-        return "".join([*lines[:start], f"{self.new}\n", *lines[end:]])
-
-
-@dataclass(frozen=True)
-class Repair:
-    """What to do: an edit, the import that it needs, and a sentence."""
-
-    edit: Edit | None = None
-    imports: str = ""
-    text: str = ""
-
-
-NOTHING = Repair()
 
 
 @dataclass(frozen=True)
@@ -79,7 +48,7 @@ class Target:
     rewrite: Rewrite
 
 
-def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
+def repairs_of(findings: Sequence[Finding], framework: str) -> list[Repair]:
     """Return the repair of each finding; an edit has all changes of its lines."""
     targets = [target_of(finding, framework) for finding in findings]
     every = [target for target in targets if isinstance(target, Target)]
@@ -87,7 +56,7 @@ def repairs_of(findings: Sequence["Finding"], framework: str) -> list[Repair]:
     return [repair_of(finding, target, every, framework) for finding, target in pairs]
 
 
-def target_of(finding: "Finding", framework: str) -> Target | str:
+def target_of(finding: Finding, framework: str) -> Target | str:
     """Return what to replace, at the line of a finding or where its NaN came in, or why nothing."""
     target = target_at(finding, framework)
     if isinstance(target, Target) or not finding.entered_by:
@@ -96,7 +65,7 @@ def target_of(finding: "Finding", framework: str) -> Target | str:
     return target_at(replace(there, nan_operand=False, value="nan"), framework)
 
 
-def target_at(finding: "Finding", framework: str) -> Target | str:
+def target_at(finding: Finding, framework: str) -> Target | str:
     """Return the expression to replace, the `where` around an operation or the operation."""
     where = finding.where
     page = None if where is None else page_of(where.file)
@@ -117,7 +86,7 @@ def target_at(finding: "Finding", framework: str) -> Target | str:
     return "" if rewrite is None else Target(where.file, page, rewrite)
 
 
-def is_selection(call: "ast.Call", finding: "Finding") -> bool:
+def is_selection(call: "ast.Call", finding: Finding) -> bool:
     """Whether a `where` may have dropped the entries, as far as is known."""
     if finding.selection not in ("where", ""):
         return False
@@ -128,7 +97,7 @@ def is_selection(call: "ast.Call", finding: "Finding") -> bool:
 
 
 def operation_rewrite(
-    finding: "Finding", page: Page, node: "ast.expr", framework: str
+    finding: Finding, page: Page, node: "ast.expr", framework: str
 ) -> Rewrite | None:
     """Return the safe operation, if the program selects the same entries afterwards."""
     caveat, options = "", ""
@@ -164,7 +133,7 @@ NO_NAN = "; the edit is for rows without NaN in the input"
 
 
 def repair_of(
-    finding: "Finding", target: Target | str, every: Sequence[Target], framework: str
+    finding: Finding, target: Target | str, every: Sequence[Target], framework: str
 ) -> Repair:
     """Return the repair of one finding."""
     text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
@@ -183,7 +152,7 @@ def repair_of(
     return Repair(edit, f"from safeops import {', '.join(names)}", text + target.rewrite.note)
 
 
-def softmax_at(finding: "Finding") -> str:
+def softmax_at(finding: Finding) -> str:
     """Return a call of safe_softmax for one written out as exponential, sum and division."""
     page = None if finding.where is None else page_of(finding.where.file)
     if page is None or finding.where is None or finding.operation != "sub":
@@ -195,7 +164,7 @@ def softmax_at(finding: "Finding") -> str:
     )
 
 
-def is_one_of_several(finding: "Finding") -> bool:
+def is_one_of_several(finding: Finding) -> bool:
     """Whether it is unknown which of equal operations on a line is meant."""
     page = None if finding.where is None else page_of(finding.where.file)
     if page is None or finding.where is None or finding.kind in ("UNKNOWN", "INTERIM"):

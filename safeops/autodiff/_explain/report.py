@@ -1,170 +1,72 @@
 """What `explain` finds, as data and as text: where a gradient stops being finite, and why."""
 
 import json
+import linecache
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from textwrap import dedent
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
-from safeops._source.locations import Location
-from safeops.autodiff._explain.records import finding_record
-from safeops.autodiff._explain.repairs import NOTHING, Repair, repairs_of
+from safeops._source.locations import Location, column_in, path_of
+from safeops.autodiff._explain.finding import KINDS, NOTHING, Finding, Repair
+from safeops.autodiff._explain.repairs import repairs_of
 
-Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN", "INTERIM"]
-KINDS: tuple[Kind, ...] = get_args(Kind)  # in the order in which a report has them
+# Findings as plain data, for JSON: the keys are those of `python -m safeops lint`.
+
+
+def place_record(where: Location | None) -> dict[str, Any] | None:
+    """Return a line as an object; columns count characters from 1, and the last one is behind."""
+    if where is None:
+        return None
+    record: dict[str, Any] = {"path": path_of(where.file), "line": where.line}
+    if where.span is not None:
+        _, last, start, end = where.span
+        record["column"] = column_in(linecache.getline(where.file, where.line), start)
+        end_column = column_in(linecache.getline(where.file, last), end)
+        record |= {"end_line": last, "end_column": end_column}
+    return record | {"source": where.source}
+
+
+def fix_record(repair: Repair) -> dict[str, Any] | None:
+    """Return an edit as an object."""
+    edit = repair.edit
+    if edit is None:
+        return None
+    change = {"old": edit.old, "new": edit.new, "imports": repair.imports}
+    return {"path": path_of(edit.where.file), "line": edit.where.line, **change}
+
+
+def finding_record(finding: Finding) -> dict[str, Any]:
+    """Return a finding as an object; lines that are not known are null."""
+    return {
+        "kind": finding.kind,
+        "operation": finding.operation,
+        "message": finding.message,
+        "where": place_record(finding.where),
+        "entries": finding.entries,
+        "size": math.prod(finding.shape),
+        "shape": list(finding.shape),
+        "what": finding.what,
+        "value": finding.value,
+        "times": finding.times,
+        "nan_operand": finding.nan_operand,
+        "reason": finding.reason,
+        "selection": finding.selection,
+        "selected_at": place_record(finding.selected_at),
+        "entered_at": place_record(finding.entered_at),
+        "entered_by": finding.entered_by,
+        "passed": finding.passed,
+        "modules": list(finding.modules),
+        "rows": list(finding.rows),
+        "fix": fix_record(finding.repair),
+        "advice": finding.repair.text,
+    }
+
+
 STYLES = {"FORWARD": "bold red", "GENUINE": "bold red", "BLOCKED": "bold yellow"}
 DIM, GOOD = "dim", "green"
 Part: TypeAlias = tuple[str, str]  # a text and its style
-
-
-@dataclass(frozen=True)
-class Finding:
-    """
-    One line of a program at which a gradient stops being finite.
-
-    Attributes
-    ----------
-    kind : {"FORWARD", "GENUINE", "BLOCKED", "UNKNOWN", "INTERIM"}
-        FORWARD: the value is not finite. GENUINE, BLOCKED: the derivative is not finite at entries
-        that are used, that are not used. UNKNOWN: an operation has no rule. INTERIM, if asked for:
-        a value on the way is not finite, used or not.
-    operation : str
-        Its name in the array API standard: sqrt, log, div, norm, softmax. "input" for an argument
-        that is not finite itself; "" if unknown.
-    where : Location or None
-        File, line and source; None if unknown.
-    entries : int
-        How many entries are concerned, over all passes.
-    shape : tuple of int
-        The shape of the array with these entries.
-    what : str
-        The derivative there, or the value if FORWARD: "inf", "-inf", "nan", or "" if unknown.
-    selection : str
-        The operation that dropped BLOCKED entries: where, index, slice, max; "" if unknown.
-    selected_at : Location or None
-        The line of that operation.
-    nan_operand : bool
-        Whether an operand was NaN, which a safe operation propagates.
-    value : str
-        The result at BLOCKED entries: "finite", "inf", "-inf", "nan", or "" if unknown.
-    times : int
-        How often the line ran with this finding.
-    repair : Repair
-        What to do: an edit of the program, the import that the edit needs, and a sentence.
-    reason : str
-        "backward" if a function has a backward pass of its own, which is at fault; else why the
-        finding is UNKNOWN: "again", "apart", "kernel", "loop", "lost", "mkldnn", "once",
-        "rank", "scale", "script", "shards", "sparse" or "tape"; "" for an operation without a rule.
-    entered_at : Location or None
-        The line that made the NaN operand, or the infinity that became NaN, if it is another line;
-        that of the backward pass of a function that has its own.
-    entered_by : str
-        The operation that made the NaN operand there, of operands without NaN; "" if unknown.
-    passed : int
-        How many later operations met the same NaN; these have no finding of their own.
-    modules : tuple of str
-        The modules of a guarded model in which the line ran, such as "encoder.layers.3.norm".
-    rows : tuple of int
-        The rows of a guarded batch with these entries, or with the NaN where it came in; empty if
-        these are all rows, or if the first axis of the array has another length than the batch.
-    """
-
-    kind: Kind
-    operation: str
-    where: Location | None = None
-    entries: int = 0
-    shape: tuple[int, ...] = ()
-    what: str = ""
-    selection: str = ""
-    selected_at: Location | None = None
-    nan_operand: bool = False
-    value: str = ""
-    times: int = 1
-    repair: Repair = NOTHING
-    reason: str = ""
-    entered_at: Location | None = None
-    entered_by: str = ""
-    passed: int = 0
-    modules: tuple[str, ...] = ()
-    rows: tuple[int, ...] = ()
-
-    @property
-    def message(self) -> str:
-        """The finding in a sentence."""
-        return MESSAGES[self.kind](self)
-
-
-def _blocked(finding: Finding) -> str:
-    return f"the derivative{_of(finding)} {_what(finding)} never used"
-
-
-def _genuine(finding: Finding) -> str:
-    return f"the derivative{_of(finding)} {_what(finding)} used"
-
-
-def _forward(finding: Finding) -> str:
-    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
-    return f"{subject} {_what(finding)} used"
-
-
-def _interim(finding: Finding) -> str:
-    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
-    return f"{subject} {_what(finding)}".rpartition(", which ")[0] + " on the way"
-
-
-def _unknown(finding: Finding) -> str:
-    why = REASONS[finding.reason].format(finding.operation)
-    rest = "; from here on the gradient is the ordinary one"
-    return why if finding.reason in WHOLE else why + rest
-
-
-# Of a backward pass, and not of an operation.
-WHOLE = frozenset(("again", "apart", "lost", "once", "rank", "scale", "shards", "tape"))
-REASONS = {
-    "": "{} has no rule",
-    "again": "{} made a gradient that is not finite, and a finite one when it ran again",
-    "apart": "{} made a gradient that is not finite, and does not run by itself",
-    "kernel": "the derivative of {} is made by code that PyTorch does not see",
-    "loop": "the steps of a {} were not looked at, for want of time",
-    "lost": "{} made a gradient that is not finite, and none of its operations was seen to do so",
-    "once": "{} made a gradient that is not finite, and does not run again",
-    "mkldnn": "{} is a kernel of mkldnn, and has no rule",
-    "rank": "{} made the gradient that is not finite",
-    "scale": "{} made a gradient that is finite, and overflows by the factor of a GradScaler",
-    "shards": "{} made a gradient that is not finite, and of which each process has a part",
-    "script": "TorchScript has compiled a graph, in which a selection is a product",
-    "tape": "{} made a gradient that is not finite, and keeps no program to look at",
-    "sparse": "the derivative of {} is one of sparse tensors, and has no rule",
-}
-
-
-MESSAGES = {
-    "FORWARD": _forward,
-    "GENUINE": _genuine,
-    "BLOCKED": _blocked,
-    "UNKNOWN": _unknown,
-    "INTERIM": _interim,
-}
-
-
-def _of(finding: Finding) -> str:
-    return f" of {finding.operation}" if finding.operation else ""
-
-
-def _what(finding: Finding) -> str:
-    """Return what the numbers are, and at how many entries of how many."""
-    size = math.prod(finding.shape)
-    of = f" of {size}" if finding.times == 1 and size > finding.entries else ""
-    passes = f" in {finding.times} passes" if finding.times > 1 else ""
-    count = f"{counted(finding.entries, of)}{passes}" if finding.entries else "entries"
-    verb = "is" if finding.entries == 1 else "are"
-    return f"is {finding.what or 'not finite'} at {count}, which {verb}"
-
-
-def counted(entries: int, of: str = "") -> str:
-    """Return a number of entries in words."""
-    return f"{entries}{of} {'entry' if entries == 1 and not of else 'entries'}"
 
 
 def listed(items: Sequence[Any], most: int = 8) -> str:

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from safeops.autodiff._explain.repairs import Edit, Repair
+from safeops.autodiff._explain.finding import Edit, Repair
 from safeops.autodiff._explain.report import Report
 
 Leaves: TypeAlias = Sequence[np.ndarray]

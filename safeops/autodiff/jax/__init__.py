@@ -43,8 +43,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from safeops._core.versions import require
 from safeops._doors import show
-from safeops._versions import require
 
 OPERATIONS = "the operations need 0.6 or later"
 require("safeops.autodiff.jax", "JAX", jax.__version__, "0.8", also=OPERATIONS)
@@ -58,8 +58,8 @@ from safeops.autodiff._options import (
     places_of,
 )
 from safeops.autodiff.jax._choosers import selecting
-from safeops.autodiff.jax._explain.passes import explained_call
-from safeops.autodiff.jax._pairs import Options
+from safeops.autodiff.jax._evaluator import Options
+from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._passes import (
     as_array,
     basis_of,
@@ -72,7 +72,7 @@ from safeops.autodiff.jax._passes import (
 )
 from safeops.autodiff.jax._redirect import masked_here
 from safeops.autodiff.jax._tables import RULES
-from safeops.autodiff.jax._watching import watch_grad
+from safeops.autodiff.jax._watch import watch_grad
 
 __all__ = [
     "UnknownOperationWarning",

@@ -26,8 +26,8 @@ from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from safeops._backends.jax.bodies import Program, bodies_in, opened, with_bodies
 from safeops._backends.jax.private import Call, Passing, is_where, plain, traced
-from safeops._typing import Array
-from safeops.autodiff.jax._pairs import axes_of, is_inexact
+from safeops._core.types import Array
+from safeops.autodiff.jax._evaluator import axes_of, is_inexact
 
 
 def selecting(f: Callable[..., Any]) -> Callable[..., Any]:

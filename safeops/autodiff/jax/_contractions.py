@@ -22,11 +22,10 @@ from safeops._backends.jax.private import (
     is_one_group,
     plain,
 )
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded
-from safeops.autodiff.jax._known import is_known
-from safeops.autodiff.jax._pairs import (
+from safeops.autodiff.jax._evaluator import (
     Factors,
     Mask,
     Options,
@@ -40,6 +39,7 @@ from safeops.autodiff.jax._pairs import (
     spread,
     value_of,
 )
+from safeops.autodiff.jax._known import is_known
 
 
 def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:

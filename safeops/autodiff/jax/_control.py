@@ -16,10 +16,10 @@ from jax.extend.core import Jaxpr, JaxprEqn
 
 from safeops._backends.jax.bodies import Program, bodies_in, opened
 from safeops._backends.jax.private import branches_of, has_axis, scan_of, shards_of, while_of
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.jax._contractions import contract
-from safeops.autodiff.jax._pairs import (
+from safeops.autodiff.jax._evaluator import (
     Options,
     Zero,
     active_of,

@@ -20,9 +20,9 @@ from safeops._backends.jax.private import (
     running_axis,
     sorted_axis,
 )
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._pairs import Options, active_of, array_of, evaluate, made, value_of
+from safeops.autodiff.jax._evaluator import Options, active_of, array_of, evaluate, made, value_of
 
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:

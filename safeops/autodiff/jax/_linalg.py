@@ -18,9 +18,9 @@ from safeops._backends.jax.private import (
     system_of,
     transformed_axes,
 )
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._pairs import (
+from safeops.autodiff.jax._evaluator import (
     Mask,
     Options,
     active_of,

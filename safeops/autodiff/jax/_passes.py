@@ -10,11 +10,11 @@ import numpy as np
 from jax import lax
 
 from safeops._backends.jax.bodies import constants
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import places_of
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax import _pairs as pairs
-from safeops.autodiff.jax._pairs import Options
+from safeops.autodiff.jax import _evaluator as pairs
+from safeops.autodiff.jax._evaluator import Options
 
 
 def as_array(x: Any) -> Any:

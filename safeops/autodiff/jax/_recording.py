@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from safeops._backends.jax.private import Call, Passing, traced
-from safeops.autodiff.jax._explain.sites import Code, codes_here, placed
+from safeops.autodiff.jax._lines import Code, codes_here, placed
 
 
 class Constant(NamedTuple):

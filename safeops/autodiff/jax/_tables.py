@@ -2,9 +2,9 @@
 
 from safeops.autodiff.jax import _contractions as contractions
 from safeops.autodiff.jax import _control as control
+from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax import _functions as functions
 from safeops.autodiff.jax import _linalg as linalg
-from safeops.autodiff.jax import _pairs as pairs
 
 # An operation that is not listed is unknown.
 CLASSES = {

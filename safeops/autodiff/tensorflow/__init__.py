@@ -31,14 +31,14 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.tensorflow.private import FOUND
+from safeops._core.versions import require
 from safeops._doors import show
-from safeops._versions import require
 
 require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")
 
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import Reaction, UnknownOperationWarning, is_one, places_of
-from safeops.autodiff.tensorflow._explain.passes import explained_call
+from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import (
     check_output,
     dense,
@@ -48,7 +48,7 @@ from safeops.autodiff.tensorflow._passes import (
     seeds_of,
     with_tensors,
 )
-from safeops.autodiff.tensorflow._watching import watch_tape
+from safeops.autodiff.tensorflow._watch import watch_tape
 
 __all__ = [
     "GradientTape",

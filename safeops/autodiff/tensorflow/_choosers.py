@@ -18,10 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union, zeros
-from safeops.autodiff.tensorflow._pairs import (
+from safeops.autodiff.tensorflow._evaluator import (
     BODIES,
     Frame,
     Mask,
@@ -34,6 +33,7 @@ from safeops.autodiff.tensorflow._pairs import (
     unknown,
     widened,
 )
+from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union, zeros
 from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
 WHERE = frozenset({"Select", "SelectV2"})

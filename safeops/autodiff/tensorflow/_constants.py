@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import DEEPEST, LARGEST, SMALL, computed, folded, narrowed, reshaped
 from safeops.autodiff.tensorflow._masks import in_xla

@@ -10,10 +10,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow._choosers import arguments, bodies, is_fixed
-from safeops.autodiff.tensorflow._pairs import (
+from safeops.autodiff.tensorflow._evaluator import (
     Frame,
     active_of,
     dependents,

@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow._choosers import bodies
-from safeops.autodiff.tensorflow._pairs import BODIES, Frame, Rule, cleaned
+from safeops.autodiff.tensorflow._evaluator import BODIES, Frame, Rule, cleaned
 
 
 def kept(rule: Rule) -> Rule:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff import _pairs
 
 

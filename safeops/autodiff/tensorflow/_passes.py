@@ -7,12 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import check_options
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _evaluator as pairs
 from safeops.autodiff.tensorflow import _running as running
-from safeops.autodiff.tensorflow._pairs import Frame, Options
+from safeops.autodiff.tensorflow._evaluator import Frame, Options
 from safeops.autodiff.tensorflow._tables import READERS, RULES
 
 

@@ -12,10 +12,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._masks import union
-from safeops.autodiff.tensorflow._pairs import (
+from safeops.autodiff.tensorflow._evaluator import (
     Frame,
     Mask,
     cleaned,
@@ -26,6 +25,7 @@ from safeops.autodiff.tensorflow._pairs import (
     unless_zero,
     widened,
 )
+from safeops.autodiff.tensorflow._masks import union
 from safeops.autodiff.tensorflow._running import run
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 
 # Told by the scope of the formulas of a tape.

@@ -3,7 +3,7 @@
 from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _derivatives as derivatives
-from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _evaluator as pairs
 from safeops.autodiff.tensorflow import _rules as rules
 
 # An operation that is not listed is unknown.

@@ -39,8 +39,7 @@ Limits:
 - A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
   custom function has to write into a new tensor, as PyTorch demands anyway.
 
-Operations without a rule in the backward passes of PyTorch's own test database (2.13, CPU,
-float64), by class:
+Operations without a rule in the backward passes of PyTorch's own test database (2.13, CPU, float64):
 
 - sparse tensors: _sparse_mm_reduce_impl_backward, sparse_mask
 - a slope of other entries: as_strided_scatter
@@ -57,9 +56,9 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import FOUND, tree_flatten, tree_unflatten
+from safeops._core.types import Array
+from safeops._core.versions import require
 from safeops._doors import show
-from safeops._typing import Array
-from safeops._versions import require
 
 OPERATIONS = "the operations work with it"
 require("safeops.autodiff.torch", "PyTorch", FOUND, "2.9", also=OPERATIONS)
@@ -74,8 +73,7 @@ from safeops.autodiff._options import (
 )
 from safeops.autodiff.torch import func
 from safeops.autodiff.torch._compiled import compile  # noqa: A004  (the name that PyTorch has)
-from safeops.autodiff.torch._explain.lines import RecordLines
-from safeops.autodiff.torch._explain.passes import explained, explained_call
+from safeops.autodiff.torch._explain.explanation import explained, explained_call
 from safeops.autodiff.torch._first import carried, chosen
 from safeops.autodiff.torch._graph import (
     check_graph,
@@ -84,7 +82,7 @@ from safeops.autodiff.torch._graph import (
     listed,
     require_one_number,
 )
-from safeops.autodiff.torch._modes import Redirect, watch_backward
+from safeops.autodiff.torch._lines import RecordLines
 from safeops.autodiff.torch._passes import (
     FORMER,
     add,
@@ -93,7 +91,9 @@ from safeops.autodiff.torch._passes import (
     mask_of_leaf,
 )
 from safeops.autodiff.torch._ranks import require_kept_gradients, union_over
+from safeops.autodiff.torch._redirect import Redirect
 from safeops.autodiff.torch._sharded import is_sharded, local_of
+from safeops.autodiff.torch._watch import watch_backward
 
 __all__ = [
     "UnknownOperationWarning",

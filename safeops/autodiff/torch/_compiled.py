@@ -16,9 +16,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import Reaction, check_options, tell
-from safeops.autodiff.torch._edges import active_of, noted, with_active
+from safeops.autodiff.torch._compiled_edges import active_of, noted, with_active
 from safeops.autodiff.torch._evaluator import Call, Kind, Masking
 from safeops.autodiff.torch._graph import nodes_of
 from safeops.autodiff.torch._known import Knowing, in_form, small

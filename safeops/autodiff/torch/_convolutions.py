@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._contractions import product
 from safeops.autodiff.torch._evaluator import Call, unknown
 from safeops.autodiff.torch._masks import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from safeops._typing import Array
+from safeops._core.types import Array
 
 # Of a long sum in float32 half of the digits are lost: a million ones give 4.7e-4 too little.
 ROW = 1024

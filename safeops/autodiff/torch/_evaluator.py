@@ -15,11 +15,11 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, decomposition_table
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import tell
-from safeops.autodiff.torch._branches import branched
-from safeops.autodiff.torch._edges import is_at_edge, run_at_edge
-from safeops.autodiff.torch._frames import COPY_SLICES, inner_name
+from safeops.autodiff.torch._compiled_edges import is_at_edge, run_at_edge
+from safeops.autodiff.torch._control import branched
+from safeops.autodiff.torch._inplace_formula import COPY_SLICES, inner_name
 from safeops.autodiff.torch._masks import cleaned, folded, is_partial, spread, tensors_of
 from safeops.autodiff.torch._nodes import (
     BY_PRODUCT,

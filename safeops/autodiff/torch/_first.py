@@ -41,7 +41,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._evaluator import Call, Kind, Masking
 from safeops.autodiff.torch._graph import Graph, all_finite
 from safeops.autodiff.torch._nodes import is_foreign

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._contractions import HALF
 from safeops.autodiff.torch._evaluator import Call, Masking, decompose, unknown
 from safeops.autodiff.torch._masks import any_over, both, is_finite, is_partial, spread

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from safeops._typing import Array
-from safeops.autodiff.torch._edges import is_compiled, is_of_us
-from safeops.autodiff.torch._explain.lines import in_a_transform
+from safeops._core.types import Array
+from safeops.autodiff.torch._compiled_edges import is_compiled, is_of_us
+from safeops.autodiff.torch._lines import in_a_transform
 from safeops.autodiff.torch._tags import is_number, leaf_of
 
 

@@ -14,7 +14,7 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import TorchDispatchMode
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._small import LARGEST, narrowed, reshaped
 from safeops.autodiff.torch._masks import MARK, is_known, tensors_of, thin
 from safeops.autodiff.torch._tags import Mask

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._tags import Mask
 
 

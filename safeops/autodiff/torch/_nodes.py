@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from safeops._backends.torch import private
-from safeops._backends.torch.filling import FillingFunction
+from safeops._backends.torch.fast_paths import FillingFunction
 
 
 def words(text: str) -> frozenset[str]:

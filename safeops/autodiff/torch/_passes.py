@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
-from safeops.autodiff.torch._edges import edges_told
+from safeops._core.types import Array
+from safeops.autodiff.torch._compiled_edges import edges_told
 from safeops.autodiff.torch._evaluator import Masking
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import attached, is_custom
-from safeops.autodiff.torch._opaque import scripts_told
 from safeops.autodiff.torch._ranks import (
     in_group,
     mask_here,
@@ -22,6 +21,7 @@ from safeops.autodiff.torch._ranks import (
 )
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
 from safeops.autodiff.torch._tags import Tags, is_plain
+from safeops.autodiff.torch._unseen import scripts_told
 
 # The masks of earlier gradients, for accumulation and for second derivatives. It holds storages
 # weakly.

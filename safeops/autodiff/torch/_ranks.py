@@ -11,7 +11,7 @@ from torch import distributed
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import BY_NAMESPACE, Call, unknown
 from safeops.autodiff.torch._masks import folded, is_partial, spread, tensors_of

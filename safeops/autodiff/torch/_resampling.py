@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._evaluator import Call, aten, unknown
 from safeops.autodiff.torch._masks import any_over, as_numbers, is_any, is_finite, is_traced, spread
 

@@ -5,14 +5,14 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._evaluator import (
     Call,
     aten,
     decompose,
     unknown,
 )
-from safeops.autodiff.torch._frames import COPY_SLICES
+from safeops.autodiff.torch._inplace_formula import COPY_SLICES
 from safeops.autodiff.torch._masks import (
     any_over,
     as_numbers,

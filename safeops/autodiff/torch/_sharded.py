@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 
 AsyncCollectiveTensor: Any = private.collectives().AsyncCollectiveTensor
 FakeTensor: Any = private.fake_tensor()

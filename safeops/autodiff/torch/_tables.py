@@ -9,10 +9,11 @@ from safeops.autodiff.torch._contractions import (
     attention_backward,
     contract,
     matrix,
+    sparse_matrix,
 )
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import BY_NODE, OWN_PARTS, RULES, SPARSE, Call, decompose
-from safeops.autodiff.torch._functions import elementwise, reduced
+from safeops.autodiff.torch._functions import LOGARITHMS, elementwise, reduced
 from safeops.autodiff.torch._fused import (
     bag,
     bag_weights_backward,
@@ -25,9 +26,7 @@ from safeops.autodiff.torch._fused import (
     trilinear,
     weight_norm_backward,
 )
-from safeops.autodiff.torch._logarithms import LOGARITHMS
 from safeops.autodiff.torch._resampling import KIND, resampled, sampled
-from safeops.autodiff.torch._sparse import sparse_matrix
 
 __all__ = ["CLASSES", "RULES"]
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 
 # True: all entries are active. None (in signatures): the tensor is no cotangent.
 Mask: TypeAlias = bool | Array

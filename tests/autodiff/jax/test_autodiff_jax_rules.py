@@ -21,7 +21,7 @@ from jax.experimental.ode import odeint  # noqa: E402
 
 from reported_jax import PROGRAMS_RUN, Operations, assert_same, with_rule  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
-from safeops.autodiff.jax import _pairs as pairs  # noqa: E402
+from safeops.autodiff.jax import _evaluator as pairs  # noqa: E402
 
 NAN = np.nan
 

@@ -15,7 +15,7 @@ from jax.experimental import io_callback, sparse  # noqa: E402
 
 from safeops import autodiff  # noqa: E402
 from safeops.autodiff import jax as masked  # noqa: E402
-from safeops.autodiff.jax._explain import passes, watch, whole  # noqa: E402
+from safeops.autodiff.jax._explain import compiled_loops, explanation, forward  # noqa: E402
 
 X = np.array([0.0, 2.0, 4.0])
 
@@ -31,13 +31,13 @@ def stepped(monkeypatch):
     """Return a list that gets the name of each loop that is run step by step."""
     found = []
     for name in ("scan", "while_loop"):
-        method = getattr(watch.Watch, name)
+        method = getattr(forward.Watch, name)
 
         def noted(self, *args, name=name, method=method):
             found.append(name)
             return method(self, *args)
 
-        monkeypatch.setattr(watch.Watch, name, noted)
+        monkeypatch.setattr(forward.Watch, name, noted)
     return found
 
 
@@ -104,8 +104,8 @@ def test_loops_run_whole_say_what_their_steps_say(f, monkeypatch):
     """The findings are the same as if each loop were run step by step."""
     x = jnp.asarray(X)
     report = masked.explain(f, x)
-    monkeypatch.setattr(whole, "FEW", 10**9)
-    monkeypatch.setattr(whole.Looking, "is_whole", lambda *_: False)
+    monkeypatch.setattr(compiled_loops, "FEW", 10**9)
+    monkeypatch.setattr(compiled_loops.Looking, "is_whole", lambda *_: False)
 
     assert report.findings
     assert told(report) == told(masked.explain(f, x, limit=1e9))
@@ -145,10 +145,10 @@ def test_a_gradient_that_is_compiled_already_leaves_time(monkeypatch):
 
     def looking(seconds, progress):
         given.append(seconds)
-        return whole.Looking(seconds, progress)
+        return compiled_loops.Looking(seconds, progress)
 
-    monkeypatch.setattr(passes, "Looking", looking)
-    monkeypatch.setattr(passes, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(explanation, "Looking", looking)
+    monkeypatch.setattr(explanation, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
     masked.explain(sick, jnp.asarray(X))
 
@@ -165,7 +165,7 @@ def test_what_is_blocked_is_so_without_its_steps():
 
 def test_progress(monkeypatch):
     """A function that is given is told of the steps of a loop."""
-    monkeypatch.setattr(whole, "SECOND", 0.0)
+    monkeypatch.setattr(compiled_loops, "SECOND", 0.0)
     said = []
 
     masked.explain(sick, jnp.asarray(X), progress=said.append)

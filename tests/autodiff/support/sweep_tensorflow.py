@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from programs_tensorflow import PROGRAMS
 from safeops.autodiff import tensorflow as masked
-from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _evaluator as pairs
 from safeops.autodiff.tensorflow import _tables as tables
 
 # How a program is run.

@@ -31,7 +31,7 @@ from reported_tensorflow import (  # noqa: E402
 from safeops._backends.tensorflow import private  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
-from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _evaluator as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
 # How a gradient is taken.

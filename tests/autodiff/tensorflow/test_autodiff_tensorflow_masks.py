@@ -15,8 +15,8 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 import sweep_tensorflow as sweep  # noqa: E402
 from reported_tensorflow import INF, NAN, at, compiled, kinds_run, slope, total  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
+from safeops.autodiff.tensorflow import _evaluator as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
-from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 

@@ -14,7 +14,7 @@ from frameworks import to_numpy  # noqa: E402
 from parts import IN_PARTS, seeds_of  # noqa: E402
 from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
-from safeops.autodiff.tensorflow import _pairs as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _evaluator as pairs  # noqa: E402
 from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 

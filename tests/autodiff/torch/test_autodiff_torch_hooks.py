@@ -139,7 +139,7 @@ SELECTING = {
 @pytest.mark.parametrize("way", SELECTING)
 def test_a_function_of_ours_says_that_it_is_a_selection(masked, way):
     """One that derives from `FillingFunction` has absent entries; the same without it has not."""
-    from safeops._backends.torch.filling import FillingFunction
+    from safeops._backends.torch.fast_paths import FillingFunction
 
     found = []
     for base in (FillingFunction, torch.autograd.Function):

@@ -19,7 +19,7 @@ from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax.bodies import Program
 from safeops._backends.jax.private import axes_of_product, body_of_call, plain
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
     Count,
@@ -38,12 +38,12 @@ from safeops.autodiff._explain.evidence import (
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import narrowed
-from safeops.autodiff.jax import _pairs as pairs
+from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
-from safeops.autodiff.jax._explain.sites import CALLS, Sites, each, numbers_of
-from safeops.autodiff.jax._explain.whole import LOOPS, Looking
+from safeops.autodiff.jax._evaluator import Factors, Options
+from safeops.autodiff.jax._explain.compiled_loops import LOOPS, Looking
 from safeops.autodiff.jax._known import entries_of, is_known
-from safeops.autodiff.jax._pairs import Factors, Options
+from safeops.autodiff.jax._lines import CALLS, Sites, each, numbers_of
 
 ELEMENTWISE = ("mul", "div")
 WHOLE = (*LOOPS, "cond", "shard_map")  # whose bodies are not looked into

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import (
     Cause,
     Count,
@@ -32,10 +32,10 @@ from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
-from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _evaluator as pairs
 from safeops.autodiff.tensorflow import _running as running
-from safeops.autodiff.tensorflow._explain.sites import Program, numbers_of, site_of, values_of
-from safeops.autodiff.tensorflow._pairs import Frame
+from safeops.autodiff.tensorflow._evaluator import Frame
+from safeops.autodiff.tensorflow._lines import Program, numbers_of, site_of, values_of
 
 ELEMENTWISE = (choosers.product, choosers.quotient, pairs.scale, pairs.root)
 

@@ -7,9 +7,9 @@ from typing import Any
 from safeops._backends.torch import private
 from safeops._source.locations import Location
 from safeops._source.names import IN_TORCH, OF_ENTRIES
-from safeops.autodiff.torch._explain.lines import Record, record_of
+from safeops.autodiff.torch._explain.backward import Blocked
 from safeops.autodiff.torch._explain.names import operation_of
-from safeops.autodiff.torch._explain.watch import Blocked
+from safeops.autodiff.torch._lines import Record, record_of
 
 
 @dataclass

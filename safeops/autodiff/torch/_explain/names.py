@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 from safeops._source.names import IN_TORCH
-from safeops.autodiff.torch._opaque import is_script
 from safeops.autodiff.torch._tags import name_of
+from safeops.autodiff.torch._unseen import is_script
 
 
 def operation_of(node: Any) -> str:

@@ -8,17 +8,17 @@ from typing import Any, TypeAlias
 import torch
 
 from safeops._backends.torch import private
+from safeops._core.types import Array
 from safeops._source.names import OF_ENTRIES
-from safeops._typing import Array
-from safeops.autodiff.torch._explain.lines import compact, fits
-from safeops.autodiff.torch._explain.names import operation_of
-from safeops.autodiff.torch._explain.watch import (
+from safeops.autodiff.torch._explain.backward import (
     CotangentRecord,
     Graph,
     NodeRecord,
     Watching,
     through_windows,
 )
+from safeops.autodiff.torch._explain.names import operation_of
+from safeops.autodiff.torch._lines import compact, fits
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, words
 from safeops.autodiff.torch._tags import Tags

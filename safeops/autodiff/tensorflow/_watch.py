@@ -15,11 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from safeops._core.types import Array
 from safeops._source.locations import Location, frame_of_user, location_of
-from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
-from safeops.autodiff.tensorflow import _pairs as pairs
-from safeops.autodiff.tensorflow._explain.passes import explained_graph
+from safeops.autodiff._explain.finding import Finding
+from safeops.autodiff._explain.report import Report, make_report, never_clean
+from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow._explain.explanation import explained_graph
 from safeops.autodiff.tensorflow._redirect import FUNCTION, PLAIN, taped_everywhere
 from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of
 

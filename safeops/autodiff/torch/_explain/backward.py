@@ -11,16 +11,16 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff.torch._contractions import HALF, contract, matrix
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import Call, Masking
-from safeops.autodiff.torch._explain.lines import Looking, compact, not_finite, stored, what_of
+from safeops.autodiff.torch._lines import Looking, compact, not_finite, stored, what_of
 from safeops.autodiff.torch._masks import folded, is_partial, spread
 from safeops.autodiff.torch._nodes import attached
-from safeops.autodiff.torch._opaque import reason_unseen
 from safeops.autodiff.torch._tables import RULES
 from safeops.autodiff.torch._tags import Mask, Tags, leaf_of
+from safeops.autodiff.torch._unseen import reason_unseen
 
 CONTRACTIONS = (matrix, contract, convolve_backward)
 

@@ -9,10 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report, never_clean
+from safeops._core.types import Array
+from safeops.autodiff._explain.finding import Finding
+from safeops.autodiff._explain.report import Report, make_report, never_clean
 from safeops.autodiff._options import places_of
-from safeops.autodiff.jax._explain.passes import explained_call
+from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._passes import is_float0
 from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._redirect import changed_everywhere

@@ -19,8 +19,7 @@ from safeops._backends.jax.bodies import bodies_in
 from safeops._backends.jax.private import plain, primal_of, scan_of
 from safeops.autodiff._explain.evidence import Site
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._explain.sites import CALLS, numbers_of
-from safeops.autodiff.jax._pairs import (
+from safeops.autodiff.jax._evaluator import (
     Options,
     Rule,
     array_of,
@@ -29,6 +28,7 @@ from safeops.autodiff.jax._pairs import (
     made,
     value_of,
 )
+from safeops.autodiff.jax._lines import CALLS, numbers_of
 from safeops.autodiff.jax._tables import RULES
 
 LOOPS = ("scan", "while")

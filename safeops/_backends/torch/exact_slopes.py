@@ -15,7 +15,7 @@ import torch
 
 from safeops._backends.torch.barriers import in_forward_mode
 from safeops._backends.torch.elementwise import _Exponential
-from safeops._backends.torch.filling import (
+from safeops._backends.torch.fast_paths import (
     _LIMITS,
     FillingFunction,
     _are_plain,
@@ -24,7 +24,7 @@ from safeops._backends.torch.filling import (
     _records,
     _zero_where_at_most,
 )
-from safeops._typing import Array, Function
+from safeops._core.types import Array, Function
 
 
 class _Inverse(NamedTuple):

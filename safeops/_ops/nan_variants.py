@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
-from safeops._entry import fast_path
-from safeops._typing import Array, Function, Reduction
+from safeops._core.types import Array, Function, Reduction
+from safeops._dispatch import fast_path
 
 P = ParamSpec("P")
 # Phrases of the docstring of `safe_*`, and what the docstring of `nan*` says in their place.

@@ -12,9 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
+from safeops._core.types import Array
 from safeops._source.locations import is_library, location
 from safeops._source.names import IN_TENSORFLOW, OWN
-from safeops._typing import Array
 from safeops.autodiff._explain.evidence import Site
 
 

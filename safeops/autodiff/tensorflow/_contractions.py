@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from safeops._typing import Array
+from safeops._core.types import Array
 
 MATRICES = {
     "MatMul": ("transpose_a", "transpose_b"),

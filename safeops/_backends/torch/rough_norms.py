@@ -10,8 +10,8 @@ import array_api_compat.torch as xp
 import torch
 
 from safeops._backends.devices import measures_by_sums
-from safeops._backends.torch.filling import _LIMITS
-from safeops._typing import Array, Axis
+from safeops._backends.torch.fast_paths import _LIMITS
+from safeops._core.types import Array, Axis
 
 
 def rough_size(x: Array, axis: Axis) -> Array | None:

@@ -9,13 +9,13 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves, tree_map
-from safeops._typing import Array
-from safeops.autodiff._explain.report import Finding, Report, make_report, merged
+from safeops._core.types import Array
+from safeops.autodiff._explain.finding import Finding
+from safeops.autodiff._explain.report import Report, make_report, merged
 from safeops.autodiff._explain.trial import Program, tried
 from safeops.autodiff._options import places_of
-from safeops.autodiff.torch._explain.lines import Record, RecordLines
-from safeops.autodiff.torch._explain.report import of_record, report_of
-from safeops.autodiff.torch._explain.watch import Graph
+from safeops.autodiff.torch._explain.backward import Graph
+from safeops.autodiff.torch._explain.comparison import of_record, report_of
 from safeops.autodiff.torch._graph import (
     check_graph,
     cotangents_of,
@@ -25,6 +25,7 @@ from safeops.autodiff.torch._graph import (
     nodes_of,
     require_one_number,
 )
+from safeops.autodiff.torch._lines import Record, RecordLines
 from safeops.autodiff.torch._passes import FORMER
 from safeops.autodiff.torch._sharded import is_sharded
 from safeops.autodiff.torch._tags import name_of

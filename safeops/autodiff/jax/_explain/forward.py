@@ -27,10 +27,12 @@ from safeops._backends.jax.private import (
     traced,
     while_of,
 )
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Forward, Site
 from safeops.autodiff.jax._choosers import Choosing, chosen_equation, using_nan
-from safeops.autodiff.jax._explain.sites import (
+from safeops.autodiff.jax._evaluator import is_inexact
+from safeops.autodiff.jax._explain.compiled_loops import LOOPS, Looking, Stopped
+from safeops.autodiff.jax._lines import (
     CALLS,
     Sites,
     each,
@@ -40,8 +42,6 @@ from safeops.autodiff.jax._explain.sites import (
     mapped,
     word_for,
 )
-from safeops.autodiff.jax._explain.whole import LOOPS, Looking, Stopped
-from safeops.autodiff.jax._pairs import is_inexact
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from safeops._backends.jax.bodies import opened
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
+from safeops.autodiff._explain.finding import Finding, counted
 from safeops.autodiff._explain.marks import Marked
-from safeops.autodiff._explain.report import (
-    Finding,
-    Report,
-    counted,
-    make_report,
-    never_clean,
-    operations,
-)
+from safeops.autodiff._explain.report import Report, make_report, never_clean, operations
 from safeops.autodiff._explain.trial import Program as Trial
 from safeops.autodiff._explain.trial import tried
 from safeops.autodiff._options import places_of
-from safeops.autodiff.jax import _pairs as pairs
+from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
+from safeops.autodiff.jax._evaluator import Options
 from safeops.autodiff.jax._explain.backward import Backward
-from safeops.autodiff.jax._explain.sites import Sites, count_of, named, numbers_of
-from safeops.autodiff.jax._explain.watch import Watch, watching
-from safeops.autodiff.jax._explain.whole import Looking, cost_of
-from safeops.autodiff.jax._pairs import Options
+from safeops.autodiff.jax._explain.compiled_loops import Looking, cost_of
+from safeops.autodiff.jax._explain.forward import Watch, watching
+from safeops.autodiff.jax._lines import Sites, count_of, named, numbers_of
 from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._tables import RULES

@@ -14,9 +14,9 @@ import numpy as np
 
 from safeops._backends import FRAMEWORKS, load
 from safeops._backends.array_api import ArrayAPI
-from safeops._dtypes import GUESTS, SCALARS, dtype_name
-from safeops._speech import is_of_symbols, kind_of, recorded, settle, speak, wrong
-from safeops._typing import ARRAY_OPTIONS, Array, Backend, Function, Namespace
+from safeops._core.dtypes import GUESTS, SCALARS, dtype_name
+from safeops._core.errors import is_of_symbols, kind_of, recorded, settle, speak, wrong
+from safeops._core.types import ARRAY_OPTIONS, Array, Backend, Function, Namespace
 
 F = TypeVar("F", bound=Function)
 

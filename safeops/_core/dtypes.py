@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from safeops._speech import wrong
-from safeops._typing import Array, DType, Namespace
+from safeops._core.errors import wrong
+from safeops._core.types import Array, DType, Namespace
 
 SCALARS = (bool, int, float, complex)
 # Arrays and scalars of NumPy: constants beside arrays of a framework that takes them.

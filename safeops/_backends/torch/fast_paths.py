@@ -1,5 +1,5 @@
 """
-What kernels of PyTorch share: filling without a mask, when to step aside, and a class of functions.
+What kernels of PyTorch share: filling without a mask, when to step aside, a class of functions.
 
 Eager `torch.where` takes a branch for each entry, and comparisons are slow to make booleans: a
 double where costs 10 to 40 divisions. `torch.threshold` and its backward function are selects too,
@@ -19,8 +19,8 @@ import torch
 
 from safeops._backends.devices import has_kernels
 from safeops._backends.torch import private
-from safeops._dtypes import limits
-from safeops._typing import Array, Function
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Function
 
 _FEW = 2**11  # entries; up to here comparisons and `where` cost less than what replaces them
 _HANDFUL = 2**5  # entries; up to here a question asked in Python takes less than one operation

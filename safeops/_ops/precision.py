@@ -1,8 +1,8 @@
 """Formulas that stay within the range of their dtype, with their derivatives."""
 
-from safeops._dtypes import NARROW, dtype_name
+from safeops._core.dtypes import NARROW, dtype_name
+from safeops._core.types import Array, Function, Namespace
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Function, Namespace
 
 
 def in_float32(xp: Namespace, formula: Function) -> Function:

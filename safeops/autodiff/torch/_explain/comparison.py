@@ -15,34 +15,27 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
+from safeops._core.types import Array
 from safeops._source.locations import definition
 from safeops._source.names import IN_TORCH, METHODS, OF_ENTRIES
-from safeops._typing import Array
 from safeops.autodiff._explain.evidence import missing
-from safeops.autodiff._explain.report import (
-    Finding,
-    Kind,
-    Report,
-    counted,
-    make_report,
-    never_clean,
-    operations,
-)
-from safeops.autodiff.torch._explain.causes import Causes
-from safeops.autodiff.torch._explain.lines import Record, not_finite, record_of, what_of
-from safeops.autodiff.torch._explain.names import operation_of
-from safeops.autodiff.torch._explain.selection import REFUSED, Search, ones_like
-from safeops.autodiff.torch._explain.watch import (
+from safeops.autodiff._explain.finding import Finding, Kind, counted
+from safeops.autodiff._explain.report import Report, make_report, never_clean, operations
+from safeops.autodiff.torch._explain.backward import (
     Blocked,
     CotangentRecord,
     Graph,
     NodeRecord,
     Watching,
 )
+from safeops.autodiff.torch._explain.causes import Causes
+from safeops.autodiff.torch._explain.names import operation_of
+from safeops.autodiff.torch._explain.selection import REFUSED, Search, ones_like
+from safeops.autodiff.torch._lines import Record, not_finite, record_of, what_of
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, is_ours
-from safeops.autodiff.torch._opaque import is_script
 from safeops.autodiff.torch._tags import Tags, leaf_of
+from safeops.autodiff.torch._unseen import is_script
 
 NOT_SEEN = (
     "lines are known for what ran in safeops.autodiff.torch.record_lines(), "

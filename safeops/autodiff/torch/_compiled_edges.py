@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._nodes import attached, in_its_method, is_custom
 from safeops.autodiff.torch._sharded import local_of

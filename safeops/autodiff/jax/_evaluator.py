@@ -33,7 +33,7 @@ from safeops._backends.jax.private import (
     windows_of,
     with_fill,
 )
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from safeops._dtypes import (
+from safeops._core.dtypes import (
     COMPLEX,
     INTEGER,
     NARROW,
@@ -23,7 +23,8 @@ from safeops._dtypes import (
     limits,
     require,
 )
-from safeops._entry import backend_of, promote_mask
+from safeops._core.types import Array, Axis, Backend, DType, Namespace
+from safeops._dispatch import backend_of, promote_mask
 from safeops._ops.division import safe_div
 from safeops._ops.norms import _root_mean_square, squared_norm
 from safeops._ops.slices import (
@@ -35,7 +36,6 @@ from safeops._ops.slices import (
     same_shape,
 )
 from safeops._ops.where import stop_gradient
-from safeops._typing import Array, Axis, Backend, DType, Namespace
 
 
 class Kept(NamedTuple):

@@ -18,10 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._options import tell
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _constants
+from safeops.autodiff.tensorflow._contractions import MATRICES, PRODUCTS, Meeting, meeting
 from safeops.autodiff.tensorflow._masks import (
     chosen,
     either,
@@ -31,7 +32,6 @@ from safeops.autodiff.tensorflow._masks import (
     union,
     zeros,
 )
-from safeops.autodiff.tensorflow._products import MATRICES, PRODUCTS, Meeting, meeting
 from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list

@@ -8,18 +8,19 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.tensorflow import private
-from safeops._typing import Array
+from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
+from safeops.autodiff._explain.finding import Finding, counted
 from safeops.autodiff._explain.marks import Marked
-from safeops.autodiff._explain.report import Finding, Report, counted, make_report, never_clean
+from safeops.autodiff._explain.report import Report, make_report, never_clean
 from safeops.autodiff._explain.trial import Program as Trial
 from safeops.autodiff._explain.trial import tried
 from safeops.autodiff._options import places_of
-from safeops.autodiff.tensorflow import _pairs as pairs
+from safeops.autodiff.tensorflow import _evaluator as pairs
 from safeops.autodiff.tensorflow import _running as running
+from safeops.autodiff.tensorflow._evaluator import Frame, Options
 from safeops.autodiff.tensorflow._explain.backward import Run
-from safeops.autodiff.tensorflow._explain.sites import Program, named, numbers_of, values_of
-from safeops.autodiff.tensorflow._pairs import Frame, Options
+from safeops.autodiff.tensorflow._lines import Program, named, numbers_of, values_of
 from safeops.autodiff.tensorflow._passes import check_output, seeds_of, with_tensors
 from safeops.autodiff.tensorflow._tables import READERS, RULES
 

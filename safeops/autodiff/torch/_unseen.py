@@ -11,7 +11,7 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
 from safeops.autodiff._options import tell
 from safeops.autodiff.torch._evaluator import PASSED, ZEROS
-from safeops.autodiff.torch._explain.lines import not_finite, unseen
+from safeops.autodiff.torch._lines import not_finite, unseen
 from safeops.autodiff.torch._nodes import attached
 from safeops.autodiff.torch._tables import RULES
 from safeops.autodiff.torch._tags import is_plain, name_of

@@ -13,9 +13,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
+from safeops._core.types import Array
 from safeops._source.locations import Location, frame_of_user, location_of
 from safeops._source.names import METHODS, OF_ENTRIES
-from safeops._typing import Array
 from safeops.autodiff.torch._tags import is_number
 
 KEY = "safeops.autodiff"  # the key of a record in the metadata of a node

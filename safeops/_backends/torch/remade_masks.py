@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from safeops._backends.devices import makes_masks_again
 from safeops._backends.torch import private
 from safeops._backends.torch.barriers import in_forward_mode
-from safeops._backends.torch.filling import _records
-from safeops._typing import Array, Function
+from safeops._backends.torch.fast_paths import _records
+from safeops._core.types import Array, Function
 
 # Measured: the reductions take 0.1 to 0.3 of what they took, and the power 0.75. Logarithms, roots
 # and exponentials take as much as before; norms and softmax more, whose sums would be made again.
