@@ -254,7 +254,7 @@ def masked_attention(q, k, v):
     """Take ours with the last key left out."""
     from safeops._dispatch import backend_of
 
-    keep = backend_of(k).places(k, -2) < k.shape[-2] - 1
+    keep = backend_of(k).positions(k, -2) < k.shape[-2] - 1
     return so.safe_attention(q, k, v, where=keep[..., 0][..., None, :])
 
 

@@ -14,8 +14,15 @@ import numpy as np
 
 from safeops._backends import FRAMEWORKS, load
 from safeops._backends.array_api import ArrayAPI
-from safeops._core.dtypes import GUESTS, SCALARS, dtype_name
-from safeops._core.errors import is_of_symbols, kind_of, recorded, settle, speak, wrong
+from safeops._core.dtypes import NUMPY_TYPES, SCALARS, dtype_name
+from safeops._core.errors import (
+    is_of_symbols,
+    kind_of,
+    name_function_in,
+    normalize_options,
+    recorded,
+    wrong,
+)
 from safeops._core.types import ARRAY_OPTIONS, Array, Backend, Function, Namespace
 
 F = TypeVar("F", bound=Function)
@@ -72,20 +79,20 @@ def fast_path(generic: F) -> F:
     def function(*args: Any, **options: Any) -> Array:
         try:
             if options:
-                settle(options)
+                normalize_options(options)
             kind = type(args[0])
             backend = _known[kind] if kind in _known else _recognise(args[0])
             kernel = None if backend is None else backend.kernel(name, generic)
             value = None if kernel is None else kernel(*args, **options)
             if value is None:
-                arrays, settings = hosted(args, options)
+                arrays, settings = with_numpy_constants(args, options)
                 value = generic(*arrays, **settings)
             return as_result(value, *args, *options.values())
         except Exception as error:
             if is_of_symbols(error):
                 return recorded(error, public, args, options)
             # Without an argument, an IndexError, there is what `generic` says of that.
-            speak(error if args else TypeError(), generic, args, options)
+            name_function_in(error if args else TypeError(), generic, args, options)
             raise
 
     # Each function has its own code object: torch.compile counts programs by code object, and stops
@@ -101,7 +108,7 @@ def as_result(value: Array, *given: Any) -> Array:
     if type(value) is not np.ndarray:
         return value
     if given and value.dtype.kind == "f" and value.dtype is not getattr(given[0], "dtype", None):
-        value = _narrowed(value, [x for x in given if isinstance(x, GUESTS)])
+        value = _narrowed(value, [x for x in given if isinstance(x, NUMPY_TYPES)])
     return value if value.ndim else value[()]
 
 
@@ -112,26 +119,26 @@ def _narrowed(value: Array, given: Sequence[Array]) -> Array:
     return value.astype(backend_of(*given).result_type(given))
 
 
-def hosted(
+def with_numpy_constants(
     args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return arguments and options; those of NumPy as constants of the framework beside them."""
     arrays = {name: options[name] for name in ARRAY_OPTIONS if name in options}
     values = (*args, *arrays.values())
-    guests = [x for x in values if isinstance(x, GUESTS)]
+    guests = [x for x in values if isinstance(x, NUMPY_TYPES)]
     if not guests:
         return args, options
-    hosts = [x for x in values if hasattr(x, "dtype") and not isinstance(x, GUESTS)]
+    hosts = [x for x in values if hasattr(x, "dtype") and not isinstance(x, NUMPY_TYPES)]
     if not hosts or any(backend_of(x) is not backend_of(hosts[0]) for x in hosts):
         return args, options
     backend = backend_of(hosts[0])
-    if not all(backend.takes(x) for x in guests):
+    if not all(backend.accepts_numpy(x) for x in guests):
         return args, options
 
     like = ([x for x in hosts if dtype_name(x.dtype) != "bool"] or hosts)[0]  # not a condition
 
     def settled(x: Any) -> Any:
-        return backend.constant(x, like) if isinstance(x, GUESTS) else x
+        return backend.constant(x, like) if isinstance(x, NUMPY_TYPES) else x
 
     return tuple(map(settled, args)), options | {name: settled(x) for name, x in arrays.items()}
 
@@ -176,7 +183,7 @@ def _recognise(x: Any) -> Backend | None:
     if hasattr(x, "what no array has"):
         raise _no_array(x)
     # NumPy's backend takes 0.1 s to import, which another framework need not wait for.
-    for name in ("numpy",) if isinstance(x, GUESTS) else OTHERS:
+    for name in ("numpy",) if isinstance(x, NUMPY_TYPES) else OTHERS:
         if name in sys.modules and load(name).owns(x):
             return _remember(x, load(name))
     from array_api_compat import array_namespace  # noqa: PLC0415  (slow)
@@ -208,7 +215,9 @@ def _of_mixed(args: tuple[Any, ...]) -> Backend:
     found = sorted(map(backend_of, arrays), key=lambda backend: backend.precedence)
     owners = {backend.name: backend for backend in found}
     hosts = [backend for name, backend in owners.items() if name != "numpy"]
-    if len(hosts) == 1 and all(hosts[0].takes(x) for x in arrays if isinstance(x, GUESTS)):
+    if len(hosts) == 1 and all(
+        hosts[0].accepts_numpy(x) for x in arrays if isinstance(x, NUMPY_TYPES)
+    ):
         return hosts[0]
     msg = (
         f"expected arrays of one framework, got {' and '.join(owners)} ({_kinds(arrays)}); "

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from safeops._core.dtypes import SCALARS
-from safeops._core.errors import speaking
+from safeops._core.errors import errors_name_function
 from safeops._core.types import Array, Axis, Condition, IsArray, Method, T, reduces
 from safeops._dispatch import fast_path
 from safeops._ops.masked_reductions import cumulative, enter_entries, fill_empty
-from safeops._ops.nan_variants import skipping_nan
+from safeops._ops.nan_variants import skips_nan
 from safeops._ops.quantiles import enter_quantile, part_of, quantile, rule_of, shaped
 from safeops._ops.reductions import (
     safe_argmax,
@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 
-nansum = skipping_nan(safe_sum, __name__, "array([1., 0.])")
-nanprod = skipping_nan(safe_prod, __name__, "array([1., 1.])")
-nanmean = skipping_nan(safe_mean, __name__, "array([ 1., nan])")
-nanvar = skipping_nan(safe_var, __name__, "array([ 0., nan])")
-nanstd = skipping_nan(safe_std, __name__, "array([ 0., nan])")
-nanmax = skipping_nan(safe_max, __name__, "array([ 1., nan])")
-nanmin = skipping_nan(safe_min, __name__, "array([ 1., nan])")
-nanargmax = skipping_nan(safe_argmax, __name__, "array([ 0, -1])")
-nanargmin = skipping_nan(safe_argmin, __name__, "array([ 0, -1])")
+nansum = skips_nan(safe_sum, __name__, "array([1., 0.])")
+nanprod = skips_nan(safe_prod, __name__, "array([1., 1.])")
+nanmean = skips_nan(safe_mean, __name__, "array([ 1., nan])")
+nanvar = skips_nan(safe_var, __name__, "array([ 0., nan])")
+nanstd = skips_nan(safe_std, __name__, "array([ 0., nan])")
+nanmax = skips_nan(safe_max, __name__, "array([ 1., nan])")
+nanmin = skips_nan(safe_min, __name__, "array([ 1., nan])")
+nanargmax = skips_nan(safe_argmax, __name__, "array([ 0, -1])")
+nanargmin = skips_nan(safe_argmin, __name__, "array([ 0, -1])")
 
 
 @fast_path
@@ -86,8 +86,8 @@ def nancumsum(
     >>> nancumsum(np.asarray([1.0, np.nan, 2.0]))
     array([1., 1., 3.])
     """
-    kept = enter_entries(x, where, skip_nan=True)
-    return cumulative(kept, axis, product=False)
+    entries = enter_entries(x, where, skip_nan=True)
+    return cumulative(entries, axis, product=False)
 
 
 @fast_path
@@ -125,12 +125,12 @@ def nancumprod(
     >>> nancumprod(np.asarray([1.0, np.nan, 2.0]))
     array([1., 1., 2.])
     """
-    kept = enter_entries(x, where, skip_nan=True)
-    return cumulative(kept, axis, product=True)
+    entries = enter_entries(x, where, skip_nan=True)
+    return cumulative(entries, axis, product=True)
 
 
 @reduces
-@speaking
+@errors_name_function
 def nanmedian(
     x: T,
     /,
@@ -176,7 +176,7 @@ def nanmedian(
 
 
 @reduces
-@speaking
+@errors_name_function
 def nanquantile(
     x: T,
     q: IsArray | complex | Sequence[float],
@@ -238,7 +238,7 @@ def nanquantile(
 
 
 @reduces
-@speaking
+@errors_name_function
 def nanpercentile(
     x: T,
     q: IsArray | complex | Sequence[float],
@@ -307,15 +307,15 @@ def _quantile(
     where: Array | None,
     fill_value: Any,
 ) -> Array:
-    kept = enter_entries(x, where, skip_nan=True, divides=True, of=())
-    q, many = enter_quantile(kept, q)
-    value, empty = quantile(kept, q, axis, rule_of(method))
+    entries = enter_entries(x, where, skip_nan=True, divides=True, of=())
+    q, many = enter_quantile(entries, q)
+    value, empty = quantile(entries, q, axis, rule_of(method))
     if not isinstance(q, SCALARS):
-        inside = kept.xp.logical_and(q >= 0, q <= 1)
-        value = kept.xp.where(inside, value, math.nan)
-        empty = kept.xp.logical_and(inside, empty)
-    value, empty = (shaped(kept, y, axis, many=many, keepdims=keepdims) for y in (value, empty))
-    return kept.xp.astype(fill_empty(kept, value, empty, fill_value), kept.dtype)
+        inside = entries.xp.logical_and(q >= 0, q <= 1)
+        value = entries.xp.where(inside, value, math.nan)
+        empty = entries.xp.logical_and(inside, empty)
+    value, empty = (shaped(entries, y, axis, many=many, keepdims=keepdims) for y in (value, empty))
+    return entries.xp.astype(fill_empty(entries, value, empty, fill_value), entries.dtype)
 
 
 def __dir__() -> list[str]:

@@ -63,7 +63,7 @@ class ArrayAPI:
         """Return False: no other framework compiles Python."""
         return False
 
-    def takes(self, x: Any) -> bool:
+    def accepts_numpy(self, x: Any) -> bool:
         """Take np.float64, which is a Python float too."""
         return isinstance(x, SCALARS)
 
@@ -149,7 +149,7 @@ class ArrayAPI:
         """Return `x` with its axes from `start` on as one."""
         return self.xp.reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 
-    def ending(self, x: Array, tail: tuple[int, ...]) -> Array:
+    def with_trailing_shape(self, x: Array, tail: tuple[int, ...]) -> Array:
         """Return `x`: only a trace of TensorFlow does not know lengths."""
         del tail
         return x
@@ -166,11 +166,11 @@ class ArrayAPI:
         """Return the largest entry of each slice, axes kept."""
         return self.rough_max(x, axis)
 
-    def whole(self, x: Array) -> Array:
+    def unfused_product(self, x: Array) -> Array:
         """Return a product that no compiler takes apart."""
         return x
 
-    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+    def rough_max_and_min(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return both by the same reduction: XLA merges two equal collectives."""
         return self.rough_max(low, axis), -self.rough_max(-high, axis)
 
@@ -182,16 +182,16 @@ class ArrayAPI:
         """Return how many entries a slice has, without asking for the shape."""
         return self.xp.sum(self.xp.ones_like(x), axis=axis, keepdims=True)
 
-    def level(self, x: Array, axis: Axis, sign: int) -> Array:
+    def max_of(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice, axes kept; `sign` is not needed here."""
         del sign
         return self.rough_max(x, axis)
 
-    def extreme_and_level(
+    def extreme_and_max(
         self, x: Array, levels: Array, axis: Axis, sign: int
     ) -> tuple[Array, Array]:
         """Return the extreme entry of each slice, and the largest of its levels, axes kept."""
-        return self.extreme(x, axis, sign), self.level(levels, axis, sign)
+        return self.extreme(x, axis, sign), self.max_of(levels, axis, sign)
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry of each slice for sign 1, the smallest for -1, axes kept."""
@@ -205,7 +205,7 @@ class ArrayAPI:
         """Return running sums, or running products."""
         return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)
 
-    def places(self, x: Array, axis: int) -> Array:
+    def positions(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis, without asking for the shape."""
         ones = self.xp.astype(self.xp.ones_like(x), self.xp.int32)
         return self.cumulative(ones, axis, product=False) - 1

@@ -152,7 +152,7 @@ class Dask(ArrayAPI):
         """Return a function of SciPy, which dask takes block by block."""
         return of_scipy(name)
 
-    def takes(self, x: Any) -> bool:
+    def accepts_numpy(self, x: Any) -> bool:
         """Take all of NumPy's, as dask does."""
         del x
         return True

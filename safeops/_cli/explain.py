@@ -15,7 +15,7 @@ from types import TracebackType
 
 from safeops._cli.importing import at_import
 from safeops._cli.reports import FORMATS
-from safeops._cli.terminal import counted
+from safeops._cli.terminal import progress_line
 from safeops._core.errors import INSTALL
 from safeops.autodiff import Report
 from safeops.autodiff._options import NonFiniteGradientError
@@ -87,7 +87,7 @@ def explain_script(options: Namespace) -> int:
         suppress(NotFiniteError),
         watching(watch) as passes,
         kept,
-        counted(lambda: sum(map(len, passes)), SO_FAR, quiet=options.quiet),
+        progress_line(lambda: sum(map(len, passes)), SO_FAR, quiet=options.quiet),
     ):
         ending = ending_of(argv, is_module=bool(options.module))
     if isinstance(ending, NonFiniteGradientError):

@@ -48,7 +48,7 @@ def followed(things: Iterable[T], said: str, *, quiet: bool) -> Iterator[T]:
 
 
 @contextmanager
-def counted(count: Callable[[], int], said: str, *, quiet: bool) -> Iterator[None]:
+def progress_line(count: Callable[[], int], said: str, *, quiet: bool) -> Iterator[None]:
     """Context in which a terminal gets a line with the count, after 10 seconds, 20 more, 40 ..."""
     stream, done = sys.stderr, Event()
     if quiet or not stream.isatty():

@@ -10,7 +10,7 @@ from safeops._core.types import Array, DType, Namespace
 
 SCALARS = (bool, int, float, complex)
 # Arrays and scalars of NumPy: constants beside arrays of a framework that takes them.
-GUESTS = (np.ndarray, np.generic)
+NUMPY_TYPES = (np.ndarray, np.generic)
 REAL = ("float16", "bfloat16", "float32", "float64")
 COMPLEX = ("complex64", "complex128")
 INTEGER = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))

@@ -67,23 +67,23 @@ INSTALL = 'python -m pip install ".[{}]" in a copy of the repository of safeops'
 CALLED = {"safeops", "array_api_compat", "numpy", "torch", "jax", "jaxlib", "tensorflow"}
 
 
-def speaking(public: F) -> F:
+def errors_name_function(public: F) -> F:
     """Let the errors of a public function name it."""
 
     def function(*args: Any, **options: Any) -> Any:
         try:
-            settle(options)
+            normalize_options(options)
             return public(*args, **options)
         except Exception as error:
             if is_of_symbols(error):
                 return recorded(error, function, args, options)
-            speak(error, public, args, options)
+            name_function_in(error, public, args, options)
             raise
 
     return cast("F", wraps(public)(function))
 
 
-def settle(options: dict[str, Any]) -> None:
+def normalize_options(options: dict[str, Any]) -> None:
     """Let `axis` be an int, a tuple of ints or None, and flags truth values; or raise."""
     axis = options.get("axis")
     if not (axis is None or type(axis) is int):
@@ -132,7 +132,7 @@ def recorded(
         raise TypeError(msg) from None
 
 
-def speak(
+def name_function_in(
     error: Exception, public: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     """

@@ -119,7 +119,7 @@ class Backend(Protocol):
     def is_compiling(self) -> bool:
         """Whether Python is being compiled, so that nothing may be written to a module."""
 
-    def takes(self, x: Any) -> bool:
+    def accepts_numpy(self, x: Any) -> bool:
         """Whether an array or scalar of NumPy may stand beside arrays of this framework."""
 
     def constant(self, x: Any, like: Array) -> Any:
@@ -148,7 +148,7 @@ class Backend(Protocol):
     def flatten_axes(self, x: Array, axis: Axis) -> Array:
         """Return `x` with these axes as one, the last."""
 
-    def ending(self, x: Array, tail: tuple[int, ...]) -> Array:
+    def with_trailing_shape(self, x: Array, tail: tuple[int, ...]) -> Array:
         """Return `x` where a trace does not know that these are its last lengths; or an error."""
 
     def as_index(self, x: Array) -> Array:
@@ -164,10 +164,10 @@ class Backend(Protocol):
         The number is at least the norm over the root of the number of entries.
         """
 
-    def whole(self, x: Array) -> Array:
+    def unfused_product(self, x: Array) -> Array:
         """Return a product, so that no compiler sums its squares by other products."""
 
-    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+    def rough_max_and_min(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return `rough_max` of one array and the smallest of another, if that costs little."""
 
     def sums(self, arrays: Sequence[Array], axis: Axis) -> Sequence[Array]:
@@ -176,7 +176,7 @@ class Backend(Protocol):
     def lengths(self, x: Array, axis: Axis) -> Array:
         """Return how many entries a slice has, in the dtype of `x`, axes kept."""
 
-    def extreme_and_level(
+    def extreme_and_max(
         self, x: Array, levels: Array, axis: Axis, sign: int
     ) -> tuple[Array, Array]:
         """Return `extreme` of one array, and `rough_max` of another, which has no NaN."""
@@ -194,7 +194,7 @@ class Backend(Protocol):
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
         """Return running sums, or running products."""
 
-    def places(self, x: Array, axis: int) -> Array:
+    def positions(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis, in a shape that broadcasts against `x`."""
 
     def gather(self, x: Array, ids: Array) -> Array:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from safeops._lint.guards import Guards
-from safeops._lint.probes import Hit, causes_of, hit
+from safeops._lint.probes import Hit, causes_of, singular_point_of
 from safeops._lint.terms import Term
 from safeops._source.edits import Edits
 
@@ -98,12 +98,12 @@ class File(Guards):
     def _hits(self) -> dict[tuple[object, ...], tuple[int, dict[str, float]] | None]:
         return {}
 
-    def hit(self, *terms: Term) -> Hit | None:
+    def singular_point_of(self, *terms: Term) -> Hit | None:
         """Return the fault of a selection; copies of one are computed once."""
         every = [part for term in terms for part in term.every]
         key = (*(x.key for x in terms), *((x.framework, x.is_plain) for x in every))
         if key not in self._hits:
-            found = hit(*terms)
+            found = singular_point_of(*terms)
             # In a branch, where its slope is; the condition may be written with the same operation.
             branches = range(len(terms[0].every), len(every))
             same = (i for i in branches if found and every[i].key == found.culprit.key)

@@ -32,7 +32,7 @@ class Hit(NamedTuple):
     numbers: dict[str, float]
 
 
-def hit(cond: Term, taken: Term, other: Term) -> Hit | None:
+def singular_point_of(cond: Term, taken: Term, other: Term) -> Hit | None:
     """
     Return where ``where(cond, taken, other)`` drops a branch that has no finite slope.
 

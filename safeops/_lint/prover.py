@@ -55,7 +55,7 @@ def answer(job: Job, module: str) -> tuple[str, str]:
     masks = (False, True) if job.masks else (False,)
     for given in map(Given._make, product(SHAPES, masks, masks)):
         try:
-            found = seen(job, module, given)
+            found = nonfinite_gradient(job, module, given)
         except Exception:  # noqa: BLE001, S112  (an expression of somebody else)
             continue
         if found:
@@ -69,13 +69,13 @@ def trial(job: Job, module: str, given: Given) -> str:
     if not job.edited:
         return ""
     try:
-        found = seen(job._replace(expression=job.edited), module, given)
+        found = nonfinite_gradient(job._replace(expression=job.edited), module, given)
     except Exception as error:  # noqa: BLE001  (an expression of somebody else)
         return f"not executed with the edit: {type(error).__name__}"
     return "still not finite with the edit alone" if found else FINITE
 
 
-def seen(job: Job, module: str, given: Given) -> str:
+def nonfinite_gradient(job: Job, module: str, given: Given) -> str:
     """Return which gradient is not finite; "" if all are finite."""
     import numpy as np  # noqa: PLC0415  (after the environment is set; lint itself needs none)
 
@@ -83,7 +83,7 @@ def seen(job: Job, module: str, given: Given) -> str:
 
     make = maker(module)
     names = {"xp": import_module("jax.numpy")} if module == "jax" else {}
-    names |= {name: meant(full) for name, full in job.imports.items()}
+    names |= {name: resolve(full) for name, full in job.imports.items()}
     kind = bool if given.is_bool else float
     names |= {name: make(np.full(given.shape, given.keep, kind)) for name in job.masks}
     arrays = {k: v for k, v in job.arrays.items() if k not in job.masks}
@@ -104,7 +104,7 @@ def seen(job: Job, module: str, given: Given) -> str:
     return f"confirmed: the value is nan at {at}" if is_nan else ""
 
 
-def meant(full: str) -> Any:
+def resolve(full: str) -> Any:
     """Return a module, or an attribute of it, by its full name."""
     try:
         return import_module(full)
@@ -116,4 +116,4 @@ def meant(full: str) -> Any:
 def maker(module: str) -> Callable[[Any], Any]:
     """Return the function that makes an array of a framework from a NumPy array."""
     makers = {"torch": "torch.as_tensor", "tensorflow": "tensorflow.constant"}
-    return meant(makers.get(module, "jax.numpy.asarray"))
+    return resolve(makers.get(module, "jax.numpy.asarray"))

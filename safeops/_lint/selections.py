@@ -43,11 +43,11 @@ def assignments(file: File) -> Iterator[Selection]:
 def dropped(file: File) -> Iterator[Found]:
     """SO001, SO004: ``where(x > 0, log(x), 0)``; ``where(isnan(y), 0, y)``."""
     for selection in selections(file):
-        found = file.hit(selection.cond, selection.taken, selection.other)
+        found = file.singular_point_of(selection.cond, selection.taken, selection.other)
         if found is None or not file.is_live(selection.whole.node, found.culprit):
             continue
         if file.framework(found.culprit) or not found.culprit.framework:
-            yield from drop(file, selection, found)
+            yield from finding_of_selection(file, selection, found)
 
 
 def overwritten(file: File) -> Iterator[Found]:
@@ -60,12 +60,12 @@ def overwritten(file: File) -> Iterator[Found]:
         operand = causes_of(other)[0]
         is_fixed = operand.operation != "atom" or operand.is_plain or is_sure(operand)
         if not is_fixed and number(put) == 0 and file.is_live(whole.node, other):
-            for one in drop(file, selection, Hit(other, zeros(operand))):
+            for one in finding_of_selection(file, selection, Hit(other, zeros(operand))):
                 one.is_given = True
                 yield one
 
 
-def drop(file: File, selection: Selection, found: Hit) -> Iterator[Found]:
+def finding_of_selection(file: File, selection: Selection, found: Hit) -> Iterator[Found]:
     """Yield a finding if a selection drops entries that have no finite slope."""
     whole, cond, taken, other, place = selection
     if NAN.search(ast.unparse(whole.node)):  # it marks missing values
@@ -122,7 +122,11 @@ def multiplied(file: File) -> Iterator[Found]:
         if not is_mask(mask) or is_mask(other):
             continue
         is_named = is_named_mask(mask)
-        found = log_of(other) if is_named else file.hit(mask, other, file.number(term.node, 0.0))
+        found = (
+            log_of(other)
+            if is_named
+            else file.singular_point_of(mask, other, file.number(term.node, 0.0))
+        )
         if found is not None and file.is_live(term.node, found.culprit):
             node, word = found.culprit.node, "sign" if mask.operation == "sign" else "mask"
             why = (

@@ -14,7 +14,7 @@ from safeops._ops.spectral import (
     nan_of,
     on_diagonal,
     replaced,
-    times,
+    scaled_by_real,
 )
 
 
@@ -42,15 +42,15 @@ def det(xp: Namespace, a: Array) -> Array:
     one = xp.where(xp.isinf(one), 0.0, one)
     two = xp.where(xp.logical_or(diagonal, xp.isinf(two)), 0.0, two)
     own = xp.sum(xp.where(diagonal, e, 0.0), axis=-1)
-    first = xp.sum(times(one, own), axis=-1)
+    first = xp.sum(scaled_by_real(one, own), axis=-1)
     x, y = pairs(xp, own)
-    minors = times(two, x * y - e * xp.matrix_transpose(e))
+    minors = scaled_by_real(two, x * y - e * xp.matrix_transpose(e))
     series = first + xp.sum(minors, axis=(-2, -1)) / 2.0
     turn = xp.linalg.det(of.left) * xp.linalg.det(adjoint(xp, of.right))
     with backend_of(a).quiet():
         value = xp.linalg.det(stop(of.matrix))
     outside = xp.logical_or(xp.logical_not(xp.isfinite(value)), value == 0)
-    value = xp.where(outside, times(whole, turn), value)
+    value = xp.where(outside, scaled_by_real(whole, turn), value)
     return with_slope_of(turn * series, value) + as_entries(fault[..., 0, 0], series)
 
 
@@ -90,7 +90,7 @@ def without_two(xp: Namespace, values: Array) -> Array:
     Where a number before the last two is 0, so are those, and each product.
     """
     ones = xp.ones_like(values)
-    place = xp.astype(backend_of(ones).places(ones, -1), ones.dtype)
+    place = xp.astype(backend_of(ones).positions(ones, -1), ones.dtype)
     from_end = xp.sum(ones, axis=-1, keepdims=True) - 1.0 - place
     first = from_end >= 2  # noqa: PLR2004  (the last two)
     inverse = xp.where(first, 1.0 / xp.where(xp.logical_and(first, values > 0), values, 1.0), 1.0)
@@ -125,7 +125,7 @@ def cholesky(xp: Namespace, a: Array) -> Array:
     finite = is_finite(xp, backend.stop_gradient(a))
     tried = backend.cholesky(backend.stop_gradient(replaced(xp, a, finite)))
     numbers = xp.real(tried) if is_complex(tried) else tried
-    row, column = backend.places(numbers, -2), backend.places(numbers, -1)
+    row, column = backend.positions(numbers, -2), backend.positions(numbers, -1)
     lower = row >= column
     good = xp.logical_and(finite, is_finite(xp, xp.where(lower, tried, 0.0)))
     # A derivative goes through a factor of good matrices alone; a value needs no second one.

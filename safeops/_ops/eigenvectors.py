@@ -21,25 +21,25 @@ from safeops._ops.spectral import (
     on_diagonal,
     parts,
     rounding,
+    scaled_by_real,
     size_of,
     spectrum,
-    times,
 )
 
 
 def eigh(xp: Namespace, a: Array) -> tuple[Array, Array]:
     """Return eigenvalues, rising, and eigenvectors, in columns."""
     backend, size = backend_of(a), size_of(xp, a)
-    of = spectrum(xp, times(1.0 / size, a))
+    of = spectrum(xp, scaled_by_real(1.0 / size, a))
     e = of.residual - backend.stop_gradient(of.residual)
     x, y = pairs(xp, of.values)
     block = blocks_of(xp, of.values)
-    mixed, inside = times(apart(xp, block, y, x), e), in_blocks(xp, block, e)
-    twice = times(apart(xp, block, y, x), xp.matmul(e, mixed) - xp.matmul(mixed, inside))
+    mixed, inside = scaled_by_real(apart(xp, block, y, x), e), in_blocks(xp, block, e)
+    twice = scaled_by_real(apart(xp, block, y, x), xp.matmul(e, mixed) - xp.matmul(mixed, inside))
     turned = mixed + twice - in_blocks(xp, block, xp.matmul(adjoint(xp, mixed), mixed)) / 2.0
     ones = xp.where(block, 1.0, 0.0 * (x + y))
     first, second = backend.barrier(excess, (e, e), (ones,))
-    within = times(generators(xp, of.values), second)
+    within = scaled_by_real(generators(xp, of.values), second)
     turned = turned + within + xp.matmul(turned, within)
     vectors = of.vectors + xp.matmul(of.vectors, turned) + of.fault
     bent = xp.sum(apart(xp, block, x, y) * square(xp, e), axis=-1)
@@ -57,7 +57,7 @@ def generators(xp: Namespace, values: Array) -> Array:
     """Return 1 above and on the diagonal and -1 below it, by the scale of the matrix."""
     backend = backend_of(values)
     x, y = pairs(xp, values)
-    below = backend.places(x + y, -1) < backend.places(x + y, -2)
+    below = backend.positions(x + y, -1) < backend.positions(x + y, -2)
     scale = rounding(xp, values) / (8.0 * limits(xp, values).eps)
     return xp.where(below, -1.0, xp.ones_like(x + y)) / xp.where(scale > 0, scale, 1.0)[..., None]
 

@@ -23,9 +23,9 @@ from safeops._ops.spectral import (
     parts,
     replaced,
     rounding,
+    scaled_by_real,
     size_of,
     spectrum,
-    times,
 )
 
 
@@ -71,7 +71,7 @@ def real_diagonal(xp: Namespace, x: Array) -> Array:
 
 def polar(xp: Namespace, a: T, *, proper: bool) -> T:
     """Return the unitary factor; if proper, the nearest rotation."""
-    of = decomposed(xp, times(1.0 / size_of(xp, a), a))
+    of = decomposed(xp, scaled_by_real(1.0 / size_of(xp, a), a))
     sign = xp.expand_dims(signs(xp, of) if proper else xp.ones_like(of.values), axis=-2)
     left = of.left * as_entries(sign, of.left)
     values = of.values * sign[..., 0, :]
@@ -94,10 +94,10 @@ def polar(xp: Namespace, a: T, *, proper: bool) -> T:
 def polar_series(xp: Namespace, e: Array, inverse: Array) -> Array:
     """Return what the polar factor has beside the identity, in the bases of singular vectors."""
     turned = adjoint(xp, e)
-    skew, even = times(inverse, e - turned) / 2.0, (e + turned) / 2.0
+    skew, even = scaled_by_real(inverse, e - turned) / 2.0, (e + turned) / 2.0
     mixed = xp.matmul(even, skew)
     mixed = mixed - adjoint(xp, mixed)
-    return 2.0 * (skew + xp.matmul(skew, skew) - times(inverse, mixed))
+    return 2.0 * (skew + xp.matmul(skew, skew) - scaled_by_real(inverse, mixed))
 
 
 def signs(xp: Namespace, of: Singular) -> Array:
@@ -105,7 +105,7 @@ def signs(xp: Namespace, of: Singular) -> Array:
     turn = xp.linalg.det(of.left) * xp.linalg.det(of.right)
     turn = xp.expand_dims(turn, axis=-1)
     ones = xp.ones_like(of.values)
-    place = xp.astype(backend_of(ones).places(ones, -1), ones.dtype)
+    place = xp.astype(backend_of(ones).positions(ones, -1), ones.dtype)
     last = place == xp.sum(ones, axis=-1, keepdims=True) - 1.0
     return xp.where(xp.logical_and(last, turn < 0), -1.0, ones)
 
@@ -133,7 +133,7 @@ def blocks_of(xp: Namespace, values: Array) -> Array:
     """
     backend = backend_of(values)
     x, y = pairs(xp, values)
-    before = backend.places(x + y, -1) < backend.places(x + y, -2)
+    before = backend.positions(x + y, -1) < backend.positions(x + y, -2)
     bound = xp.expand_dims(rounding(xp, values), axis=-1)
     opens = xp.all(xp.logical_or(xp.logical_not(before), xp.abs(x - y) > bound), axis=-1)
     count = backend.cumulative(xp.where(opens, xp.ones_like(values), 0.0), -1, product=False)
@@ -156,7 +156,7 @@ def apart(xp: Namespace, tie: Array, x: Array, y: Array) -> Array:
 def eigvalsh(xp: Namespace, a: Array) -> Array:
     """Return the eigenvalues, rising: of those that tie, the mean of the derivatives."""
     size = size_of(xp, a)
-    of = spectrum(xp, times(1.0 / size, a))
+    of = spectrum(xp, scaled_by_real(1.0 / size, a))
     x, y = pairs(xp, of.values)
     tie = blocks_of(xp, of.values)
     second = xp.sum(apart(xp, tie, x, y) * square(xp, of.residual), axis=-1)
@@ -168,7 +168,7 @@ def eigvalsh(xp: Namespace, a: Array) -> Array:
 def svdvals(xp: Namespace, a: Array) -> Array:
     """Return the singular values, falling: of those that tie, the mean of the derivatives."""
     size = size_of(xp, a)
-    of = decomposed(xp, times(1.0 / size, a))
+    of = decomposed(xp, scaled_by_real(1.0 / size, a))
     x, y = pairs(xp, of.values)
     tie, zero = blocks_of(xp, of.values), x <= xp.expand_dims(rounding(xp, of.values), axis=-1)
     inverse = xp.where(zero, 0.0, 1.0 / xp.where(zero, 1.0, x + y))

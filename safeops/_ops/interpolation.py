@@ -53,7 +53,7 @@ def safe_interp(x: T, xp: T, fp: T, /) -> T:
     space, dtype, _, (x, xp, fp) = enter_slices(x, xp, fp, where=None)
     _require_knots(xp, fp)
     backend, undefined = backend_of(x), is_nan(x)
-    last = space.max(backend.as_index(backend.places(xp, 0)))
+    last = space.max(backend.as_index(backend.positions(xp, 0)))
     place = backend.as_index(backend.ranks(xp, x)) - 1  # of the last knot that is not above x
     outside = space.logical_or(place < 0, place >= last)
     outside = space.logical_and(outside, space.logical_not(undefined))

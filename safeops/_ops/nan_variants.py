@@ -30,7 +30,7 @@ EXAMPLE = """Examples
 {}"""
 
 
-def keeping_nan(formula: Callable[Concatenate[bool, Any, P], Any]) -> Reduction[P]:
+def propagates_nan(formula: Callable[Concatenate[bool, Any, P], Any]) -> Reduction[P]:
     """Make `safe_*` of a formula; the first argument of the formula says whether NaN is absent."""
     signature = inspect.signature(formula)
     public = signature.replace(parameters=list(signature.parameters.values())[1:])
@@ -38,7 +38,7 @@ def keeping_nan(formula: Callable[Concatenate[bool, Any, P], Any]) -> Reduction[
     return _made(formula, public, (formula.__name__, formula.__module__, doc), skip_nan=False)
 
 
-def skipping_nan(keeping: Reduction[P], module: str, shows: str) -> Reduction[P]:
+def skips_nan(keeping: Reduction[P], module: str, shows: str) -> Reduction[P]:
     """Make `nan*` of `safe_*`, as a function of `module`; the example in its docs shows `shows`."""
     word = keeping.__name__.removeprefix("safe_")
     head, _, _ = (keeping.__doc__ or "").partition("Examples\n")

@@ -409,7 +409,7 @@ def _scaled(
     if not is_complex(x):
         # A quotient also has a derivative for the scale. That derivative is out of range, and
         # forward mode of TensorFlow (2.21) multiplies it with 0.
-        return backend_of(x).whole(x * reciprocal(scale)), scale
+        return backend_of(x).unfused_product(x * reciprocal(scale)), scale
     infinite = peak == math.inf  # a complex inf divided by the scale would be NaN
     finite = xp.where(infinite, xp.zeros_like(x), x) / xp.astype(scale, x.dtype)
     return xp.where(infinite, x, finite), scale

@@ -8,7 +8,7 @@ from safeops._backends.shapes import axes_of
 from safeops._core.dtypes import SCALARS, limits
 from safeops._core.types import Array, Axis, Function, Namespace
 from safeops._dispatch import backend_of, fast_path, refuse_none
-from safeops._ops.masked_reductions import Kept, filled
+from safeops._ops.masked_reductions import Masked, filled
 from safeops._ops.slices import count, is_empty, require_rank
 from safeops._ops.where import stop_gradient
 
@@ -32,7 +32,7 @@ def _hundredth(q: Array, /) -> Array:
     return q / 100  # one program in JAX, which moves no constant to the device
 
 
-def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
+def enter_quantile(kept: Masked, q: Any) -> tuple[Any, bool]:
     """Return `q` as a number or an array, and whether it holds a list of quantiles."""
     if isinstance(q, (int, float)):
         return float(q), False
@@ -47,7 +47,7 @@ def enter_quantile(kept: Kept, q: Any) -> tuple[Any, bool]:
     return q, len(q.shape) == 1
 
 
-def _array_of(kept: Kept, numbers: tuple[Any, ...]) -> Array:
+def _array_of(kept: Masked, numbers: tuple[Any, ...]) -> Array:
     if not numbers or not all(isinstance(one, SCALARS) for one in numbers):
         msg = f"expected a list of numbers as q, got {list(numbers)}"
         raise ValueError(msg)
@@ -55,7 +55,7 @@ def _array_of(kept: Kept, numbers: tuple[Any, ...]) -> Array:
     return kept.xp.concat([kept.xp.reshape(q, (1,)) for q in entries])
 
 
-def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) -> Array:
+def shaped(kept: Masked, value: Array, axis: Axis, *, many: bool, keepdims: bool) -> Array:
     """Return the result from quantiles along the last axis: with `many`, that axis comes first."""
     xp, rank = kept.xp, len(value.shape) - 1
     value = xp.permute_dims(value, (rank, *range(rank))) if many else xp.squeeze(value, axis=-1)
@@ -67,7 +67,7 @@ def shaped(kept: Kept, value: Array, axis: Axis, *, many: bool, keepdims: bool) 
     return value
 
 
-def quantile(kept: Kept, q: Any, axis: Axis, rule: Function) -> tuple[Array, Array]:
+def quantile(kept: Masked, q: Any, axis: Axis, rule: Function) -> tuple[Array, Array]:
     """Quantiles of the slices, along a last axis, by the rule of a method, and empty slices."""
     xp, keep = kept.xp, kept.keep
     x = filled(kept, limits(xp, kept.x).max)

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from safeops._core.dtypes import limits
-from safeops._core.errors import kind_of, speaking
+from safeops._core.errors import errors_name_function, kind_of
 from safeops._core.types import Array, Axis, Backend, Function, Namespace, T
 from safeops._dispatch import as_result, backend_of, promote
 from safeops._ops.norms import safe_norm, squared_norm
@@ -15,7 +15,7 @@ from safeops._ops.slices import ends_of, require_axes, scale_of
 from safeops._ops.where import require_function, stop_gradient
 
 
-@speaking
+@errors_name_function
 def radial(f: Function, x: T, /, *, axis: Axis = -1) -> T:
     """
     Even smooth function of the norm of each slice, with exact first and second derivatives at zero.

@@ -18,10 +18,10 @@ from safeops._ops.masked_reductions import (
     weigh,
     weighted_variance,
 )
-from safeops._ops.nan_variants import keeping_nan
+from safeops._ops.nan_variants import propagates_nan
 
 
-@keeping_nan
+@propagates_nan
 def safe_sum(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -67,12 +67,12 @@ def safe_sum(
     >>> safe_sum(x, axis=-1, where=np.isfinite(x))
     array([4., 0.])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan)
+    entries = enter_entries(x, where, skip_nan=skip_nan)
     rule = partial(total, initial=initial, fills=fill_value is not None)
-    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    return reduce(entries, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_prod(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -118,12 +118,12 @@ def safe_prod(
     >>> safe_prod(x, axis=-1, where=np.isfinite(x))
     array([3., 1.])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan)
+    entries = enter_entries(x, where, skip_nan=skip_nan)
     rule = partial(product, initial=initial)
-    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    return reduce(entries, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_mean(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -174,11 +174,11 @@ def safe_mean(
     >>> safe_mean(x, axis=-1, where=np.isfinite(x))
     array([ 2., nan])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
-    return mean_by(kept, axis, count, keepdims=keepdims, weights=weights, fill_value=fill_value)
+    entries = enter_entries(x, where, skip_nan=skip_nan, divides=True)
+    return mean_by(entries, axis, count, keepdims=keepdims, weights=weights, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_var(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -228,15 +228,15 @@ def safe_var(
     >>> safe_var(x, axis=-1, where=np.isfinite(x))
     array([ 1., nan])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
+    entries = enter_entries(x, where, skip_nan=skip_nan, divides=True)
     rule = partial(variance, correction=correction)
     if weights is not None:
-        kept, weights = weigh(kept, weights)
+        entries, weights = weigh(entries, weights)
         rule = partial(weighted_variance, correction=correction, weights=weights)
-    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    return reduce(entries, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_std(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -283,12 +283,12 @@ def safe_std(
     >>> safe_std(x, axis=-1, where=np.isfinite(x))
     array([ 1., nan])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, divides=True)
+    entries = enter_entries(x, where, skip_nan=skip_nan, divides=True)
     rule = partial(deviation, correction=correction)
-    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    return reduce(entries, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_max(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -339,13 +339,13 @@ def safe_max(
     >>> safe_max(x, axis=-1, where=np.isfinite(x))
     array([ 3., nan])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
-    fill_value = fill_of_extreme(kept, initial, fill_value)
+    entries = enter_entries(x, where, skip_nan=skip_nan, of=())
+    fill_value = fill_of_extreme(entries, initial, fill_value)
     rule = partial(extreme, sign=1, initial=initial)
-    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    return reduce(entries, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_min(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -396,13 +396,13 @@ def safe_min(
     >>> safe_min(x, axis=-1, where=np.isfinite(x))
     array([ 1., nan])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
-    fill_value = fill_of_extreme(kept, initial, fill_value)
+    entries = enter_entries(x, where, skip_nan=skip_nan, of=())
+    fill_value = fill_of_extreme(entries, initial, fill_value)
     rule = partial(extreme, sign=-1, initial=initial)
-    return reduce(kept, rule, axis, keepdims=keepdims, fill_value=fill_value)
+    return reduce(entries, rule, axis, keepdims=keepdims, fill_value=fill_value)
 
 
-@keeping_nan
+@propagates_nan
 def safe_argmax(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -441,11 +441,11 @@ def safe_argmax(
     >>> safe_argmax(x, axis=-1, where=np.isfinite(x))
     array([ 1, -1])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
-    return place_of_extreme(kept, axis, 1, keepdims=keepdims)
+    entries = enter_entries(x, where, skip_nan=skip_nan, of=())
+    return place_of_extreme(entries, axis, 1, keepdims=keepdims)
 
 
-@keeping_nan
+@propagates_nan
 def safe_argmin(
     skip_nan: bool,  # noqa: FBT001  (not public: it stands before the public arguments)
     x: T,
@@ -484,5 +484,5 @@ def safe_argmin(
     >>> safe_argmin(x, axis=-1, where=np.isfinite(x))
     array([ 0, -1])
     """
-    kept = enter_entries(x, where, skip_nan=skip_nan, of=())
-    return place_of_extreme(kept, axis, -1, keepdims=keepdims)
+    entries = enter_entries(x, where, skip_nan=skip_nan, of=())
+    return place_of_extreme(entries, axis, -1, keepdims=keepdims)

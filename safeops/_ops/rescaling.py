@@ -5,7 +5,7 @@ from typing import Any
 from safeops._core.dtypes import SCALARS, limits
 from safeops._core.types import Array, Axis, Condition, IsArray, T
 from safeops._dispatch import fast_path, promote
-from safeops._ops.masked_reductions import Kept, deviations, enter_entries, fill_empty, filled
+from safeops._ops.masked_reductions import Masked, deviations, enter_entries, fill_empty, filled
 from safeops._ops.norms import _direction, _finish, safe_norm, safe_normalize
 from safeops._ops.slices import ends_of, enter_slices
 from safeops._ops.where import is_nan, stop_gradient
@@ -115,11 +115,11 @@ def safe_standardize(
     array([[-1.,  1.],
            [ 0.,  0.]])
     """
-    kept = enter_entries(x, where, skip_nan=False, divides=True)
-    direction, freedom = _of_deviations(kept, axis, correction)
-    root = kept.xp.astype(kept.xp.sqrt(freedom), direction.dtype)
-    value = filled(kept._replace(x=direction * root), 0)
-    return fill_empty(kept, value, None, None)
+    entries = enter_entries(x, where, skip_nan=False, divides=True)
+    direction, freedom = _of_deviations(entries, axis, correction)
+    root = entries.xp.astype(entries.xp.sqrt(freedom), direction.dtype)
+    value = filled(entries._replace(x=direction * root), 0)
+    return fill_empty(entries, value, None, None)
 
 
 @fast_path
@@ -178,12 +178,12 @@ def safe_correlation(
     return _finish(xp, xp.sum(u * v, axis=axis, keepdims=True), ours.dtype, axis, keepdims)
 
 
-def _of_deviations(kept: Kept, axis: Axis, correction: float) -> tuple[Array, Array]:
+def _of_deviations(entries: Masked, axis: Axis, correction: float) -> tuple[Array, Array]:
     """Return the directions of the deviations from the mean, and the degrees of freedom."""
-    away, freedom, _, width = deviations(kept, axis, correction)
+    away, freedom, _, width = deviations(entries, axis, correction)
     if width is None:
         return safe_normalize(away, axis=axis), freedom
-    return _direction(kept.xp, away, axis, 2, 0.0, peak=width), freedom
+    return _direction(entries.xp, away, axis, 2, 0.0, peak=width), freedom
 
 
 def _require_radius(max_norm: Any) -> None:

@@ -169,7 +169,7 @@ def product(s: Segments, fill_value: Any) -> Array:
     """
     xp, gather = s.xp, s.backend.gather
     order = xp.argsort(s.ids)
-    ids, places = gather(s.ids, order), s.backend.as_index(s.backend.places(s.ids, 0))
+    ids, places = gather(s.ids, order), s.backend.as_index(s.backend.positions(s.ids, 0))
     x = gather(s.kept(s.x, 1.0), order)
     number = s.backend.as_index(s.total(xp.ones_like(s.ids)))  # dropped ones are in the first
     first = s.backend.as_index(s.backend.cumulative(number, 0, product=False)) - number

@@ -25,7 +25,14 @@ from safeops._ops.factors import (
     square,
 )
 from safeops._ops.slices import is_empty
-from safeops._ops.spectral import adjoint, as_entries, on_diagonal, rounding, size_of, times
+from safeops._ops.spectral import (
+    adjoint,
+    as_entries,
+    on_diagonal,
+    rounding,
+    scaled_by_real,
+    size_of,
+)
 
 
 class Turned(NamedTuple):
@@ -53,7 +60,7 @@ class Moved(NamedTuple):
 def svd(xp: Namespace, a: Array) -> tuple[Array, Array, Array]:
     """Return the left vectors, the singular values, falling, and the adjoint of the right ones."""
     size = size_of(xp, a)
-    of = decomposed(xp, times(1.0 / size, a))
+    of = decomposed(xp, scaled_by_real(1.0 / size, a))
     by = moved(xp, of)
     first = first_order(xp, of, by)
     second = second_order(xp, of, by, first)
@@ -65,7 +72,7 @@ def svd(xp: Namespace, a: Array) -> tuple[Array, Array, Array]:
     even_part, skew = halves(xp, by.middle)
     given = (even_part, even_part, even_part, skew, skew)
     found = backend_of(a).barrier(excess, given, (ones, zeros))
-    number, *within = (times(ways, x) if k else x for k, x in enumerate(found[:3]))
+    number, *within = (scaled_by_real(ways, x) if k else x for k, x in enumerate(found[:3]))
     left, right = even + odd, even - odd
     left, right = (
         x + y + z + xp.matmul(x, y)
@@ -115,10 +122,10 @@ def first_order(xp: Namespace, of: Singular, by: Moved) -> Turned:
     left = beside(xp, of.left, xp.matmul(by.change, of.right))
     right = beside(xp, of.right, xp.matmul(by.back, of.left))
     return Turned(
-        times(by.differences, even),
-        times(by.sums, odd),
-        times(by.inverse, left),
-        times(by.inverse, right),
+        scaled_by_real(by.differences, even),
+        scaled_by_real(by.sums, odd),
+        scaled_by_real(by.inverse, left),
+        scaled_by_real(by.inverse, right),
     )
 
 
@@ -130,8 +137,8 @@ def second_order(xp: Namespace, of: Singular, by: Moved, first: Turned) -> Turne
     down = xp.matmul(adjoint(xp, of.right), xp.matmul(by.back, first.left)) / 2.0
     even = xp.matmul(h, first.even) - xp.matmul(g, first.odd) + up + down
     odd = xp.matmul(g, first.even) - xp.matmul(h, first.odd) + up - down
-    even = times(by.differences, even - xp.matmul(first.even, inside))
-    odd = times(by.sums, odd - xp.matmul(first.odd, inside))
+    even = scaled_by_real(by.differences, even - xp.matmul(first.even, inside))
+    odd = scaled_by_real(by.sums, odd - xp.matmul(first.odd, inside))
     lengths = [
         xp.matmul(adjoint(xp, x), x) + xp.matmul(adjoint(xp, y), y)
         for x, y in ((first.even + first.odd, first.left), (first.even - first.odd, first.right))
@@ -146,7 +153,7 @@ def second_order(xp: Namespace, of: Singular, by: Moved, first: Turned) -> Turne
         beside(xp, of.left, xp.matmul(by.change, right)) - xp.matmul(first.left, inside),
         beside(xp, of.right, xp.matmul(by.back, left)) - xp.matmul(first.right, inside),
     )
-    return Turned(even, odd, times(by.inverse, left), times(by.inverse, right))
+    return Turned(even, odd, scaled_by_real(by.inverse, left), scaled_by_real(by.inverse, right))
 
 
 def series(xp: Namespace, of: Singular, by: Moved, first: Turned) -> Array:

@@ -543,7 +543,7 @@ def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array |
 
 def one_hot(backend: Backend, x: Array, classes: Array, axis: int) -> tuple[Array, Array]:
     """Return which entry of each slice is that of the class, and where the class is known."""
-    chosen = backend.as_index(backend.places(x, axis)) == classes
+    chosen = backend.as_index(backend.positions(x, axis)) == classes
     return chosen, backend.xp.any(chosen, axis=axis, keepdims=True)
 
 

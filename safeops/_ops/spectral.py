@@ -62,7 +62,7 @@ def adjoint(xp: Namespace, x: Array) -> Array:
     return xp.conj(turned) if is_complex(x) else turned
 
 
-def times(table: Array, x: Array) -> Array:
+def scaled_by_real(table: Array, x: Array) -> Array:
     """Return the product, entry by entry, with real constants."""
     return as_entries(table, x) * x
 
@@ -71,7 +71,7 @@ def on_diagonal(x: Array) -> Array:
     """Whether an entry of a matrix is on its diagonal; no shape need be known."""
     backend = backend_of(x)
     x = backend.xp.real(x) if is_complex(x) else x
-    return backend.places(x, -1) == backend.places(x, -2)
+    return backend.positions(x, -1) == backend.positions(x, -2)
 
 
 def is_finite(xp: Namespace, a: Array) -> Array:
@@ -139,7 +139,7 @@ def rounding(xp: Namespace, values: Array) -> Array:
     return 8.0 * limits(xp, values).eps * number * xp.max(xp.abs(values), axis=-1, keepdims=True)
 
 
-def counted(xp: Namespace, values: Array) -> Array:
+def without_rounding(xp: Namespace, values: Array) -> Array:
     """
     Return eigenvalues of a positive semidefinite matrix: 0 for those that rounding may have made.
 
@@ -157,11 +157,11 @@ def function_of(xp: Namespace, of: Spectrum, formula: Formula) -> Array:
     x, y = xp.expand_dims(values, axis=-1), xp.expand_dims(values, axis=-2)
     if of.constant:
         with backend_of(values).quiet():
-            scaled = times(formula.value(y), vectors)
+            scaled = scaled_by_real(formula.value(y), vectors)
         return xp.matmul(scaled, adjoint(xp, vectors)) + of.fault
     with backend_of(values).quiet():
         first, value = formula.difference(x, y), formula.value(x)
-    linear = times(first, residual)
+    linear = scaled_by_real(first, residual)
     if formula.bent is None:
         bent = second_term(xp, residual, linear, tables_of(xp, formula, values, first))
     else:
@@ -201,14 +201,16 @@ def second_term(
     transitive, it is half the mean of f'' at the middles of the edges.
     """
     first, near, middle, across = tables
-    far, close = times(across, e), xp.where(near, e, 0.0)
+    far, close = scaled_by_real(across, e), xp.where(near, e, 0.0)
     commutator = xp.matmul(linear, e)
-    apart = times(across, commutator - adjoint(xp, commutator))
+    apart = scaled_by_real(across, commutator - adjoint(xp, commutator))
     half = (e + close) / 2.0
-    beside = times(first, xp.matmul(far, half)) - xp.matmul(far, times(first, half))
-    curved = xp.matmul(times(middle, close), close)
+    beside = scaled_by_real(first, xp.matmul(far, half)) - xp.matmul(
+        far, scaled_by_real(first, half)
+    )
+    curved = xp.matmul(scaled_by_real(middle, close), close)
     together = beside + adjoint(xp, beside) + (curved + adjoint(xp, curved)) / 6.0
-    together = together + times(middle / 6.0, xp.matmul(close, close))
+    together = together + scaled_by_real(middle / 6.0, xp.matmul(close, close))
     return apart + xp.where(near, together, 0.0)
 
 
@@ -338,8 +340,8 @@ def bent_root(xp: Namespace, values: Array, first: Array, linear: Array) -> Arra
     none = values == 0
     inverse = xp.where(none, 0.0, 1.0 / xp.sqrt(xp.where(none, 1.0, values)))
     both = xp.logical_and(xp.expand_dims(none, axis=-1), xp.expand_dims(none, axis=-2))
-    between = xp.matmul(times(xp.expand_dims(inverse, axis=-2), linear), linear)
-    return xp.where(both, between, times(-first, xp.matmul(linear, linear)))
+    between = xp.matmul(scaled_by_real(xp.expand_dims(inverse, axis=-2), linear), linear)
+    return xp.where(both, between, scaled_by_real(-first, xp.matmul(linear, linear)))
 
 
 def reciprocal_root(xp: Namespace) -> Formula:
@@ -432,8 +434,8 @@ def of_semidefinite(xp: Namespace, a: Array, family: Family, fill: float) -> Arr
     Those of unusual size are divided by it, a constant: derivatives of small numbers are large.
     """
     size = size_of(xp, a)
-    found = spectrum(xp, times(1.0 / size, a))
-    found = found._replace(values=counted(xp, found.values))
+    found = spectrum(xp, scaled_by_real(1.0 / size, a))
+    found = found._replace(values=without_rounding(xp, found.values))
     factor = xp.log(size) if family.power is None else xp.pow(size, family.power)
     value, slope, curvature = family.at_zero
     if value is None:
@@ -442,7 +444,7 @@ def of_semidefinite(xp: Namespace, a: Array, family: Family, fill: float) -> Arr
     result = function_of(xp, found, formula)
     if family.power is None:
         return result + as_entries(xp.where(found.diagonal, factor, 0.0), result)
-    return times(factor, result)
+    return scaled_by_real(factor, result)
 
 
 def size_of(xp: Namespace, a: Array) -> Array:

@@ -20,14 +20,14 @@ def require_shape(x: Array, *tail: int, of: str) -> Array:
     """Return `x`; ValueError if its last axes are known and have other lengths."""
     shape = x.shape
     if getattr(shape, "rank", 0) is None:
-        return backend_of(x).ending(x, tail)
+        return backend_of(x).with_trailing_shape(x, tail)
     given = tuple(shape)[-len(tail) :]
     fits = len(given) == len(tail)
     if not (fits and all(a in {None, b} for a, b in zip(given, tail, strict=True))):
         wanted = ", ".join(map(str, tail))
         msg = f"expected {of} of shape (..., {wanted}), got {tuple(shape)}"
         raise ValueError(msg)
-    return backend_of(x).ending(x, tail) if None in given else x
+    return backend_of(x).with_trailing_shape(x, tail) if None in given else x
 
 
 # Parts of arrays: an entry keeps the last axis, with length 1.

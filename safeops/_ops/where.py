@@ -19,9 +19,16 @@ from functools import update_wrapper
 from typing import Any, TypeVar, cast
 
 from safeops._core.dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
-from safeops._core.errors import speak, speaking
+from safeops._core.errors import errors_name_function, name_function_in
 from safeops._core.types import Array, Backend, Condition, Function, IsArray, Namespace, T
-from safeops._dispatch import as_result, backend_of, hosted, promote, promote_mask, refuse_none
+from safeops._dispatch import (
+    as_result,
+    backend_of,
+    promote,
+    promote_mask,
+    refuse_none,
+    with_numpy_constants,
+)
 
 F = TypeVar("F", bound=Function)
 R = TypeVar("R")
@@ -80,7 +87,7 @@ def is_inf(xp: Namespace, x: Array) -> Array:
     return xp.abs(x) == math.inf
 
 
-@speaking
+@errors_name_function
 def stop_gradient(x: T, /) -> T:
     """
     The value of `x`, as a constant: every derivative through it is 0.
@@ -115,7 +122,7 @@ def stop_gradient(x: T, /) -> T:
     return backend.stop_gradient(x)
 
 
-@speaking
+@errors_name_function
 def safe_where(
     cond: Condition,
     args: IsArray | complex | tuple[IsArray | complex, ...],
@@ -184,7 +191,7 @@ def safe_where(
         return double_where(backend.xp, cond, operands, _one_array(f1), _one_array(other), each)
 
 
-@speaking
+@errors_name_function
 def vectorized_cond(
     pred: Condition,
     true_fun: Callable[..., R],
@@ -250,7 +257,7 @@ def vectorized_cond(
         return _map_leaves(lambda a, b: xp.where(cond, a, b), taken, other)
 
 
-@speaking
+@errors_name_function
 def make_safe(f: F, domain: Function, /, *, placeholder: Any, fill_value: IsArray | complex) -> F:
     """
     Turn an elementwise function into a safe one: `fill_value`, gradient 0, outside `domain`.
@@ -310,14 +317,14 @@ class _Safe:
         try:
             return as_result(self._value(args, named))
         except (TypeError, ValueError) as error:
-            speak(error, self, args, named)
+            name_function_in(error, self, args, named)
             raise
 
     def _value(self, args: tuple[Array, ...], named: dict[str, Array]) -> Array:
         if named:
             msg = f"expected arrays by position, got {', '.join(named)} by name; drop the name"
             raise TypeError(msg)
-        args, also = hosted(args, {"fill_value": self.fill_value})
+        args, also = with_numpy_constants(args, {"fill_value": self.fill_value})
         xp, *rest = promote(*args, also=tuple(also.values()), complex_too=True)
         *arrays, fill = rest
         kept = promote_mask(self.domain(*arrays), arrays[0])
@@ -344,7 +351,7 @@ def _enter_branches(
     """
     backend = backend_of(cond, *operands, *also)
     refuse_none(operands)
-    (cond, *rest), _ = hosted((cond, *operands, *also), {})
+    (cond, *rest), _ = with_numpy_constants((cond, *operands, *also), {})
     operands, also = tuple(rest[: len(operands)]), tuple(rest[len(operands) :])
     # Without an array there is an np.float64, which is a Python float too; any argument will do.
     like = ([x for x in (cond, *operands, *also) if _is_array(x)] or [cond])[0]
@@ -377,7 +384,7 @@ def _fitting(backend: Backend, placeholder: Any, x: Any) -> Any:
     if placeholder is None:
         return backend.stop_gradient(x)
     backend_of(placeholder, x)
-    placeholder = hosted((placeholder, x), {})[0][0]
+    placeholder = with_numpy_constants((placeholder, x), {})[0][0]
     if _is_array(placeholder):
         backend.check(placeholder)
     if _width(placeholder) > _width(x):

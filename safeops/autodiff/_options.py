@@ -54,7 +54,7 @@ def is_one(argnums: Any) -> bool:
     return hasattr(argnums, "__index__")
 
 
-def tell(message: str, on_unknown: str) -> None:
+def report_unknown(message: str, on_unknown: str) -> None:
     """Warn of an operation without a rule, raise, or say nothing."""
     if on_unknown == "error":
         raise NotImplementedError(message)

@@ -14,7 +14,7 @@ from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import value_and_grad
 from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._watch import named
-from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle
+from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step
 
 TRACED = (
     "expected arrays, got traced ones, which have no values; call the guarded function outside of "
@@ -119,7 +119,7 @@ def guarded(
             found = masked(*args, **kwargs)
             return found, fault_of(found[1], found[0][0] if has_aux else found[0])
 
-        return settle(BadStep(explain, run_masked), on_nan, tell)
+        return handle_bad_step(BadStep(explain, run_masked), on_nan, tell)
 
     return both
 

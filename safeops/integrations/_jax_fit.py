@@ -22,7 +22,7 @@ from safeops.autodiff.jax import masked_grad
 from safeops.autodiff.jax._redirect import changed_here
 from safeops.autodiff.jax._watch import Watch, watching
 from safeops.integrations._jax import batch_of, which_are_finite
-from safeops.integrations._policy import NOT_CURED, BadStep, settle
+from safeops.integrations._policy import NOT_CURED, BadStep, handle_bad_step
 
 ONE = Lock()  # a watch is told of the gradients that any thread has watched
 KINDS = ("trainable", "non_trainable", "optimizer", "metrics")
@@ -79,7 +79,7 @@ class KerasGuard:
             skip=lambda: (self.logs_of(state), state),
             release=partial(self.release_in, state),
         )
-        return settle(bad, self.on_nan, self.tell)
+        return handle_bad_step(bad, self.on_nan, self.tell)
 
     def run_masked(self, state: Any, data: Any) -> tuple[Any, str]:
         """Run a step with masked gradients; return also why it is no cure."""

@@ -21,7 +21,7 @@ class BadStep(NamedTuple):
     release: Callable[[], object] = lambda: None  # the model, before an error ends the training
 
 
-def settle(step: BadStep, on_nan: str, tell: Callable[[Report], None]) -> Any:
+def handle_bad_step(step: BadStep, on_nan: str, tell: Callable[[Report], None]) -> Any:
     """Report a step; then skip it, return its masked result, or raise."""
     report = step.explain()
     step.restore()

@@ -12,8 +12,14 @@ from safeops.autodiff._explain.report import Report, never_clean
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
-from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
-from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, settle
+from safeops.autodiff.tensorflow._variables import (
+    is_finite,
+    name_of,
+    put_back,
+    put_back_bad,
+    tensorflow_variable,
+)
+from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step
 
 IN_GRAPH = (
     "expected a call outside of tf.function, which has no values to look at; the loss may be one"
@@ -26,7 +32,7 @@ def listed(variables: Any) -> list[Any]:
     """Return variables as a list; TypeError for a tensor, of which the gradient would be None."""
     several = isinstance(variables, Iterable) and not isinstance(variables, tf.Variable)
     found = list(variables) if several else []
-    wrong = [x for x in found if not isinstance(inner(x), tf.Variable)]
+    wrong = [x for x in found if not isinstance(tensorflow_variable(x), tf.Variable)]
     if wrong or not several:
         msg = ONE_LIST.format(type(wrong[0] if wrong else variables).__name__)
         raise TypeError(msg)
@@ -65,7 +71,7 @@ class Guard:
     def __post_init__(self) -> None:
         """Make the compiled functions."""
         self.variables = listed(self.variables)
-        self.sources = [inner(v) for v in self.variables]
+        self.sources = [tensorflow_variable(v) for v in self.variables]
         self.ordinary = tf.function(partial(self.both, tf.GradientTape), autograph=False)
         self.masked = tf.function(partial(self.both, GradientTape), autograph=False)
 
@@ -111,7 +117,7 @@ class Guard:
             run_masked=partial(self.run_masked, before, args, kwargs),
             restore=partial(put_back, before),
         )
-        return settle(step, self.on_nan, self.tell)
+        return handle_bad_step(step, self.on_nan, self.tell)
 
     def run_masked(self, before: Any, args: Any, kwargs: Any) -> tuple[Any, str]:
         """Return value and masked gradients, and why they are no cure."""

@@ -20,8 +20,14 @@ from safeops.autodiff._explain.report import Report, make_report, never_clean
 from safeops.autodiff.tensorflow import GradientTape
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._redirect import taped_by
-from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of, put_back, put_back_bad
-from safeops.integrations._policy import NOT_CURED, BadStep, settle
+from safeops.autodiff.tensorflow._variables import (
+    is_finite,
+    name_of,
+    put_back,
+    put_back_bad,
+    tensorflow_variable,
+)
+from safeops.integrations._policy import NOT_CURED, BadStep, handle_bad_step
 from safeops.integrations._tensorflow import REPLICAS, batch_of
 
 ELSEWHERE = (
@@ -74,7 +80,7 @@ class KerasGuard:
         self.names = [name_of(v) for v in self.model.trainable_variables]
         self.bad = tf.Variable([False] * len(self.names), trainable=False)
         weights, optimizer = self.model.trainable_variables, self.model.optimizer.variables
-        watched = map(inner, (*weights, *optimizer))
+        watched = map(tensorflow_variable, (*weights, *optimizer))
         self.watched = [v for v in watched if v.dtype.is_floating or v.dtype.is_complex]
         self.collect()
         self.sums = tf.function(self.look_at_sums, autograph=False)
@@ -100,7 +106,7 @@ class KerasGuard:
         """List the variables that a step may change: metrics make theirs in the first step."""
         model = self.model
         every = (*model.variables, *model.optimizer.variables, *model.metrics_variables)
-        self.every = list({id(v): v for v in map(inner, every)}.values())
+        self.every = list({id(v): v for v in map(tensorflow_variable, every)}.values())
         self.values = tf.function(lambda: [v.read_value() for v in self.every], autograph=False)
 
     def read(self) -> list[tuple[Any, Array]]:
@@ -170,7 +176,7 @@ class KerasGuard:
             skip=self.model.get_metrics_result,
             release=self.release,
         )
-        return settle(step, self.on_nan, self.tell)
+        return handle_bad_step(step, self.on_nan, self.tell)
 
     def run_masked(self, before: Any, data: Any) -> tuple[Any, str]:
         """Run a step with masked gradients; return also why it is no cure."""
@@ -204,7 +210,7 @@ class KerasGuard:
     def explained(self, data: Any) -> Report:
         """Return the report on a step."""
         names = [name for name, bad in zip(self.names, self.bad.numpy(), strict=True) if bad]
-        variables = [inner(v) for v in self.model.trainable_variables]
+        variables = [tensorflow_variable(v) for v in self.model.trainable_variables]
         try:
             with taped_by(LossCatchingTape):
                 report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))

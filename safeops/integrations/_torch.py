@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff._explain.finding import Finding, counted
+from safeops.autodiff._explain.finding import Finding, entries_in_words
 from safeops.autodiff._explain.report import Report, listed, make_report
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.comparison import rows_of
@@ -30,7 +30,7 @@ from safeops.autodiff.torch._lines import not_finite, what_of
 from safeops.autodiff.torch._ranks import ranks
 from safeops.autodiff.torch._sharded import is_sharded, local_of
 from safeops.autodiff.torch._watch import Watch
-from safeops.integrations._policy import NOT_CURED, BadStep, settle
+from safeops.integrations._policy import NOT_CURED, BadStep, handle_bad_step
 
 ANOTHER_RANK = "the gradients that this rank made are finite: what is not came from another rank"
 AGAIN = (
@@ -268,7 +268,7 @@ class Guard:
             restore=partial(self.restore, memory),
             skip=partial(self.skip, memory, result),
         )
-        return settle(bad, self.on_nan, self.tell)
+        return handle_bad_step(bad, self.on_nan, self.tell)
 
     def restore(self, memory: Memory) -> None:
         """Put back what a step has changed; an error leaves all as it is, to be looked at."""
@@ -375,7 +375,7 @@ class Guard:
             bad = None if x is None or is_lazy(x) else not_finite(local_of(x))
             if bad is not None:
                 what = what_of(local_of(x).detach()[bad], "nan")
-                yield f"the parameter {place.full} is {what} at {counted(int(bad.sum()))}"
+                yield f"the parameter {place.full} is {what} at {entries_in_words(int(bad.sum()))}"
         if has_bad(memory):
             yield EARLIER
         if memory.written:

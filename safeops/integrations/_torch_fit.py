@@ -15,7 +15,7 @@ from safeops.autodiff._explain.report import Report
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._lines import not_finite
 from safeops.autodiff.torch._sharded import local_of
-from safeops.integrations._policy import NOT_CURED, BadStep, settle
+from safeops.integrations._policy import NOT_CURED, BadStep, handle_bad_step
 from safeops.integrations._torch import NO_RERUN, Guard, Memory, Place, all_finite
 
 COMPILED = (
@@ -104,7 +104,7 @@ class KerasGuard(Guard):
             skip=self.model.get_metrics_result,
             release=self.release,
         )
-        return settle(bad, self.on_nan, self.tell)
+        return handle_bad_step(bad, self.on_nan, self.tell)
 
     def restore(self, memory: Memory) -> None:
         """Put back what a step has changed."""

@@ -123,7 +123,9 @@ def test_what_is_no_constant_is_left_to_the_steps():
 def is_asking(node):
     """Whether a part of a module is a function that asks for a kernel."""
     marks = map(ast.unparse, getattr(node, "decorator_list", ()))
-    return isinstance(node, ast.FunctionDef) and not {"fast_path", "keeping_nan"}.isdisjoint(marks)
+    return isinstance(node, ast.FunctionDef) and not {"fast_path", "propagates_nan"}.isdisjoint(
+        marks
+    )
 
 
 def test_every_kernel_is_a_function_of_the_door():

@@ -118,7 +118,7 @@ def test_a_long_script_says_how_far_it_is(stream, quiet, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream())
     is_told = stream is Terminal and not quiet
 
-    with terminal.counted(lambda: told.set() or 3, "{} passes", quiet=quiet):
+    with terminal.progress_line(lambda: told.set() or 3, "{} passes", quiet=quiet):
         assert told.wait(10 if is_told else 0.01) is is_told
 
     assert sys.stderr.getvalue().startswith("3 passes\n") is is_told

@@ -17,7 +17,7 @@ from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers
 from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS, with_rule
 from safeops._backends.jax.programs import Jitted, require_range
-from safeops._backends.jax.rules import Asker
+from safeops._backends.jax.rules import Context
 from safeops._backends.shapes import of_one_axis
 from safeops._core.dtypes import SCALARS
 from safeops._core.types import Array, Axis, DType, Function, Namespace
@@ -92,7 +92,7 @@ class Jax(ArrayAPI):
     def kernel(self, name: str, generic: Function) -> Function:
         """Return `generic`, or its rule, as one compiled program, made at the first call."""
         if name not in self.programs:
-            self.programs[name] = Jitted(name, Asker(self, generic))
+            self.programs[name] = Jitted(name, Context(self, generic))
         return self.programs[name]
 
     def owns(self, x: object) -> bool:
@@ -111,7 +111,7 @@ class Jax(ArrayAPI):
             dtype = jnp.float64 if dtype.itemsize == jnp.int64.dtype.itemsize else jnp.float32
         return jnp.result_type(dtype, *(x for x in args if isinstance(x, SCALARS)))
 
-    def takes(self, x: Any) -> bool:
+    def accepts_numpy(self, x: Any) -> bool:
         """Take all of NumPy's, as JAX does."""
         del x
         return True
@@ -144,7 +144,7 @@ class Jax(ArrayAPI):
         """Return whole numbers as integers, of 32 bits unless JAX has been told otherwise."""
         return jnp.asarray(x, dtype=int)
 
-    def level(self, x: Array, axis: Axis, sign: int) -> Array:
+    def max_of(self, x: Array, axis: Axis, sign: int) -> Array:
         """Return the largest entry by the reduction of `sign`: XLA merges two equal collectives."""
         return self.rough_max(x, axis) if sign == 1 else -jnp.min(-x, axis=axis, keepdims=True)
 
@@ -155,7 +155,7 @@ class Jax(ArrayAPI):
             x = x.astype(jax.eval_shape(jnp.sum, x).dtype)
         return super().cumulative(x, axis, product=product)
 
-    def places(self, x: Array, axis: int) -> Array:
+    def positions(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; a running sum would gather sharded axes."""
         return jnp.arange(x.shape[axis], dtype=jnp.int32).reshape(of_one_axis(x.shape, axis))
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.jax.rules import Asker, _absent, _is_condition, _wide
+from safeops._backends.jax.rules import Context, _absent, _is_condition, _wide
 from safeops._core.types import Array, Function
 
 
@@ -49,7 +49,7 @@ def _log_softmax_jvp(axis: int, given: Any, dots: Any) -> tuple[Array, Array]:
     return _log_softmax_without(x, absent, axis), jnp.where(absent, 0, away)
 
 
-def _log_softmax(asker: Asker, x: Array, *, axis: Any = -1, where: Any = None) -> Array | None:
+def _log_softmax(asker: Context, x: Array, *, axis: Any = -1, where: Any = None) -> Array | None:
     (x,) = asker.backend.promoted((x,))
     if type(axis) is not int or not x.size or not _is_condition(where, x.shape):
         return None  # the generic function knows the way, or says what is wrong
@@ -104,7 +104,7 @@ def _entry_of_classes_jvp(axis: int, given: Any, dots: Any) -> tuple[Array, Arra
 
 
 def _cross_entropy(
-    asker: Asker,
+    asker: Context,
     logits: Array,
     labels: Any,
     /,
@@ -126,7 +126,7 @@ def _cross_entropy(
 
 
 def _nll(
-    asker: Asker, log_probs: Array, labels: Any, /, *, axis: Any = -1, where: Any = None
+    asker: Context, log_probs: Array, labels: Any, /, *, axis: Any = -1, where: Any = None
 ) -> Array | None:
     """Minus the entry of each class."""
     (x,) = asker.backend.promoted((log_probs,))
@@ -149,7 +149,7 @@ def _are_classes(labels: Any, x: Array, axis: Any) -> bool:
 
 
 def _entered(
-    asker: Asker, labels: Array, x: Array, axis: int, where: Any
+    asker: Context, labels: Array, x: Array, axis: int, where: Any
 ) -> tuple[Array, Array, Array]:
     """Return the classes beside the slices, which slices they leave out, and which are unknown."""
     backend: Any = asker.backend

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from safeops._backends.jax import losses, rules, segments
-from safeops._backends.jax.rules import Asker
-from safeops._core.dtypes import GUESTS, SCALARS
+from safeops._backends.jax.rules import Context
+from safeops._core.dtypes import NUMPY_TYPES, SCALARS
 from safeops._core.types import ARRAY_OPTIONS, Array, Function
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _MOST = 64  # programs of one function: one called with ever new numbers is then
 _CONSTANTS = (*SCALARS, str, type(None))
 _HOLE = object()
 _ARRAYS = frozenset(ARRAY_OPTIONS)  # options that may be traced
-_TRACED = (jax.Array, *GUESTS)
+_TRACED = (jax.Array, *NUMPY_TYPES)
 # From JAX 0.11 on, True keeps the inner program until an outer one is compiled.
 _INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
@@ -31,7 +31,7 @@ class Jitted:
     trace in an outer program.
     """
 
-    def __init__(self, name: str, asker: Asker) -> None:
+    def __init__(self, name: str, asker: Context) -> None:
         self.name, self.asker = name, asker
         self.programs: dict[Any, Function] = {}
 
@@ -41,7 +41,7 @@ class Jitted:
             return None  # the function asks such an option for its value
         values = (*args, *options.values())
         for x in values:
-            if isinstance(x, GUESTS):
+            if isinstance(x, NUMPY_TYPES):
                 require_range(x)
         holes = [isinstance(x, _TRACED) for x in values]
         constants = [_HOLE if hole else x for hole, x in zip(holes, values, strict=True)]

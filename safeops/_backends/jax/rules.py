@@ -9,7 +9,7 @@ A rule selects the tangent, with 0 at filled entries, and multiplies it with a s
 there. The select makes the 0 of the fill in forward mode, and the finite slope makes it in reverse
 mode.
 
-A kernel gets an `Asker`, then the arguments of the function: arrays and numbers. It returns None
+A kernel gets a `Context`, then the arguments of the function: arrays and numbers. It returns None
 for arguments that it leaves to the double where.
 """
 
@@ -38,7 +38,7 @@ from safeops._core.dtypes import NARROW, dtype_name, is_positive_zero, limits
 from safeops._core.types import Array, Axis, Backend, Function
 
 
-class Asker(NamedTuple):
+class Context(NamedTuple):
     """What asks a kernel."""
 
     backend: Backend
@@ -54,7 +54,7 @@ def _quotient(x: Array, y: Array) -> Array:
     return jnp.where(is_small(y), 0, x) / normal(y)
 
 
-def _divide(asker: Asker, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
+def _divide(asker: Context, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # the generic function says what is wrong with it
     x, y, fill = asker.backend.promoted((x, y), (fill_value,), complex_too=True)
@@ -89,7 +89,7 @@ def _positive_root(x: Array) -> Array:
     return jnp.sqrt(jnp.where(_is_no_root(x), 0, x))
 
 
-def _root(asker: Asker, x: Array, *, fill_value: Any = 0.0) -> Array | None:
+def _root(asker: Context, x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # as above
     x, fill = asker.backend.promoted((x,), (fill_value,))
@@ -106,7 +106,7 @@ def _finite_exponential(x: Array) -> Array:
     return jnp.where(_overflows(x), limits(jnp, x).max, jnp.exp(x))
 
 
-def _exponential(asker: Asker, x: Array) -> Array:
+def _exponential(asker: Context, x: Array) -> Array:
     return _finite_exponential(*asker.backend.promoted((x,)))
 
 
@@ -200,7 +200,7 @@ def _real_power(x: Array, p: Array) -> Array:
     return jnp.where(unreal, 0, out)
 
 
-def _power(asker: Asker, x: Array, p: Array) -> Array:
+def _power(asker: Context, x: Array, p: Array) -> Array:
     return _in_float32(_real_power, *asker.backend.promoted((x, p)))
 
 
@@ -227,7 +227,7 @@ def _log_product(x: Array, y: Array) -> Array:
     return jnp.where(filled, 0, x) * jnp.log(jnp.where(filled, 1, y))
 
 
-def _times_log(asker: Asker, x: Array, y: Array) -> Array:
+def _times_log(asker: Context, x: Array, y: Array) -> Array:
     return _log_product(*asker.backend.promoted((x, y)))
 
 
@@ -273,14 +273,14 @@ def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
-def _norm(asker: Asker, x: Array, axis: Axis, order: float) -> Array:
+def _norm(asker: Context, x: Array, axis: Axis, order: float) -> Array:
     scaled = partial(asker.generic, ord=order)
     euclidean = order == 2  # noqa: PLR2004  (the order)
     return _root_of_squares(scaled, x, axis) if euclidean else scaled(x, axis=axis)
 
 
 @_norm.defjvp
-def _norm_jvp(asker: Asker, axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
+def _norm_jvp(asker: Context, axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
     """Multiply with the direction; scaling would take small slopes and cotangents out of range."""
     (x,), (dot,) = given
     norm = _norm(asker, x, axis, order)
@@ -295,7 +295,7 @@ def _norm_jvp(asker: Asker, axis: Axis, order: float, *given: Any) -> tuple[Arra
 
 
 def _length(
-    asker: Asker,
+    asker: Context,
     x: Array,
     *,
     axis: Axis,
@@ -324,7 +324,7 @@ def _softmax_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Array, Array]:
     return out, jnp.where(absent, 0, out * away)
 
 
-def _softmax(asker: Asker, x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
+def _softmax(asker: Context, x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
     (x,) = asker.backend.promoted((x,))
     if not x.size or not _is_condition(where, x.shape):
         return None  # the generic function knows the way, or says what is wrong
@@ -366,7 +366,7 @@ def _log_sum_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Any, Any]:
 
 
 def _log_sum(
-    asker: Asker,
+    asker: Context,
     x: Array,
     *,
     axis: Axis = None,
@@ -460,7 +460,7 @@ def _of_mean(x: Array, y: Array, dot: Array) -> Array:
     return _slope_of_mean(x, y) * jnp.where(zero, 0, dot)
 
 
-def _logarithmic_mean(asker: Asker, x: Array, y: Array) -> Array:
+def _logarithmic_mean(asker: Context, x: Array, y: Array) -> Array:
     slopes = (lambda _, x, y, dot: _of_mean(x, y, dot)), (lambda _, x, y, dot: _of_mean(y, x, dot))
     mean = with_rule(*slopes)(asker.generic)
     return _in_float32(mean, *asker.backend.promoted((x, y)))

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.jax.rules import Asker, _wide
+from safeops._backends.jax.rules import Context, _wide
 from safeops._core.types import Array, Function
 
 
@@ -37,7 +37,7 @@ def _extreme_jvp(number: int, sign: int, given: Any, dots: Any) -> tuple[Array, 
 
 def _extreme(
     sign: int,
-    asker: Asker,
+    asker: Context,
     data: Array,
     segment_ids: Any,
     num_segments: Any,

@@ -92,7 +92,7 @@ class TensorFlow(ArrayAPI):
             msg = f"expected a tensor, got {kind}; wrap the call in keras.layers.Lambda or a Layer"
             raise TypeError(msg)
 
-    def takes(self, x: Any) -> bool:
+    def accepts_numpy(self, x: Any) -> bool:
         """Take all of NumPy's, as TensorFlow does."""
         del x
         return True
@@ -120,7 +120,7 @@ class TensorFlow(ArrayAPI):
         shape = tf.shape(x)
         return tf.reshape(x, tf.concat([shape[:start], [tf.reduce_prod(shape[start:])]], 0))
 
-    def ending(self, x: Array, tail: tuple[int, ...]) -> Array:
+    def with_trailing_shape(self, x: Array, tail: tuple[int, ...]) -> Array:
         """Return `x` with these last lengths; a running program finds that it has others."""
         return tf.reshape(x, tf.concat([tf.shape(x)[: -len(tail)], tail], 0))
 
@@ -134,7 +134,7 @@ class TensorFlow(ArrayAPI):
         """Return the largest entry of each slice, axes kept; XLA passes over NaN."""
         return tf.reduce_max(x, axis, keepdims=True)
 
-    def whole(self, x: Array) -> Array:
+    def unfused_product(self, x: Array) -> Array:
         """
         Return x plus a constant of which XLA does not know that it is 0.
 

@@ -76,7 +76,7 @@ class Torch(ArrayAPI):
         """Whether Dynamo reads: in a checkpoint it refuses what is written to a module (2.13)."""
         return bool(torch.compiler.is_dynamo_compiling())
 
-    def takes(self, x: Any) -> bool:
+    def accepts_numpy(self, x: Any) -> bool:
         """Take scalars of NumPy, as PyTorch does, and no arrays."""
         return isinstance(x, np.generic)
 
@@ -133,7 +133,7 @@ class Torch(ArrayAPI):
         size = rough_norms.rough_size(x, axis) if self.is_compiling() else None
         return self.rough_max(x, axis) if size is None else size
 
-    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+    def rough_max_and_min(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return the largest entry alone: the root of a mean square has a kernel of its own."""
         del high
         return self.rough_max(low, axis), None
@@ -156,7 +156,7 @@ class Torch(ArrayAPI):
             return torch.cumprod(x, axis)
         return cumulative_product(x.movedim(axis, -1)).movedim(-1, axis)
 
-    def places(self, x: Array, axis: int) -> Array:
+    def positions(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; other axes have length 1."""
         return torch.arange(x.shape[axis], device=x.device).reshape(of_one_axis(x.shape, axis))
 

@@ -129,7 +129,7 @@ class Sharded(OfRanks):
         x = super().cast(x, dtype, like)
         return reduced(x) if isinstance(x, DTensor) else x
 
-    def ends(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
+    def rough_max_and_min(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
         """Return both by one collective."""
         both = self.rough_max(*stacked((low, -high), axis))
         return both[0], -both[1]
@@ -162,7 +162,7 @@ class Sharded(OfRanks):
             x = loses(x, axes, sign)
         return reduced((torch.amax if sign > 0 else torch.amin)(x, axes, keepdim=True))
 
-    def extreme_and_level(
+    def extreme_and_max(
         self, x: Array, levels: Array, axis: Axis, sign: int
     ) -> tuple[Array, Array]:
         """Return both by one collective; a slope costs one more."""
@@ -196,7 +196,7 @@ class Sharded(OfRanks):
         (axis,) = from_front(x, axis)
         return super().cumulative(gathered(x, (axis,)), axis, product=product)
 
-    def places(self, x: Array, axis: int) -> Array:
+    def positions(self, x: Array, axis: int) -> Array:
         """Return the place of each entry along an axis; each rank makes the places of its part."""
         (axis,) = from_front(x, axis)
         places = [p if p.is_shard() and p.dim == axis else Replicate() for p in x.placements]

@@ -47,23 +47,27 @@ class Few:
     """Entries that a fused function leaves out: at given places, and where it is not finite."""
 
     def __init__(self, places: Sequence[Array] = ()) -> None:
-        self.places = places
+        self.positions = places
 
     def left_out(self, out: Array) -> Array:
         """Return a result with 0 there."""
         out = self.put(out, 0.0)
         if not _are_finite(out):
             found = (out - out).nonzero(as_tuple=True)  # NaN is not 0
-            pairs = zip(self.places, found, strict=True)
-            self.places = [torch.cat(pair) for pair in pairs] if self.places else found
+            pairs = zip(self.positions, found, strict=True)
+            self.positions = [torch.cat(pair) for pair in pairs] if self.positions else found
         return self.put(out, 0.0)
 
     def put(self, x: Array, number: float) -> Array:
         """Return numbers with another one there, in their memory if nothing records it."""
-        if not self.places:
+        if not self.positions:
             return x
         value = x.new_full((), number)
-        return x.index_put(self.places, value) if _records(x) else x.index_put_(self.places, value)
+        return (
+            x.index_put(self.positions, value)
+            if _records(x)
+            else x.index_put_(self.positions, value)
+        )
 
 
 class Fused(FillingFunction):
@@ -152,12 +156,12 @@ def of_most(
     """
     few = Few(places)
     out = kind.of(lambda *given: steps(*given[: len(args)]), few, *args, *settings)
-    if not few.places or not len(few.places[0]):
+    if not few.positions or not len(few.positions[0]):
         return out
-    if len(few.places[0]) * _FEW_OF > out.numel():
+    if len(few.positions[0]) * _FEW_OF > out.numel():
         return None
-    rest = steps(*(x[tuple(few.places)] for x in args))
-    return out.index_put(few.places, rest, accumulate=True)
+    rest = steps(*(x[tuple(few.positions)] for x in args))
+    return out.index_put(few.positions, rest, accumulate=True)
 
 
 class _Kept(FillingFunction):

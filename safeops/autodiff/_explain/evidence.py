@@ -139,7 +139,7 @@ class Forward:
         """Return the operations that made a value not finite."""
         return self.known[id(x)][1] if id(x) in self.known else frozenset()
 
-    def made(self, site: Site, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+    def record_operation(self, site: Site, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         """Record one run of an operation, with its operands and results."""
         record = self.record(site)
         operands, results = self.nonfinite(ins), self.nonfinite(outs)
@@ -441,7 +441,7 @@ def _makers(forward: Forward, cause: Cause) -> set[Site]:
     return set() if record is None else record.makers - {cause.site}
 
 
-def tell(slope: Slope, numbers: np.ndarray) -> Slope:
+def update_counts(slope: Slope, numbers: np.ndarray) -> Slope:
     """Update the counts that have met a slope with what the slope has become."""
     for count in slope.counts:
         if count.met is not None and count.met.shape == numbers.shape:
@@ -485,7 +485,7 @@ def united_masks(masks: Iterable[np.ndarray]) -> Any:
     return functools.reduce(np.logical_or, masks, np.zeros((), bool))
 
 
-def blamed(site: Site, absent: np.ndarray, dropped: Marks) -> dict[Any, np.ndarray]:
+def dropped_by_selection(site: Site, absent: np.ndarray, dropped: Marks) -> dict[Any, np.ndarray]:
     """Return which selection dropped each absent entry: this one, where no earlier one did."""
     marks = {key: mask & absent for key, mask in dropped.items()}
     new = absent.copy()

@@ -185,11 +185,11 @@ def _what(finding: Finding) -> str:
     size = math.prod(finding.shape)
     of = f" of {size}" if finding.times == 1 and size > finding.entries else ""
     passes = f" in {finding.times} passes" if finding.times > 1 else ""
-    count = f"{counted(finding.entries, of)}{passes}" if finding.entries else "entries"
+    count = f"{entries_in_words(finding.entries, of)}{passes}" if finding.entries else "entries"
     verb = "is" if finding.entries == 1 else "are"
     return f"is {finding.what or 'not finite'} at {count}, which {verb}"
 
 
-def counted(entries: int, of: str = "") -> str:
+def entries_in_words(entries: int, of: str = "") -> str:
     """Return a number of entries in words."""
     return f"{entries}{of} {'entry' if entries == 1 and not of else 'entries'}"

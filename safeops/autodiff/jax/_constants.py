@@ -86,11 +86,11 @@ class Reader:
     def read(self, x: Any, depth: int) -> np.ndarray | None:
         """Return a value; None if it depends on an argument, or on what is not computed here."""
         if not isinstance(x, (Inner, jax.core.Tracer)):
-            return held(x)
+            return constant_on_host(x)
         inside = isinstance(x, Inner)
         origin = x.origin if inside else origin_of(x)
         if origin is None:
-            return held(typed(constant_of(x), jax.typeof(x)))
+            return constant_on_host(typed(constant_of(x), jax.typeof(x)))
         key = x if inside else id(x)
         if key not in self.found:
             self.found[key] = self.made(origin, depth - 1) if depth else None
@@ -123,7 +123,7 @@ def typed(x: Any, aval: Any) -> Any:
     return np.asarray(x, aval.dtype) if isinstance(x, (bool, int, float)) else x
 
 
-def held(x: Any) -> np.ndarray | None:
+def constant_on_host(x: Any) -> np.ndarray | None:
     """Return a constant; None for what is none, or lies on another machine."""
     dtype = getattr(x, "dtype", np.dtype(bool))
     if isinstance(x, jax.core.Tracer) or not isinstance(dtype, np.dtype) or np.size(x) > LARGEST:
@@ -137,7 +137,7 @@ def is_integer(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biu"
 
 
-def counted(origin: Origin, _: Sequence[np.ndarray]) -> np.ndarray:
+def iota(origin: Origin, _: Sequence[np.ndarray]) -> np.ndarray:
     """Count along an axis."""
     out, axis = origin.eqn.outvars[0].aval, axis_of_iota(origin.eqn)
     shape = [-1 if i == axis else 1 for i in range(len(out.shape))]
@@ -211,7 +211,7 @@ _FUNCTIONS = {
     "ge": np.greater_equal,
 }
 RULES: dict[str, Rule] = {
-    "iota": counted,
+    "iota": iota,
     **dict.fromkeys(("broadcast_in_dim", "reshape", "squeeze", "transpose", "slice"), moved),
     "convert_element_type": converted,
     "select_n": selected,

@@ -34,20 +34,20 @@ from safeops._backends.jax.private import (
     with_fill,
 )
 from safeops._core.types import Array
-from safeops.autodiff._options import tell
+from safeops.autodiff._options import report_unknown
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded
 from safeops.autodiff.jax import _constants, _known
 from safeops.autodiff.jax._known import (
     Made,
     Within,
+    as_constant,
     bound_of,
     either,
     entries_of,
     following,
     in_program,
     is_known,
-    kept,
     union,
     within,
 )
@@ -159,7 +159,7 @@ def _is_of(x: Any, kind: type) -> bool:
     return jnp.issubdtype(np.result_type(x) if dtype is None else dtype, kind)
 
 
-def made(values: Sequence[Any], mask: Mask) -> list[Any]:
+def as_pairs(values: Sequence[Any], mask: Mask) -> list[Any]:
     """Return results as pairs with one mask; integer results are coefficients."""
     return [Pair(x, mask) if is_inexact(x) else x for x in values]
 
@@ -350,7 +350,7 @@ def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
 
 def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Map each entry to itself, and 0 to 0: the mask is unchanged."""
-    return made(plain(eqn, [value_of(x) for x in ins]), mask_of(ins[0]))
+    return as_pairs(plain(eqn, [value_of(x) for x in ins]), mask_of(ins[0]))
 
 
 def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -460,7 +460,7 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     entries = _constants.selected_entries(which, value, [entries_of(m) for m in masks])
     if entries is None:
         return [Pair(value, within(make(), either(*masks)))]
-    return [Pair(value, kept(folded(entries), make))]
+    return [Pair(value, as_constant(folded(entries), make))]
 
 
 def _selected_mask(which: Any, value: Array, masks: Sequence[Mask]) -> Array:
@@ -588,5 +588,5 @@ def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         f"{eqn.primitive.name} has no rule for absent entries: those that it meets, or makes by "
         "itself, are zeros from here on, as in jax.grad"
     )
-    tell(msg, how.on_unknown)
-    return made(plain(eqn, [value_of(x) for x in ins]), mask=True)
+    report_unknown(msg, how.on_unknown)
+    return as_pairs(plain(eqn, [value_of(x) for x in ins]), mask=True)

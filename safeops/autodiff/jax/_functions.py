@@ -22,7 +22,14 @@ from safeops._backends.jax.private import (
 )
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._evaluator import Options, active_of, array_of, evaluate, made, value_of
+from safeops.autodiff.jax._evaluator import (
+    Options,
+    active_of,
+    array_of,
+    as_pairs,
+    evaluate,
+    value_of,
+)
 
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -32,13 +39,13 @@ def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
 
 def number(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Compute a function that is not 0 at 0: all its results are active."""
-    return made(plain(eqn, [value_of(x) for x in ins]), mask=True)
+    return as_pairs(plain(eqn, [value_of(x) for x in ins]), mask=True)
 
 
 def power(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Raise to an integer power, which is 0 at 0 if the exponent is positive."""
     keeps = exponent(eqn) > 0
-    return made(plain(eqn, [value_of(ins[0])]), active_of(ins[0]) if keeps else True)
+    return as_pairs(plain(eqn, [value_of(ins[0])]), active_of(ins[0]) if keeps else True)
 
 
 def polynomial(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -97,5 +104,5 @@ def order(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
         mask = active_of(x)
         if not isinstance(mask, bool):
             mask = jnp.broadcast_to(mask.any(axis, keepdims=True), out.shape)
-        found += made([out], mask)
+        found += as_pairs([out], mask)
     return found

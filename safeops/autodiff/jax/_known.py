@@ -74,7 +74,7 @@ def within(mask: Any, bound: Any) -> Any:
     return Within(in_program(mask), bound) if isinstance(bound, np.ndarray) else bound
 
 
-def kept(mask: Any, make: Callable[[], Any]) -> Any:
+def as_constant(mask: Any, make: Callable[[], Any]) -> Any:
     """Return a known mask that is to be made if it is large."""
     return Made(mask, make) if isinstance(mask, np.ndarray) and mask.nbytes > SMALL else mask
 
@@ -88,7 +88,7 @@ def following(mask: Any, entries: Any, make: Callable[[], Any]) -> Any:
     entries = folded(entries)
     if isinstance(mask, Within):
         return within(make(), entries)
-    return kept(entries, make) if isinstance(mask, Made) else entries
+    return as_constant(entries, make) if isinstance(mask, Made) else entries
 
 
 def is_known(mask: Any) -> bool:
@@ -115,7 +115,7 @@ def _union_of_known(masks: Sequence[Any]) -> Any:
     entries = [entries_of(m) for m in masks]
     if any(m is True for m in masks) or not any(isinstance(m, Made) for m in masks):
         return folded(_pairs.union(*masks))
-    return kept(folded(_pairs.union(*entries)), make) if is_worth_it(*entries) else make()
+    return as_constant(folded(_pairs.union(*entries)), make) if is_worth_it(*entries) else make()
 
 
 def either(*masks: Any) -> Any:

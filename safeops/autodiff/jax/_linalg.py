@@ -25,10 +25,10 @@ from safeops.autodiff.jax._evaluator import (
     Options,
     active_of,
     array_of,
+    as_pairs,
     cleared,
     evaluate,
     is_inexact,
-    made,
     unknown,
     value_of,
 )
@@ -61,7 +61,7 @@ def nothing_or_nan(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Let through NaN, where a loss depends on a choice of vectors, or nothing: no number."""
     values = plain(eqn, [value_of(x) for x in ins])
     if all(active_of(x) is True for x in ins[: len(values)]):
-        return made(values, mask=True)
+        return as_pairs(values, mask=True)
     return [cleared(x, jnp.isnan(x)) for x in values]
 
 
@@ -75,7 +75,9 @@ def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
     """Return results with a mask, which may have length 1 along mixed axes."""
     values = plain(eqn, [value_of(x) for x in ins])
     if isinstance(some, bool):
-        return made(values, mask=True) if some else [_kept(x, jnp.zeros((), bool)) for x in values]
+        return (
+            as_pairs(values, mask=True) if some else [_kept(x, jnp.zeros((), bool)) for x in values]
+        )
     return [cleared(x, jnp.broadcast_to(some, x.shape)) for x in values]
 
 
@@ -90,7 +92,7 @@ def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     system = system_of(eqn)
     right = ins[system.constants :]
     if all(active_of(x) is True for x in right):
-        return made(values, mask=True)
+        return as_pairs(values, mask=True)
     consts = [lax.stop_gradient(value_of(x)) for x in ins[: system.fixed]]
     entries = [lax.stop_gradient(value_of(x)) for x in right]
 

@@ -140,7 +140,7 @@ CALLER: ContextVar[str] = ContextVar("caller", default="")
 
 
 @contextmanager
-def placed(codes: list[Code], caller: str = "") -> Iterator[None]:
+def replaying_at(codes: list[Code], caller: str = "") -> Iterator[None]:
     """Context in which operations have the lines that they had when they ran before."""
     tokens = PLACE.set(codes), CALLER.set(caller)
     try:
@@ -162,12 +162,12 @@ def codes_here() -> list[Code]:
     return _of_user(codes)
 
 
-def here(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
+def current_site(operation: str, params: Mapping[str, Any] = MappingProxyType({})) -> Site:
     """Return the site of the running line of Python."""
     return Site(operation, *_place(codes_here()), CALLER.get() or _called(params))
 
 
-def inside(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
+def site_in_body(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
     """Return the site of an equation in the body of an operation."""
     own, name = _of_user(_of_body(codes_of(eqn), body)), eqn.primitive.name
     if not own:
@@ -210,7 +210,7 @@ def word_for(f: Any) -> str:
     return getattr(f, "__name__", "custom").strip("_<>")
 
 
-def each(
+def eval_jaxpr_with(
     program: Program, args: Sequence[Any], run: Callable[[JaxprEqn, list[Any]], Sequence[Any]]
 ) -> list[Any]:
     """Return the results of a program, each of whose equations is run by a function."""
@@ -270,12 +270,12 @@ def _of_device(
         if name in CALLS:
             body = body_of_call(eqn.params)
             return _of_device(body, codes, caller or _called(eqn.params))(*ins)
-        with placed(codes, caller):
+        with replaying_at(codes, caller):
             if name == "psum_invariant":
                 return [lax.psum(x, axes_of_sum(eqn.params)) for x in ins]
             return _of_scan(eqn.params, ins, codes) if name == "scan" else plain(eqn, ins)
 
-    return lambda *args: each(program, args, run)
+    return lambda *args: eval_jaxpr_with(program, args, run)
 
 
 def _of_scan(params: Mapping[str, Any], ins: Sequence[Any], outer: Sequence[Code]) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from safeops._backends.jax.private import Call, Passing, traced
-from safeops.autodiff.jax._lines import Code, codes_here, placed
+from safeops.autodiff.jax._lines import Code, codes_here, replaying_at
 
 
 class Constant(NamedTuple):
@@ -108,7 +108,7 @@ class Record:
             return source.value if isinstance(source, Constant) else known[source]
 
         for step in self.steps:
-            with placed(step.codes):
+            with replaying_at(step.codes):
                 found = step.run(*map(read, step.ins))
             known.update(zip(step.outs, found, strict=True))
         return read(self.value)

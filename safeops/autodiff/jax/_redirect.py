@@ -42,7 +42,9 @@ def with_options_of_jax(ours: Callable[..., Any], on_unknown: Reaction) -> Calla
 # From the name of a transformation and what it is so far to what it is now.
 Change: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
-HERE: ContextVar[tuple[Change, ...]] = ContextVar("here", default=())  # of one thread or task
+LOCAL_CHANGES: ContextVar[tuple[Change, ...]] = ContextVar(
+    "here", default=()
+)  # of one thread or task
 EVERYWHERE: list[Change] = []
 
 
@@ -103,7 +105,7 @@ def changing(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(ordinary)
     def transform(*args: Any, **kwargs: Any) -> Any:
         chosen = ordinary
-        for change in dict.fromkeys((*HERE.get(), *EVERYWHERE)):
+        for change in dict.fromkeys((*LOCAL_CHANGES.get(), *EVERYWHERE)):
             chosen = change(name, chosen)
         return chosen(*args, **kwargs)
 
@@ -113,12 +115,12 @@ def changing(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def changed_here(change: Change) -> Iterator[None]:
     """Context in which a change applies to this thread, or this task of asyncio."""
-    token = HERE.set((*HERE.get(), change))
+    token = LOCAL_CHANGES.set((*LOCAL_CHANGES.get(), change))
     try:
         with NAMES.asking():
             yield
     finally:
-        HERE.reset(token)
+        LOCAL_CHANGES.reset(token)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class Watch:
     found: list[Callable[[], Report]] = field(default_factory=list)
     batch: int = 0  # rows of the batch; 0 if they are unknown
 
-    def tell(self) -> None:
+    def report_first(self) -> None:
         """Explain the first gradient that was not finite, of those that are not reported yet."""
         if self.found:
             explain, *_ = self.found
@@ -94,7 +94,7 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
             found = ordinary(loss, argnums, has_aux, *others, **options)(*args, **kwargs)
             slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
-            look(record, chosen(args, argnums), slopes)
+            tell_contexts(record, chosen(args, argnums), slopes)
             return found
 
         return gradient
@@ -107,7 +107,7 @@ def chosen(args: Sequence[Any], argnums: int | Sequence[int]) -> dict[int, Any]:
     return {i: args[i] for i in places_of(argnums, len(args))}
 
 
-def look(record: Record, args: dict[int, Any], slopes: Any) -> None:
+def tell_contexts(record: Record, args: dict[int, Any], slopes: Any) -> None:
     """Tell the contexts of a gradient, now or, if JAX traces, when the program runs."""
     leaves = jax.tree_util.tree_flatten_with_path(args)[0]
     arrays = [x for _, x in leaves]
@@ -121,7 +121,7 @@ def look(record: Record, args: dict[int, Any], slopes: Any) -> None:
     else:
         note(record, real, names, *values)
         for watch in OPEN.looking():
-            watch.tell()
+            watch.report_first()
 
 
 @jax.jit
@@ -201,7 +201,7 @@ def watching(watch: Watch, changed: Any = changed_everywhere) -> Iterator[list[b
         with suppress(jax.errors.JaxRuntimeError):  # that of `end`, kept in `found`
             jax.effects_barrier()
         OPEN.every.remove(watch)
-        watch.tell()
+        watch.report_first()
 
 
 @contextmanager

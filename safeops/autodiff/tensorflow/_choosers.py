@@ -65,7 +65,7 @@ def arguments(op: Any) -> list[Array]:
     return list(op.inputs)[op.type in BRANCHES :]
 
 
-def trail(tensor: Array, frame: Frame) -> Iterator[tuple[Array, Frame]]:
+def origins(tensor: Array, frame: Frame) -> Iterator[tuple[Array, Frame]]:
     """Follow a tensor back through arguments, results, lists and options to its origin."""
     for _ in range(1000):  # a bound on the steps, so that the search ends
         yield tensor, frame
@@ -84,7 +84,7 @@ def _arrived(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
         return op.inputs[0], frame
     if op.type in ("TensorListPopBack", "OptionalGetValue"):
         maker = {"TensorListPopBack": "TensorListPushBack", "OptionalGetValue": "OptionalFromValue"}
-        for origin, where in trail(op.inputs[0], frame):
+        for origin, where in origins(op.inputs[0], frame):
             if origin.op.type == maker[op.type] and origin.ref() != op.inputs[0].ref():
                 return origin.op.inputs[origin.op.type == "TensorListPushBack"], where
         return None
@@ -119,10 +119,10 @@ def is_fixed(op: Any, graph: Any, i: int) -> bool:
     return graph.outputs[i] is graph.inputs[i] or graph.inputs[i].dtype == tf.variant
 
 
-def uses(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]]:
+def consumers_in_program(tensor: Array, frame: Frame, asked_by: Any) -> Iterator[tuple[Any, int]]:
     """Yield the operations of the program that use a tensor, and the positions where they do."""
     of_tape = private.FORMULA in asked_by.name
-    for found, where in trail(tensor, frame):
+    for found, where in origins(tensor, frame):
         # A body of the formula contains no operation of the program.
         new = None if where.inner and not where.program else where.since
         yield from _used(found, new, where.again if of_tape else frozenset())
@@ -221,11 +221,13 @@ def _condition(op: Any, frame: Frame) -> str | None:
         return None
     if _is_formula(test) and (by := _comparison(test, frame, op)) is not None:
         return by
-    if any(_is_chooser(origin.op) for origin, _ in islice(trail(cond, frame), 1, None)):
+    if any(_is_chooser(origin.op) for origin, _ in islice(origins(cond, frame), 1, None)):
         return None  # of a formula in a loop or branch, where there is no telling what is NaN
-    if users := [user for user, i in uses(cond, frame, op) if user.type in WHERE and i == 0]:
+    if users := [
+        user for user, i in consumers_in_program(cond, frame, op) if user.type in WHERE and i == 0
+    ]:
         return _of_where(op, frame, users)
-    if any(_is_repeated(origin.op) for origin, _ in trail(cond, frame)):
+    if any(_is_repeated(origin.op) for origin, _ in origins(cond, frame)):
         return "where"
     return "dropped" if _is_dropping(test, frame, op) else None
 
@@ -241,7 +243,7 @@ def _of_where(op: Any, frame: Frame, users: Sequence[Any]) -> str | None:
 
 def _asks_for_nan(cond: Array, frame: Frame) -> bool:
     """Whether a condition is that any entry is NaN."""
-    for tensor, where in trail(cond, frame):
+    for tensor, where in origins(cond, frame):
         if tensor.op.type in ASKING:
             asked = (x for x in tensor.op.inputs if x.dtype == tf.bool)
             return any(_asks_for_nan(x, where) for x in asked)
@@ -283,7 +285,9 @@ def _is_dropping(test: Any, frame: Frame, asked_by: Any) -> bool:
     if ids is None or ids.dtype.is_floating:
         return False
     known = tf.get_static_value(ids) is not None  # formulas in loops repeat constants
-    return known or any(user.type in UNSORTED and i == 1 for user, i in uses(ids, frame, asked_by))
+    return known or any(
+        user.type in UNSORTED and i == 1 for user, i in consumers_in_program(ids, frame, asked_by)
+    )
 
 
 def _tested_by(test: Any) -> Array | None:
@@ -313,8 +317,10 @@ def _is_larger(test: Any, frame: Frame, asked_by: Any) -> bool:
     """Whether a maximum or minimum of the program makes this comparison."""
     x, y = test.inputs
     for a, b, place in ((x, y, 0), (y, x, 1)):
-        other = {name_of(user) for user, i in uses(b, frame, asked_by) if i == 1 - place}
-        for user, i in uses(a, frame, asked_by):
+        other = {
+            name_of(user) for user, i in consumers_in_program(b, frame, asked_by) if i == 1 - place
+        }
+        for user, i in consumers_in_program(a, frame, asked_by):
             if user.type in LARGER and i == place:
                 known = _same_constant(user.inputs[1 - place], b)
                 if known or name_of(user) in other:
@@ -338,8 +344,10 @@ def _equality(test: Any) -> Any:
 
 def _is_of_segments(test: Any, frame: Frame, asked_by: Any) -> bool:
     x, y = test.inputs
-    makers = {name_of(t.op) for t, _ in trail(_gathered(y), frame) if t.op.type in OF_SEGMENTS}
-    return any(name_of(user) in makers and i == 0 for user, i in uses(x, frame, asked_by))
+    makers = {name_of(t.op) for t, _ in origins(_gathered(y), frame) if t.op.type in OF_SEGMENTS}
+    return any(
+        name_of(user) in makers and i == 0 for user, i in consumers_in_program(x, frame, asked_by)
+    )
 
 
 def _gathered(x: Array) -> Array:
@@ -435,5 +443,7 @@ def _is_chosen(x: Array, y: Array, frame: Frame, asked_by: Any) -> bool:
     """Whether `x` is the largest of `y`, as a maximum or minimum of the program made it."""
     while y.op.type in ("ExpandDims", "GatherNd", "Reshape"):
         y = y.op.inputs[0]
-    makers = {name_of(t.op) for t, _ in trail(y, frame) if t.op.type in LARGEST}
-    return any(name_of(user) in makers and i != 1 for user, i in uses(x, frame, asked_by))
+    makers = {name_of(t.op) for t, _ in origins(y, frame) if t.op.type in LARGEST}
+    return any(
+        name_of(user) in makers and i != 1 for user, i in consumers_in_program(x, frame, asked_by)
+    )

@@ -109,7 +109,7 @@ def moved_entries(
         known = np.full((1,) * x.shape.rank, mask) if bare else reader.entries_of(mask)
         return None if known is None else known.astype(x.dtype.as_numpy_dtype)
 
-    found = [made(x, given) for x in op.outputs]
+    found = [result_of(x, given) for x in op.outputs]
     known = [x != 0 for x in found if x is not None]
     few = all(x.nbytes <= SMALL for x in known)
     return known if few and len(known) == len(found) else None
@@ -133,13 +133,13 @@ class Reader:
         key = x.ref()
         if key in self.found:
             return self.found[key]
-        value = made(x, lambda i: self.read(x.op.inputs[i], depth - 1)) if depth else None
+        value = result_of(x, lambda i: self.read(x.op.inputs[i], depth - 1)) if depth else None
         if value is not None or depth == DEEPEST:  # else it may be known in fewer steps
             self.found[key] = value
         return value
 
 
-def made(x: Array, given: Callable[[int], np.ndarray | None]) -> np.ndarray | None:
+def result_of(x: Array, given: Callable[[int], np.ndarray | None]) -> np.ndarray | None:
     """Return the result of an operation; of numbers only what compares and moves them."""
     op, shape = x.op, x.shape
     rule = RULES.get(op.type)
@@ -176,7 +176,9 @@ def narrow(x: np.ndarray) -> np.ndarray:
 def summed_over(shapes: Sequence[Any], which: int) -> np.ndarray:
     """Return the axes over which the cotangent of an operand that was broadcast is summed."""
     rank = max(map(len, shapes))
-    own, other = ([1] * (rank - len(x)) + whole(x) for x in (shapes[which], shapes[1 - which]))
+    own, other = (
+        [1] * (rank - len(x)) + as_integers(x) for x in (shapes[which], shapes[1 - which])
+    )
     missing = rank - len(shapes[which])
     axes = [i for i in range(rank) if i < missing or (own[i] == 1 and other[i] != 1)]
     return np.asarray(axes, np.int32)
@@ -211,10 +213,10 @@ def shaped(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
 def transposed(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
     """Move axes."""
     del op
-    return values[0].transpose(whole(values[1]))
+    return values[0].transpose(as_integers(values[1]))
 
 
-def whole(x: np.ndarray) -> Any:
+def as_integers(x: np.ndarray) -> Any:
     """Return the numbers of a list of axes."""
     return [int(i) for i in np.ravel(x)]
 
@@ -229,13 +231,15 @@ def tiled(op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
     """Repeat entries in turn, but not along an axis along which they do not vary."""
     del op
     x, times = values
-    return np.tile(x, [1 if n == 1 else t for n, t in zip(x.shape, whole(times), strict=True)])
+    return np.tile(
+        x, [1 if n == 1 else t for n, t in zip(x.shape, as_integers(times), strict=True)]
+    )
 
 
 def reduced(f: Callable[..., Any], op: Any, values: Sequence[np.ndarray]) -> np.ndarray:
     """Ask for any or all entries along axes."""
     keep = op.get_attr("keep_dims")
-    return np.asarray(f(values[0], axis=tuple(whole(values[1])), keepdims=keep))
+    return np.asarray(f(values[0], axis=tuple(as_integers(values[1])), keepdims=keep))
 
 
 def summed(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -243,7 +247,7 @@ def summed(op: Any, values: Sequence[np.ndarray]) -> np.ndarray | None:
     x, shape = values[0], op.inputs[0].shape.as_list()
     if not np.isin(x, (0, 1)).all():
         return None
-    axes = [i % x.ndim for i in whole(values[1])]
+    axes = [i % x.ndim for i in as_integers(values[1])]
     times = math.prod(shape[i] for i in axes if x.shape[i] == 1)
     total = x.real.astype(float).sum(tuple(axes), keepdims=op.get_attr("keep_dims")) * times
     dtype = op.outputs[0].dtype

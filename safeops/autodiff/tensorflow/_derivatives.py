@@ -18,7 +18,7 @@ from safeops.autodiff.tensorflow._choosers import bodies
 from safeops.autodiff.tensorflow._evaluator import BODIES, Frame, Rule, cleaned
 
 
-def kept(rule: Rule) -> Rule:
+def with_second_derivative(rule: Rule) -> Rule:
     """Return a rule whose results keep the derivatives of custom gradients."""
 
     @functools.wraps(rule)

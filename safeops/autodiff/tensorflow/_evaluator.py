@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from safeops._backends.tensorflow import private
 from safeops._core.types import Array
-from safeops.autodiff._options import tell
+from safeops.autodiff._options import report_unknown
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _constants
 from safeops.autodiff.tensorflow._contractions import MATRICES, PRODUCTS, Meeting, meeting
@@ -92,7 +92,7 @@ def evaluate(targets: Sequence[Array], frame: Frame) -> list[Any]:
         if op.type == "Placeholder":
             continue  # an argument that no caller gives, such as an unused one
         ins = [frame.read(x) for x in op.inputs]
-        for i in vacant(op, frame.since):
+        for i in unused_cotangents(op, frame.since):
             ins[i] = Pair(ins[i], active=False)
         if op.type in frame.how.readers or not any(isinstance(x, Pair) for x in ins):
             outs = run(op, ins)
@@ -148,24 +148,24 @@ def dependents(
     for op in operations:
         if op.type in how.readers:
             continue
-        if any(x.ref() in reached for x in op.inputs) or vacant(op, new):
+        if any(x.ref() in reached for x in op.inputs) or unused_cotangents(op, new):
             found.add(op.name)
             reached |= {x.ref() for x in op.outputs if is_linear(x)}
     return frozenset(found), reached
 
 
-def vacant(op: Any, new: Container[str]) -> list[int]:
+def unused_cotangents(op: Any, new: Container[str]) -> list[int]:
     """
     Return the positions of an operation's arguments that are cotangents of unused results.
 
     TensorFlow puts zeros there: inside a call, loop or branch, or beside the formula.
     """
     if op.type in BODIES:
-        return _vacant_in_call(op, new)
-    return [i for i, x in enumerate(op.inputs) if _is_beside(x, new) and is_zero(x)]
+        return _unused_in_call(op, new)
+    return [i for i, x in enumerate(op.inputs) if _is_formula_zero(x, new) and is_zero(x)]
 
 
-def _is_beside(x: Array, new: Container[str]) -> bool:
+def _is_formula_zero(x: Array, new: Container[str]) -> bool:
     """Whether a tensor is, by its name, a zero that TensorFlow hands to a formula."""
     if (
         x.op.type not in ("Const", "Fill", "ZerosLike")
@@ -184,7 +184,7 @@ def _is_beside(x: Array, new: Container[str]) -> bool:
     return of_formulas and not private.made_by_custom_gradient(x.op)
 
 
-def _vacant_in_call(op: Any, new: Container[str]) -> list[int]:
+def _unused_in_call(op: Any, new: Container[str]) -> list[int]:
     """Return the arguments that are cotangents of unused results of a call, loop or branch."""
     if not new:
         return []
@@ -273,7 +273,7 @@ def indicator(x: Any) -> Array:
     return tf.cast(spread(active, value), value.dtype)
 
 
-def met(value: Array, counts: Array) -> Pair:
+def counted_active(value: Array, counts: Array) -> Pair:
     """Return a pair from the results of an operation for a value and for its indicator."""
     if value.dtype == tf.variant:
         return Pair(value, counts)
@@ -300,7 +300,7 @@ def transport(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
         return [Pair(v, frame.placed.mask(m, v)) for v, m in zip(values, entries, strict=True)]
     moved = [indicator(x) if i in linear else x for i, x in enumerate(ins)]
     pairs = zip(values, run(op, moved), strict=True)
-    return [met(v, m) if is_linear(v) else v for v, m in pairs]
+    return [counted_active(v, m) if is_linear(v) else v for v, m in pairs]
 
 
 # Operations that only move entries of their arguments. An empty sum is 0, and active.
@@ -336,7 +336,7 @@ def unpool(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     """Send entries to the places that a coefficient tells, as in max pooling."""
     (value,) = run(op, ins)
     moved = [indicator(x) if isinstance(x, Pair) else x for x in ins]
-    return [met(value, run(op, moved)[0])]
+    return [counted_active(value, run(op, moved)[0])]
 
 
 def same(op: Any, ins: list[Any], _: Frame) -> list[Any]:
@@ -563,7 +563,7 @@ def unknown(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
             f"{op.type} has no rule for absent entries: from here on they are zeros, as in "
             "tf.GradientTape"
         )
-    tell(msg, frame.how.on_unknown)
+    report_unknown(msg, frame.how.on_unknown)
     if any(x.dtype == tf.variant for x in op.outputs):
         msg = f"expected operations on lists of tensors that have a rule, got {op.type}"
         raise NotImplementedError(msg)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from safeops._core.types import Array
 from safeops.autodiff._options import check_options
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._evaluator import Frame, Options
 from safeops.autodiff.tensorflow._tables import READERS, RULES
@@ -54,8 +54,8 @@ def frame_of(seeds: Any, before: int, how: Options) -> Frame:
     operations = tf.compat.v1.get_default_graph().get_operations()
     made, every = operations[before:], tf.nest.flatten(seeds)
     since = After(frozenset(op.name for op in operations[:before]))
-    linear, _ = pairs.dependents(every, made, how, since)
-    known, again = {x.ref(): Pair(x) for x in every}, pairs.recomputed(made)
+    linear, _ = evaluator.dependents(every, made, how, since)
+    known, again = {x.ref(): Pair(x) for x in every}, evaluator.recomputed(made)
     return Frame(how, linear, known, since=since, again=again)
 
 
@@ -66,7 +66,7 @@ def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
     tensors = [getattr(every[i], "values", every[i]) for i in place]  # of sparse rows, their values
 
     def run() -> list[Any]:
-        return pairs.evaluate(tensors, frame)
+        return evaluator.evaluate(tensors, frame)
 
     if lazy:
         healthy = _healthy(tensors, frame)
@@ -79,7 +79,7 @@ def masked(found: Any, frame: Frame, *, lazy: bool, return_mask: bool) -> Any:
         rows = isinstance(every[i], tf.IndexedSlices)
         out[i] = tf.IndexedSlices(value, every[i].indices, every[i].dense_shape) if rows else value
         if return_mask:
-            masks[i] = pairs.spread(pairs.active_of(x), value)
+            masks[i] = evaluator.spread(evaluator.active_of(x), value)
     pack = functools.partial(tf.nest.pack_sequence_as, found)
     return (pack(out), pack(masks)) if return_mask else pack(out)
 
@@ -93,15 +93,15 @@ def _healthy(tensors: Sequence[Array], frame: Frame) -> Array:
     """Return whether ordinary gradients are finite, and no kernel has hidden that they are not."""
     healthy = tf.constant(True)  # noqa: FBT003  (a value)
     for x in tensors:
-        healthy &= tf.reduce_all(pairs.is_finite(x))
+        healthy &= tf.reduce_all(evaluator.is_finite(x))
     graph = tf.compat.v1.get_default_graph()
     for name in frame.backward:
         op = graph.get_operation_by_name(name)
-        if op.type in pairs.BODIES:
+        if op.type in evaluator.BODIES:
             return tf.constant(False)  # noqa: FBT003  (what is in a body is not looked at)
-        if RULES.get(op.type) is pairs.root:
+        if RULES.get(op.type) is evaluator.root:
             y = op.inputs[0]
-            healthy &= tf.reduce_all(pairs.is_finite(y))
+            healthy &= tf.reduce_all(evaluator.is_finite(y))
             if op.type == "SqrtGrad":
                 healthy &= tf.reduce_all(tf.not_equal(y, tf.zeros((), y.dtype)))
     return healthy

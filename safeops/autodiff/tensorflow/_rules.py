@@ -18,8 +18,8 @@ from safeops.autodiff.tensorflow._evaluator import (
     Frame,
     Mask,
     cleaned,
+    counted_active,
     indicator,
-    met,
     spread,
     unknown,
     unless_zero,
@@ -111,7 +111,7 @@ def uncropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     used = any_along(crops, [1, 2, 3])
     boxes = cleaned(boxes, used if isinstance(used, bool) else tf.reshape(used, [-1, 1]))
     (value,) = run(op, [crops, boxes, *rest])
-    return [met(value, run(op, [indicator(crops), boxes, *rest])[0])]
+    return [counted_active(value, run(op, [indicator(crops), boxes, *rest])[0])]
 
 
 def normalized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:

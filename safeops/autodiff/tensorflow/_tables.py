@@ -3,12 +3,12 @@
 from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _derivatives as derivatives
-from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _rules as rules
 
 # An operation that is not listed is unknown.
 CLASSES = {
-    pairs.transport: """
+    evaluator.transport: """
         Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice StridedSliceGrad
         Gather GatherV2 GatherNd ConcatV2 Concat Pack Unpack Split SplitV Pad PadV2 Tile BroadcastTo
         Reverse ReverseV2 ReverseSequence Roll Identity Snapshot PreventGradient
@@ -22,32 +22,32 @@ CLASSES = {
         TensorListScatterIntoExistingList TensorListConcat TensorListConcatV2 TensorListConcatLists
         TensorListSplit TensorListResize OptionalFromValue OptionalGetValue
     """,
-    derivatives.kept(pairs.transport): "IdentityN",
-    pairs.total: """
+    derivatives.with_second_derivative(evaluator.transport): "IdentityN",
+    evaluator.total: """
         Sum Mean Cumsum SegmentSum SegmentSumV2 UnsortedSegmentSum ScatterNd TensorScatterAdd
         MirrorPadGrad BiasAddGrad AvgPoolGrad AvgPool3DGrad FractionalAvgPoolGrad
         ResizeNearestNeighborGrad SparseSegmentSumGrad SparseSegmentMeanGrad
         SparseSegmentSqrtNGrad SparseSegmentSumGradV2 SparseSegmentMeanGradV2
         SparseSegmentSqrtNGradV2
     """,
-    pairs.same: "Neg Cast Conj Real Imag",
-    pairs.add: "Add AddV2 AddN Sub AccumulateNV2 Complex",
+    evaluator.same: "Neg Cast Conj Real Imag",
+    evaluator.add: "Add AddV2 AddN Sub AccumulateNV2 Complex",
     choosers.select: "Select SelectV2",
-    pairs.rectify: "ReluGrad Relu6Grad",
+    evaluator.rectify: "ReluGrad Relu6Grad",
     choosers.product: "Mul",
     choosers.quotient: "RealDiv",
-    pairs.scale: """
+    evaluator.scale: """
         Div DivNoNan MulNoNan TanhGrad SigmoidGrad EluGrad SeluGrad LeakyReluGrad
         SoftplusGrad SoftsignGrad FakeQuantWithMinMaxArgsGradient
     """,
-    pairs.root: "SqrtGrad RsqrtGrad ReciprocalGrad InvGrad",
-    pairs.contract: """
+    evaluator.root: "SqrtGrad RsqrtGrad ReciprocalGrad InvGrad",
+    evaluator.contract: """
         MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum SparseTensorDenseMatMul
         Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2
         Conv3DBackpropFilterV2 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput
         DepthwiseConv2dNativeBackpropFilter
     """,
-    pairs.unpool: """
+    evaluator.unpool: """
         MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradWithArgmax FractionalMaxPoolGrad
         ResizeBilinearGrad Dilation2DBackpropInput Dilation2DBackpropFilter
     """,
@@ -64,7 +64,7 @@ CLASSES = {
     rules.uncropped: "CropAndResizeGradImage ImageProjectiveTransformV2 ImageProjectiveTransformV3",
     rules.normalized: "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3",
     rules.reduced: "Max Min Prod EuclideanNorm",
-    pairs.elementwise: """
+    evaluator.elementwise: """
         Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh Ceil ComplexAbs Cos Cosh Digamma
         Elu Equal ClipByValue Erf Erfc Exp Expm1 Fill Floor FloorDiv FloorMod Greater
         GreaterEqual Inv IsFinite IsInf IsNan LeakyRelu Less LessEqual Log Log1p Maximum
@@ -72,9 +72,9 @@ CLASSES = {
         Sinh Softplus Softsign Sqrt Square SquaredDifference Tan Tanh TruncateDiv Xdivy
         Xlog1py Xlogy
     """,
-    derivatives.kept(control.call): "PartitionedCall StatefulPartitionedCall",
-    derivatives.kept(control.branch): "If StatelessIf Case StatelessCase",
-    derivatives.kept(control.while_loop): "While StatelessWhile",
+    derivatives.with_second_derivative(control.call): "PartitionedCall StatefulPartitionedCall",
+    derivatives.with_second_derivative(control.branch): "If StatelessIf Case StatelessCase",
+    derivatives.with_second_derivative(control.while_loop): "While StatelessWhile",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
 # These read a shape, or make zeros or ones of it.

@@ -23,7 +23,7 @@ def put_back_bad(before: Sequence[Any]) -> None:
             put_back([(handle, value)])
 
 
-def inner(variable: Any) -> Any:
+def tensorflow_variable(variable: Any) -> Any:
     """Return the variable of TensorFlow that a variable of Keras holds."""
     held = getattr(variable, "value", None)
     return held if isinstance(held, tf.Variable) else variable

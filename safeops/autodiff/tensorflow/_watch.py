@@ -19,10 +19,10 @@ from safeops._core.types import Array
 from safeops._source.locations import Location, frame_of_user, location_of
 from safeops.autodiff._explain.finding import Finding
 from safeops.autodiff._explain.report import Report, make_report, never_clean
-from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow._explain.explanation import explained_graph
 from safeops.autodiff.tensorflow._redirect import FUNCTION, PLAIN, taped_everywhere
-from safeops.autodiff.tensorflow._variables import inner, is_finite, name_of
+from safeops.autodiff.tensorflow._variables import is_finite, name_of, tensorflow_variable
 
 NO_NUMBERS = (tf.resource, tf.variant)
 
@@ -43,7 +43,7 @@ class Watch:
         """Write down whether a gradient is finite."""
         self.passes.append(any(bad))
 
-    def tell(self) -> None:
+    def report_first(self) -> None:
         """Hand out the first report on a gradient, of those that are not told yet."""
         if self.found:
             report, *_ = self.found
@@ -73,7 +73,7 @@ class WatchedTape(PLAIN):
             return found
         pass_ = Pass(target, sources, output_gradients, found)
         if tf.executing_eagerly():
-            pass_.look()
+            pass_.tell_contexts()
             return found
         return pass_.checked()
 
@@ -111,7 +111,7 @@ class Pass:
         """Return of each gradient whether it is not finite."""
         return [~is_finite(g) for _, g in self.pairs]
 
-    def look(self) -> None:
+    def tell_contexts(self) -> None:
         """Tell the contexts of a gradient that is there."""
         flags = [bool(x) for x in self.flags()]
         self.note(*flags)
@@ -119,7 +119,7 @@ class Pass:
             finding = Finding("UNKNOWN", "the tape", self.where, reason="tape")
             self.report(make_report("tensorflow", [finding], "the gradient"), flags)
             for watch in OPEN:
-                watch.tell()
+                watch.report_first()
 
     def note(self, *flags: Any) -> Any:
         """Write a gradient down; return whether it is not finite, and a context looks."""
@@ -155,7 +155,7 @@ class Pass:
 
     def explained(self, numbers: Sequence[Any]) -> Report:
         """Return the report on a pass of a graph, or one that says why there is none."""
-        sources = [inner(x) for x, _ in self.pairs]
+        sources = [tensorflow_variable(x) for x, _ in self.pairs]
         given = zip(self.frontier, numbers, strict=True)
         known = {x.ref(): tf.constant(y, x.dtype) for x, y in given}
         try:
@@ -178,7 +178,7 @@ def same(gradient: Any) -> Any:
 
 def source_name(i: int, x: Any) -> str:
     """Return the name of a variable, or the place of a tensor."""
-    return name_of(x) if isinstance(inner(x), tf.Variable) else f"source {i}"
+    return name_of(x) if isinstance(tensorflow_variable(x), tf.Variable) else f"source {i}"
 
 
 def line_of_user() -> Location | None:
@@ -204,7 +204,7 @@ def frontier_of(targets: Sequence[Array]) -> Iterator[Array]:
 
 def is_source(op: Any) -> bool:
     """Whether an operation does not give the same again."""
-    return not op.inputs or (op.op_def.is_stateful and op.type not in pairs.BODIES)
+    return not op.inputs or (op.op_def.is_stateful and op.type not in evaluator.BODIES)
 
 
 @contextmanager
@@ -256,4 +256,4 @@ def watch_tape(on_report: Callable[[Report], None], /) -> Iterator[list[bool]]:
             yield watch.passes
     finally:
         OPEN.remove(watch)
-        watch.tell()
+        watch.report_first()

@@ -84,7 +84,7 @@ from safeops.autodiff.torch._graph import (
 )
 from safeops.autodiff.torch._lines import RecordLines
 from safeops.autodiff.torch._passes import (
-    FORMER,
+    EARLIER_GRADIENTS,
     add,
     gradients_of,
     mask_of_gradient,
@@ -210,7 +210,7 @@ def backward(
         add(leaves, found, keep=keep)
     for leaf in leaves if mode else ():
         if leaf.grad is not None:
-            FORMER.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
+            EARLIER_GRADIENTS.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)
     if not return_mask:
         return None
     require_kept_gradients(leaves)

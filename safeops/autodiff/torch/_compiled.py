@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff._options import Reaction, check_options, tell
+from safeops.autodiff._options import Reaction, check_options, report_unknown
 from safeops.autodiff.torch._compiled_edges import active_of, noted, with_active
 from safeops.autodiff.torch._evaluator import Call, Kind, Masking
 from safeops.autodiff.torch._graph import nodes_of
@@ -34,7 +34,7 @@ VIEWS = COPIED | words(
 )
 
 
-class Forms(Tags):
+class ShapedTags(Tags):
     """
     Tags that keep masks in the shapes in which they were stated.
 
@@ -59,7 +59,7 @@ class Forms(Tags):
     def read(self, x: Array) -> Mask | None:
         """Return what is active in a tensor, in a known form if there is one."""
         entry = self.find(x)
-        if entry is not None and isinstance(entry.active, torch.Tensor) and not entry.former:
+        if entry is not None and isinstance(entry.active, torch.Tensor) and not entry.earlier:
             form = self.forms.get(entry.alive.cdata, {}).get(place_of(x))
             if form is not None and entry.literal_of is None:
                 return form
@@ -83,7 +83,7 @@ class Forms(Tags):
             self.forms[entry.alive.cdata][place_of(x)] = form
 
 
-class Traced(Masking):
+class TracedMasking(Masking):
     """Evaluate over pairs what the engine does while a compiler records it."""
 
     notes_views = True
@@ -92,7 +92,7 @@ class Traced(Masking):
         super().__init__(Tags(), on_unknown)
         self.exact = exact
         self.knowing = Knowing()
-        self.tags: Forms = Forms(self.knowing)
+        self.tags: ShapedTags = ShapedTags(self.knowing)
         self.depth = 0
 
     def evaluate(self, call: Call, kind: Kind) -> Any:
@@ -147,7 +147,7 @@ class Traced(Masking):
             f"no rule for {call.name}{f', for {line}' if line else ''}: absent entries count as "
             "zeros in it, and a NaN may stay that nothing selected"
         )
-        tell(msg, self.on_unknown)
+        report_unknown(msg, self.on_unknown)
 
 
 def line_of(stack: list[str]) -> str:
@@ -159,7 +159,7 @@ def line_of(stack: list[str]) -> str:
     return " ".join(line.strip() for line in text[places[-1] :][:2]) if places else ""
 
 
-class Joint(TorchFunctionMode):
+class MaskJointGraph(TorchFunctionMode):
     """Mask the backward pass that AOTAutograd traces, and no other."""
 
     def __init__(self, on_unknown: Reaction, *, exact: bool = False, edges: bool = False) -> None:
@@ -177,7 +177,7 @@ class Joint(TorchFunctionMode):
         if func is not torch.autograd.grad or not is_of_joint():
             return func(*args, **options)
         nodes = nodes_of(args[0])
-        mode = Traced(self.on_unknown, exact=self.exact)
+        mode = TracedMasking(self.on_unknown, exact=self.exact)
         given = options["grad_outputs"]
         for i, g in enumerate(given):
             mode.tags.write(g, active_of(g, i, len(given)) if self.edges else True)
@@ -186,7 +186,7 @@ class Joint(TorchFunctionMode):
         return tuple(with_mask(mode, g) for g in found) if self.edges else found
 
 
-def with_mask(mode: Traced, x: Any) -> Any:
+def with_mask(mode: TracedMasking, x: Any) -> Any:
     """Return a gradient of a compiled graph, which states there what of it is active."""
     with mode.knowing:
         active = None if x is None else mode.tags.read(x)
@@ -227,7 +227,7 @@ class Backend:
         if self.inner == "inductor":
             options = {"config_patches": private.options_of_inductor(**options)}
         # That cache knows a graph from before the trace, and not who traced it.
-        joint = Joint(self.on_unknown, exact=self.exact, edges=self.edges)
+        joint = MaskJointGraph(self.on_unknown, exact=self.exact, edges=self.edges)
         with private.without_autograd_cache(), joint:
             return noted(inner(graph, inputs, **options), edges=self.edges)
 
@@ -235,7 +235,7 @@ class Backend:
         """Say once that the graph breaks, where a second function of the program has one."""
         self.frames.add(frame)
         if len(self.frames) == 2 and self is not backend:  # noqa: PLR2004  (that serves many programs)
-            tell(BROKEN, self.on_unknown)
+            report_unknown(BROKEN, self.on_unknown)
 
 
 BROKEN = (

@@ -15,7 +15,7 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff._options import tell
+from safeops.autodiff._options import report_unknown
 from safeops.autodiff.torch._nodes import attached, in_its_method, is_custom
 from safeops.autodiff.torch._sharded import local_of
 from safeops.autodiff.torch._tags import Mask, Tags, name_of, place_of
@@ -47,7 +47,7 @@ STATED = Stated()
 @torch.library.custom_op("safeops::active_of", mutates_args=())
 def active_of(x: torch.Tensor, number: int, count: int) -> torch.Tensor:
     """Return what is active in one of so many cotangents; all of it, if nobody knows."""
-    return whole(False if is_unused(number, count) else STATED.read(x), x)
+    return dense_mask(False if is_unused(number, count) else STATED.read(x), x)
 
 
 @torch.library.custom_op("safeops::with_active", mutates_args=())
@@ -70,7 +70,7 @@ def _(x: Array, active: Array) -> Array:
     return x.clone()
 
 
-def whole(active: Mask | None, x: Array) -> Array:
+def dense_mask(active: Mask | None, x: Array) -> Array:
     """Return a mask in the shape and the strides of a tensor."""
     mask = torch.empty_like(x, dtype=torch.bool)
     if isinstance(active, torch.Tensor):
@@ -91,7 +91,7 @@ def run_at_edge(call: Any) -> Any:
     tags: Tags = call.mode.tags
     x = call.args[COPIES.get(call.name, 0)] if call.args else None
     if call.name == "active_of":
-        return whole(False if is_unused(*call.args[1:]) else tags.read(x), x)
+        return dense_mask(False if is_unused(*call.args[1:]) else tags.read(x), x)
     value = call.run()
     if call.name == "with_active":
         tags.write(value, call.args[1])
@@ -168,13 +168,15 @@ def is_unused(number: int, count: int) -> bool:
     return unused is not None and len(unused) == count and unused[number]
 
 
-def edges_told(nodes: Iterable[Any], tags: Tags, on_unknown: str) -> AbstractContextManager[None]:
+def reporting_edges(
+    nodes: Iterable[Any], tags: Tags, on_unknown: str
+) -> AbstractContextManager[None]:
     """Report absent entries that meet a graph which was compiled without edges."""
 
     def hook(given: Any) -> None:
         masks = [tags.read(local_of(x)) for x in given if x is not None]
         if any(mask is not None and mask is not True for mask in masks):
-            tell(WITHOUT, on_unknown)
+            report_unknown(WITHOUT, on_unknown)
 
     ours = [node for node in nodes if is_compiled(node) and node.metadata.get(KEY) is None]
     return attached(node.register_prehook(hook) for node in ours)

@@ -16,7 +16,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, decomposition_table
 from safeops._core.types import Array
-from safeops.autodiff._options import tell
+from safeops.autodiff._options import report_unknown
 from safeops.autodiff.torch._compiled_edges import is_at_edge, run_at_edge
 from safeops.autodiff.torch._control import branched
 from safeops.autodiff.torch._inplace_formula import COPY_SLICES, inner_name
@@ -175,7 +175,7 @@ class Masking(TorchDispatchMode):
             return self.evaluate(call, kind)
         # Below Python's dispatcher, kernels ignore the bits "conjugate" and "negative" of a view
         # (PyTorch 2.13), unless their dispatch keys are no longer excluded.
-        with Respected(DispatchKey.Conjugate, False), Respected(DispatchKey.Negative, False):  # noqa: FBT003  (no keyword)
+        with without_key(DispatchKey.Conjugate, False), without_key(DispatchKey.Negative, False):  # noqa: FBT003  (no keyword)
             return self.evaluate(call, kind)
 
     def with_programs(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -286,7 +286,7 @@ class Masking(TorchDispatchMode):
     def note_view(self, call: Call, value: Any) -> None:
         """Take note of a view: its storage tells what of it is active, if it shares one."""
 
-    def counted(self, x: Any) -> Array | None:
+    def as_condition(self, x: Any) -> Array | None:
         """Return a condition, or a count, that an operation multiplies or divides by."""
         if not isinstance(x, torch.Tensor):
             return None
@@ -314,7 +314,7 @@ class Masking(TorchDispatchMode):
             f"no rule for {call.name}: absent entries count as zeros in it, "
             "and a NaN may stay that nothing selected"
         )
-        tell(msg, self.on_unknown)
+        report_unknown(msg, self.on_unknown)
 
 
 def rule_of(call: Call, kind: "Kind") -> Callable[[Call], Any]:
@@ -330,7 +330,7 @@ def rule_of(call: Call, kind: "Kind") -> Callable[[Call], Any]:
     return RULES.get(kind.base, unknown)
 
 
-Respected = private.without_key
+without_key = private.without_key
 
 
 def is_lazy(x: Any) -> bool:
@@ -424,7 +424,7 @@ def unknown(call: Call) -> Any:
             return value
     value = call.run()
     entries = [e for e in map(call.mode.tags.find, tensors) if e is not None]
-    ours = [e for e in entries if not e.former and e.literal_of is None]
+    ours = [e for e in entries if not e.earlier and e.literal_of is None]
     results = [x for x in tensors_of(value) if is_number(x)]
     if results and any(e.active is not True for e in ours):
         call.mode.report(call)

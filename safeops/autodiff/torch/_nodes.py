@@ -110,8 +110,8 @@ def in_its_method() -> bool:
 
 APPLY = private.codes_of_apply()
 # These files, and no other, run between the engine and an operation of a formula.
-HERE = Path(__file__).parent
-OURS_HERE = frozenset(map(str, {*HERE.rglob("*.py")} - {HERE / "__init__.py"}))
+FOLDER = Path(__file__).parent
+OURS_HERE = frozenset(map(str, {*FOLDER.rglob("*.py")} - {FOLDER / "__init__.py"}))
 OWN_FILES = OURS_HERE | private.files_of_calls() | {private.__file__}
 # And the files of DTensor, which runs an operation on the part of a rank.
 COLLECTIVES = private.collectives().__file__

@@ -10,22 +10,22 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff.torch._compiled_edges import edges_told
+from safeops.autodiff.torch._compiled_edges import reporting_edges
 from safeops.autodiff.torch._evaluator import Masking
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import attached, is_custom
 from safeops.autodiff.torch._ranks import (
     in_group,
-    mask_here,
-    noted_here,
+    local_mask,
+    recording_local_masks,
 )
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
 from safeops.autodiff.torch._tags import Tags, is_plain
-from safeops.autodiff.torch._unseen import scripts_told
+from safeops.autodiff.torch._unseen import reporting_scripts
 
 # The masks of earlier gradients, for accumulation and for second derivatives. It holds storages
 # weakly.
-FORMER = Tags()
+EARLIER_GRADIENTS = Tags()
 
 
 @contextmanager
@@ -39,19 +39,26 @@ def masking(
     kind: type[Masking] = Masking,
 ) -> Iterator[Masking]:
     """Context in which a backward pass is masked; with `create_graph` its masks are kept."""
-    FORMER.forget_expired()
-    mode = kind(FORMER, on_unknown)
+    EARLIER_GRADIENTS.forget_expired()
+    mode = kind(EARLIER_GRADIENTS, on_unknown)
     for g in cotangents:
         if g is not None:
             mode.tags.write(local_of(g), active=True)
     ones = [y for y, g in zip(outputs, cotangents, strict=True) if g is None]
     seeds = seeds_known(ones, mode.tags)
-    told = scripts_told(nodes, on_unknown)
-    edges = edges_told(nodes, mode.tags, on_unknown)
-    with mode, seeds, told, edges, customs_known(nodes, mode.tags), noted_here(nodes, mode.tags):
+    told = reporting_scripts(nodes, on_unknown)
+    edges = reporting_edges(nodes, mode.tags, on_unknown)
+    with (
+        mode,
+        seeds,
+        told,
+        edges,
+        customs_known(nodes, mode.tags),
+        recording_local_masks(nodes, mode.tags),
+    ):
         yield mode
     if create_graph:
-        FORMER.keep(mode.tags, partial=True)
+        EARLIER_GRADIENTS.keep(mode.tags, partial=True)
 
 
 def seeds_known(outputs: Iterable[Array], tags: Tags) -> AbstractContextManager[None]:
@@ -91,12 +98,14 @@ def mask_of_leaf(x: Array) -> Array | None:
     if x.grad is None:
         return torch.zeros_like(x, dtype=torch.bool)
     gradient = local_of(x.grad)
-    entry = FORMER.find(gradient)
+    entry = EARLIER_GRADIENTS.find(gradient)
     if entry is None:
         return None
     if in_group() and not is_sharded(x):  # DDP has reduced the gradient after the pass
-        return mask_here(x)
-    mask = spread(FORMER.of_entry(replace(entry, former=True), gradient), gradient).clone()
+        return local_mask(x)
+    mask = spread(
+        EARLIER_GRADIENTS.of_entry(replace(entry, earlier=True), gradient), gradient
+    ).clone()
     return whole_of(mask, x.grad)
 
 
@@ -117,8 +126,8 @@ def add(leaves: Sequence[Array], gradients: Sequence[Any], *, keep: bool) -> Non
         ]
     private.run_engine(ends, given, (), accumulate=True)
     for x, _ in pairs.values():
-        if x.grad is not None and FORMER.find(x.grad) is not None:
-            FORMER.drop(x.grad)  # the mask of an ordinary pass is unknown
+        if x.grad is not None and EARLIER_GRADIENTS.find(x.grad) is not None:
+            EARLIER_GRADIENTS.drop(x.grad)  # the mask of an ordinary pass is unknown
 
 
 def gradients_of(

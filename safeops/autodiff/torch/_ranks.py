@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff._options import tell
+from safeops.autodiff._options import report_unknown
 from safeops.autodiff.torch._evaluator import BY_NAMESPACE, Call, unknown
 from safeops.autodiff.torch._masks import folded, is_partial, spread, tensors_of
 from safeops.autodiff.torch._nodes import attached, words
@@ -24,7 +24,7 @@ MOVES_GRADIENTS = "RegisterPostBackwardFunctionBackward"
 # The nodes that reduce the gradient of a parameter; no formula runs after them.
 LAST = ("torch::autograd::AccumulateGrad", MOVES_GRADIENTS)
 # Where this rank alone has reached a leaf, before the reduction over ranks.
-HERE: Any = WeakTensorKeyDictionary()
+LOCAL_MASKS: Any = WeakTensorKeyDictionary()
 
 
 def in_group() -> bool:
@@ -68,7 +68,10 @@ WAY_OUT = "pass lazy=False, whose one pass is right on all ranks"
 
 def require_kept_gradients(leaves: Iterable[Array]) -> None:
     """Raise RuntimeError where FSDP2 has moved the gradient of a leaf, so that its mask is lost."""
-    if any(leaf.grad is None and leaf in HERE and HERE[leaf] is not None for leaf in leaves):
+    if any(
+        leaf.grad is None and leaf in LOCAL_MASKS and LOCAL_MASKS[leaf] is not None
+        for leaf in leaves
+    ):
         msg = (
             "expected gradients that stay on their leaves, got some that FSDP2 moved away, without "
             "their masks; the gradients are in place: pass return_mask=False to get no masks"
@@ -77,7 +80,7 @@ def require_kept_gradients(leaves: Iterable[Array]) -> None:
 
 
 @contextmanager
-def noted_here(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
+def recording_local_masks(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
     """Record where this rank reaches each leaf, before its gradient is reduced over ranks."""
     if not in_group():
         yield
@@ -86,7 +89,7 @@ def noted_here(nodes: Iterable[Any], tags: Tags) -> Iterator[None]:
     pairs = [(node, leaf) for node, leaf in pairs if leaf is not None]
     for _, leaf in pairs:
         if leaf.grad is None:
-            HERE[leaf] = None
+            LOCAL_MASKS[leaf] = None
     with attached(node.register_prehook(partial(note, leaf, tags)) for node, leaf in pairs):
         yield
 
@@ -96,14 +99,14 @@ def note(leaf: Array, tags: Tags, cotangents: Sequence[Any]) -> None:
     (cotangent,) = map(local_of, cotangents)
     if cotangent is None or is_sharded(leaf):
         return
-    active, earlier = tags.read(cotangent), HERE.get(leaf)
+    active, earlier = tags.read(cotangent), LOCAL_MASKS.get(leaf)
     mask = spread(True if active is None else active, cotangent).clone()
-    HERE[leaf] = mask if earlier is None else mask | earlier
+    LOCAL_MASKS[leaf] = mask if earlier is None else mask | earlier
 
 
-def mask_here(leaf: Array) -> Array | None:
+def local_mask(leaf: Array) -> Array | None:
     """Return where this rank has reached a leaf with a gradient; None if unknown."""
-    known = HERE.get(leaf)
+    known = LOCAL_MASKS.get(leaf)
     return None if known is None else known.clone()
 
 
@@ -144,7 +147,7 @@ def tell_once(call: Call) -> None:
         f"{call.name} between ranks: absent entries count as zeros in it, and a NaN may stay that "
         "nothing selected"
     )
-    tell(msg, "warn" if call.mode.on_unknown == "error" else call.mode.on_unknown)
+    report_unknown(msg, "warn" if call.mode.on_unknown == "error" else call.mode.on_unknown)
 
 
 def in_a_stage() -> bool:
@@ -165,7 +168,7 @@ def tell_of_stage(on_unknown: str) -> None:
         "masks end with a stage of a pipeline: absent entries are sent as zeros to the "
         "stage before, where a NaN may stay that nothing selected; use safe operations in it"
     )
-    tell(msg, "warn" if on_unknown == "error" else on_unknown)
+    report_unknown(msg, "warn" if on_unknown == "error" else on_unknown)
 
 
 def exchanged(call: Call) -> Any:

@@ -43,7 +43,7 @@ def scale(call: Call) -> Any:
     active: Mask = True
     for mask in used:
         active = both(active, mask)
-    counts = [x for x in map(call.mode.counted, call.args) if x is not None]
+    counts = [x for x in map(call.mode.as_condition, call.args) if x is not None]
     if counts and call.selects(BY_PRODUCT):
         active = both(active, chosen(call, *counts))
     return call.finish(active, clean=True)

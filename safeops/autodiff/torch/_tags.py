@@ -28,7 +28,7 @@ class Entry:
     # The node whose formula wrote these zeros; they are absent inside that formula only.
     literal_of: Any = None
     # Whether it is from an earlier backward pass: then it is a coefficient with absent entries.
-    former: bool = False
+    earlier: bool = False
     # Whether it is the gradient of a leaf. It has a mask only while the engine accumulates into it;
     # elsewhere it is data, and its zeros are numbers.
     accumulated: bool = False
@@ -42,7 +42,7 @@ class Tags:
         self._limit = 64
         for key, entry in list((former.entries if former else {}).items()):
             if not entry.alive.expired():
-                self.entries[key] = replace(entry, former=True)
+                self.entries[key] = replace(entry, earlier=True)
 
     def find(self, x: Array) -> Entry | None:
         """Return the entry of the storage of a tensor."""
@@ -63,7 +63,7 @@ class Tags:
     def of_entry(entry: Entry, x: Array) -> Mask:
         """Return what an entry states about a tensor."""
         active = entry.active
-        if entry.former and active is not True:
+        if entry.earlier and active is not True:
             # The program may have written into it since: what is not 0 is a number.
             return (x != 0) if active is False else in_shape(active, entry.itemsize, x) | (x != 0)
         return active if isinstance(active, bool) else in_shape(active, entry.itemsize, x)

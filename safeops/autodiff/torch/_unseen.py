@@ -9,7 +9,7 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
-from safeops.autodiff._options import tell
+from safeops.autodiff._options import report_unknown
 from safeops.autodiff.torch._evaluator import PASSED, ZEROS
 from safeops.autodiff.torch._lines import not_finite, unseen
 from safeops.autodiff.torch._nodes import attached
@@ -27,7 +27,7 @@ def is_script(node: Any) -> bool:
     return type(node).__name__ == "CppFunction" and "DifferentiableGraph" in name_of(node)
 
 
-def scripts_told(nodes: Iterable[Any], on_unknown: str) -> AbstractContextManager[None]:
+def reporting_scripts(nodes: Iterable[Any], on_unknown: str) -> AbstractContextManager[None]:
     """Report a NaN that comes out of a graph of TorchScript."""
     hook = partial(tell_if_bad, on_unknown)
     return attached(node.register_hook(hook) for node in nodes if is_script(node))
@@ -39,7 +39,7 @@ def tell_if_bad(on_unknown: str, out: Any, into: Any) -> None:
     with unseen():
         bad = any(x is not None and not_finite(x) is not None for x in out)
     if bad:
-        tell(SCRIPTED, on_unknown)
+        report_unknown(SCRIPTED, on_unknown)
 
 
 def reason_unseen(func: Any, given: Any) -> str | None:

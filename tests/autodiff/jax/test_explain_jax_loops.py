@@ -105,7 +105,7 @@ def test_loops_run_whole_say_what_their_steps_say(f, monkeypatch):
     x = jnp.asarray(X)
     report = masked.explain(f, x)
     monkeypatch.setattr(compiled_loops, "FEW", 10**9)
-    monkeypatch.setattr(compiled_loops.Looking, "is_whole", lambda *_: False)
+    monkeypatch.setattr(compiled_loops.LoopBudget, "is_whole", lambda *_: False)
 
     assert report.findings
     assert told(report) == told(masked.explain(f, x, limit=1e9))
@@ -145,9 +145,9 @@ def test_a_gradient_that_is_compiled_already_leaves_time(monkeypatch):
 
     def looking(seconds, progress):
         given.append(seconds)
-        return compiled_loops.Looking(seconds, progress)
+        return compiled_loops.LoopBudget(seconds, progress)
 
-    monkeypatch.setattr(explanation, "Looking", looking)
+    monkeypatch.setattr(explanation, "LoopBudget", looking)
     monkeypatch.setattr(explanation, "time", SimpleNamespace(monotonic=lambda: 0.0))
 
     masked.explain(sick, jnp.asarray(X))

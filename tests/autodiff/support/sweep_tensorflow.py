@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from programs_tensorflow import PROGRAMS
 from safeops.autodiff import tensorflow as masked
-from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _tables as tables
 
 # How a program is run.
@@ -36,8 +36,12 @@ def checked(rule):
     def run(op, ins, frame):
         outs = rule(op, ins, frame)
         for x in outs:
-            if isinstance(x, pairs.Pair) and x.active is not True and x.value.dtype != tf.variant:
-                mask = pairs.spread(x.active, x.value)
+            if (
+                isinstance(x, evaluator.Pair)
+                and x.active is not True
+                and x.value.dtype != tf.variant
+            ):
+                mask = evaluator.spread(x.active, x.value)
                 is_zero = tf.equal(x.value, tf.zeros((), x.value.dtype))
                 tf.debugging.Assert(tf.reduce_all(mask | is_zero), [f"behind {op.type}"])
         return outs

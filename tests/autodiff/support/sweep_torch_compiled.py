@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import sweep_torch
 from safeops.autodiff import torch as masked
-from safeops.autodiff.torch._compiled import Joint
+from safeops.autodiff.torch._compiled import MaskJointGraph
 
 
 def traced(case, inputs, *, half, context):
@@ -58,7 +58,7 @@ def ours(case, inputs, *, half):
     """Return the masked gradients, and the operations without a rule that were told of."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = traced(case, inputs, half=half, context=Joint("warn"))
+        found = traced(case, inputs, half=half, context=MaskJointGraph("warn"))
     words = [str(w.message) for w in told if w.category is masked.UnknownOperationWarning]
     return found, {re.match(r"no rule for (\w+)", text)[1] for text in words}
 

@@ -31,7 +31,7 @@ from reported_tensorflow import (  # noqa: E402
 from safeops._backends.tensorflow import private  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
-from safeops.autodiff.tensorflow import _evaluator as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
 # How a gradient is taken.
@@ -235,11 +235,11 @@ def test_another_gradient_is_found():
 @pytest.mark.parametrize(
     ("kind", "rule"),
     [
-        ("SelectV2", pairs.unknown),
-        ("Mul", pairs.scale),  # so that a largest entry is a product with 0 or 1
-        ("SqrtGrad", pairs.scale),  # so that the kernel hides 0 times infinity
-        ("MatMul", pairs.unknown),
-        ("StridedSliceGrad", pairs.unknown),
+        ("SelectV2", evaluator.unknown),
+        ("Mul", evaluator.scale),  # so that a largest entry is a product with 0 or 1
+        ("SqrtGrad", evaluator.scale),  # so that the kernel hides 0 times infinity
+        ("MatMul", evaluator.unknown),
+        ("StridedSliceGrad", evaluator.unknown),
     ],
 )
 def test_a_wrong_rule_is_found(kind, rule, monkeypatch):

@@ -15,7 +15,7 @@ tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected; this 
 import sweep_tensorflow as sweep  # noqa: E402
 from reported_tensorflow import INF, NAN, at, compiled, kinds_run, slope, total  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
-from safeops.autodiff.tensorflow import _evaluator as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
 from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
 from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
@@ -229,11 +229,11 @@ def careless_parts(mask):
 
 def careless_product(op, ins, frame):
     """Multiply, and put no zeros where the product is absent."""
-    at = [i for i, x in enumerate(ins) if isinstance(x, pairs.Pair)]
+    at = [i for i, x in enumerate(ins) if isinstance(x, evaluator.Pair)]
     if len(at) != 1:
         return tables.choosers.product(op, ins, frame)
     (value,) = running.run(op, ins)
-    return [pairs.Pair(value, pairs.widened(ins[at[0]].active, value))]
+    return [evaluator.Pair(value, evaluator.widened(ins[at[0]].active, value))]
 
 
 def careless_sum(values, masks):
@@ -248,7 +248,7 @@ PARTS, EITHER = masks._parts, masks.either
     ("name", "owner", "attribute", "plant"),
     [
         ("a part", masks, "_parts", careless_parts),
-        ("products", pairs, "either", careless_sum),
+        ("products", evaluator, "either", careless_sum),
     ],
 )
 def test_a_planted_bug_is_found(name, owner, attribute, plant, monkeypatch):

@@ -14,7 +14,7 @@ from frameworks import to_numpy  # noqa: E402
 from parts import IN_PARTS, seeds_of  # noqa: E402
 from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
-from safeops.autodiff.tensorflow import _evaluator as pairs  # noqa: E402
+from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
 from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
@@ -79,12 +79,12 @@ def test_operations_in_low_precision(name, dtype):
 @pytest.mark.parametrize(
     ("name", "kind", "rule"),
     [
-        ("where", "SelectV2", pairs.unknown),
-        ("unsorted_segment_sum", "GatherV2", pairs.unknown),
-        ("linalg.triangular_solve", "MatrixTriangularSolve", pairs.unknown),
-        ("linalg.solve", "MatrixSolve", pairs.same),  # which says that rows are apart
-        ("resize, bilinear", "ResizeBilinearGrad", pairs.unknown),
-        ("reduce_max", "Mul", pairs.same),  # so that the loser has a slope, and the winner too
+        ("where", "SelectV2", evaluator.unknown),
+        ("unsorted_segment_sum", "GatherV2", evaluator.unknown),
+        ("linalg.triangular_solve", "MatrixTriangularSolve", evaluator.unknown),
+        ("linalg.solve", "MatrixSolve", evaluator.same),  # which says that rows are apart
+        ("resize, bilinear", "ResizeBilinearGrad", evaluator.unknown),
+        ("reduce_max", "Mul", evaluator.same),  # so that the loser has a slope, and the winner too
     ],
 )
 @pytest.mark.usefixtures("checked")
@@ -326,9 +326,9 @@ def test_random_programs_with_custom_gradients(part):
 def drop_what_is_no_cotangent(op, ins, _):
     """Select as if what is no cotangent were absent."""
     (value,) = running.run(op, ins)
-    linear = [pairs.widened(x.active, value) for x in ins if isinstance(x, pairs.Pair)]
-    active = pairs.union(*linear)
-    return [pairs.Pair(pairs.cleaned(value, active), active)]
+    linear = [evaluator.widened(x.active, value) for x in ins if isinstance(x, evaluator.Pair)]
+    active = evaluator.union(*linear)
+    return [evaluator.Pair(evaluator.cleaned(value, active), active)]
 
 
 def test_a_rule_that_drops_what_is_no_cotangent_is_found(monkeypatch):

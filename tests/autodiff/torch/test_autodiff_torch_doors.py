@@ -328,14 +328,16 @@ def test_functional_transforms_are_refused(masked, x, transform):
 
 def test_nothing_is_kept_alive(masked, x):
     """The tables hold their storages weakly."""
-    from safeops.autodiff.torch import FORMER
+    from safeops.autodiff.torch import EARLIER_GRADIENTS
 
     for _ in range(3):
         masked.grad(root_of_positive(x), x, create_graph=True)
         masked.backward(root_of_positive(x.detach().requires_grad_()))
-    FORMER.forget_expired()
+    EARLIER_GRADIENTS.forget_expired()
 
-    assert len(FORMER.entries) <= 4  # of the last pass with create_graph, whose graph a name holds
+    assert (
+        len(EARLIER_GRADIENTS.entries) <= 4
+    )  # of the last pass with create_graph, whose graph a name holds
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # the context sets that too

@@ -28,12 +28,12 @@ from safeops.autodiff._explain.evidence import (
     Meeting,
     Site,
     Slope,
-    blamed,
     compact,
+    dropped_by_selection,
     name_of,
-    tell,
     thin,
     united,
+    update_counts,
 )
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
@@ -41,9 +41,9 @@ from safeops.autodiff._small import narrowed
 from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
 from safeops.autodiff.jax._evaluator import Factors, Options
-from safeops.autodiff.jax._explain.compiled_loops import LOOPS, Looking
+from safeops.autodiff.jax._explain.compiled_loops import LOOPS, LoopBudget
 from safeops.autodiff.jax._known import entries_of, is_known
-from safeops.autodiff.jax._lines import CALLS, Sites, each, numbers_of
+from safeops.autodiff.jax._lines import CALLS, Sites, eval_jaxpr_with, numbers_of
 
 ELEMENTWISE = ("mul", "div")
 WHOLE = (*LOOPS, "cond", "shard_map")  # whose bodies are not looked into
@@ -53,7 +53,7 @@ PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 class Backward:
     """Run a linear program over marked pairs, and record what it meets."""
 
-    def __init__(self, how: Options, sites: Sites, evidence: Evidence, looking: Looking) -> None:
+    def __init__(self, how: Options, sites: Sites, evidence: Evidence, looking: LoopBudget) -> None:
         self.how, self.sites, self.evidence, self.looking = how, sites, evidence, looking
         self.compiled: dict[Any, Any] = {}  # by identity of the equation, which is kept alive here
 
@@ -70,7 +70,7 @@ class Backward:
                 return self.body(body_of_call(eqn.params), ins, place)
             return self.marked(eqn, ins, *place)
 
-        return each(program, args, equation)
+        return eval_jaxpr_with(program, args, equation)
 
     def marked(self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int) -> list[Any]:
         """Run one equation by its rule, and move the marks by the same rule."""
@@ -80,7 +80,7 @@ class Backward:
         outs = self.once(eqn, ins, self.how)
         dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
         tainted = self.moved(eqn, ins, functools.partial(marks_of, name="tainted"), site)
-        new, counts = self.met(eqn, ins, site, run)
+        new, counts = self.blocked_entries(eqn, ins, site, run)
         slope = self.slope(eqn, ins, site, counts)
         found = []
         for i, out in enumerate(outs):
@@ -96,7 +96,7 @@ class Backward:
             if self.is_unclear(eqn, site):
                 own[Cause("UNKNOWN", site)] = ~absent
             self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
-            dropped_by = blamed(site, absent, dropped[i])
+            dropped_by = dropped_by_selection(site, absent, dropped[i])
             self.evidence.spare(own, (run, id(eqn)), absent, dropped_by)
             dropped_by, own = (
                 {key: compact(mask) for key, mask in marks.items()} for marks in (dropped_by, own)
@@ -138,7 +138,7 @@ class Backward:
             return pairs.add(eqn, [pairs.Zero(ins[0]), *ins[1:]], how)  # no condition
         return self.once(eqn, ins, how)
 
-    def met(
+    def blocked_entries(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int
     ) -> tuple[dict[Cause, np.ndarray], list[Count]]:
         """Return by cause where nonfinite coefficients meet entries, and the counts of these."""
@@ -185,7 +185,7 @@ class Backward:
         ]
         value = pairs.value_of(self.rule(eqn)(eqn, one, self.how)[0])
         every = (*(kept.counts if kept else ()), *counts)
-        return tell(Slope(site, value, every), np.asarray(value))
+        return update_counts(Slope(site, value, every), np.asarray(value))
 
     def is_unclear(self, eqn: JaxprEqn, site: Site) -> bool:
         """Whether it is unknown which entries an operation uses."""

@@ -23,9 +23,9 @@ from safeops.autodiff.jax._evaluator import (
     Options,
     Rule,
     array_of,
+    as_pairs,
     evaluate,
     is_inexact,
-    made,
     value_of,
 )
 from safeops.autodiff.jax._lines import CALLS, numbers_of
@@ -40,7 +40,7 @@ class Stopped(Exception):  # noqa: N818  (it is no error)
     """Raised in a loop that has no time left."""
 
 
-class Looking:
+class LoopBudget:
     """Which loops have been run step by step, and how much time is left."""
 
     def __init__(self, seconds: float, progress: Callable[[str], None] | None = None) -> None:
@@ -122,7 +122,7 @@ def flagged(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     before = [array_of(x).any() for x in ins if isinstance(x, Pair)]
     now = [~jnp.isfinite(x).all() for x in values if is_inexact(x)]
     flag = jnp.any(jnp.stack([*before, *now]))
-    return made(values, mask=flag)
+    return as_pairs(values, mask=flag)
 
 
 class Flagging(dict[str, Rule]):

@@ -12,7 +12,7 @@ import numpy as np
 from safeops._backends.jax.bodies import opened
 from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
-from safeops.autodiff._explain.finding import Finding, counted
+from safeops.autodiff._explain.finding import Finding, entries_in_words
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Report, make_report, never_clean, operations
 from safeops.autodiff._explain.trial import Program as Trial
@@ -22,7 +22,7 @@ from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._evaluator import Options
 from safeops.autodiff.jax._explain.backward import Backward
-from safeops.autodiff.jax._explain.compiled_loops import Looking, cost_of
+from safeops.autodiff.jax._explain.compiled_loops import LoopBudget, cost_of
 from safeops.autodiff.jax._explain.forward import Watch, watching
 from safeops.autodiff.jax._lines import Sites, count_of, named, numbers_of
 from safeops.autodiff.jax._passes import check_inputs, check_output
@@ -56,7 +56,7 @@ def explained_call(
     callbacks, record, start = Callbacks(), Record(), time.monotonic()
     value, slopes, count, cost = _ordinary(callbacks.noting(record.recording(of_chosen)), chosen)
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
-    checked = f"the gradient at {counted(entries)}, through {operations(count)}"
+    checked = f"the gradient at {entries_in_words(entries)}, through {operations(count)}"
     ordinary = _bad(slopes)
     bad = not jnp.isfinite(value)
     if not (ordinary or bad or interim):
@@ -64,7 +64,7 @@ def explained_call(
     trial = trial and cost <= MOST
     slopes = slopes if trial else []
     took = max(time.monotonic() - start, LEAST)
-    looking = Looking(limit * took, progress)
+    looking = LoopBudget(limit * took, progress)
     findings, gradients, on_the_way = _found(callbacks, record, chosen, looking, batch)
     what, masked = name_of(np.asarray(value)), _bad(gradients)
     found = [*findings, *missing(findings, value=what, ordinary=ordinary, masked=masked)]
@@ -145,7 +145,7 @@ def _program(
 
 
 def _found(
-    callbacks: Callbacks, record: Record, chosen: Sequence[Any], looking: Looking, batch: int
+    callbacks: Callbacks, record: Record, chosen: Sequence[Any], looking: LoopBudget, batch: int
 ) -> tuple[list[Finding], list[Any], Iterator[Finding]]:
     """Return the findings, the masked gradients, and INTERIM."""
     while True:
@@ -166,7 +166,7 @@ def _found(
 
 
 def _looked_at(
-    callbacks: Callbacks, record: Record, chosen: Sequence[Any], looking: Looking, batch: int
+    callbacks: Callbacks, record: Record, chosen: Sequence[Any], looking: LoopBudget, batch: int
 ) -> tuple[Any, Evidence, list[Any]]:
     """Return the value of a watched run, what its backward pass has met, and the gradients."""
     sites = Sites()

@@ -31,15 +31,15 @@ from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Forward, Site
 from safeops.autodiff.jax._choosers import Choosing, chosen_equation, using_nan
 from safeops.autodiff.jax._evaluator import is_inexact
-from safeops.autodiff.jax._explain.compiled_loops import LOOPS, Looking, Stopped
+from safeops.autodiff.jax._explain.compiled_loops import LOOPS, LoopBudget, Stopped
 from safeops.autodiff.jax._lines import (
     CALLS,
     Sites,
-    each,
-    here,
-    inside,
+    current_site,
+    eval_jaxpr_with,
     map_of,
     mapped,
+    site_in_body,
     word_for,
 )
 
@@ -50,7 +50,7 @@ class Watch:
 
     forward: Forward
     sites: Sites
-    looking: Looking
+    looking: LoopBudget
 
     def operation(
         self,
@@ -65,7 +65,7 @@ class Watch:
         if outs is None:
             with self.sites.scope(site):
                 outs = run()
-            self.forward.made(site, ins, outs)
+            self.forward.record_operation(site, ins, outs)
         return outs
 
     def body(self, program: Program, args: Sequence[Any], outer: Site) -> list[Any]:
@@ -76,11 +76,11 @@ class Watch:
                 outs = map_of(eqn, ins, partial(Watching, watch=self))
                 if outs is not None:
                     return outs
-            site = inside(eqn, opened(program), outer)
+            site = site_in_body(eqn, opened(program), outer)
             plainly = partial(chosen_equation, eqn, ins)
             return self.operation(eqn.primitive, eqn.params, ins, site, plainly)
 
-        return each(program, args, run)
+        return eval_jaxpr_with(program, args, run)
 
     def controlled(
         self, primitive: Any, params: Mapping[str, Any], ins: Sequence[Any], site: Site
@@ -118,7 +118,7 @@ class Watch:
             likes = loop.body.out_avals[loop.carried :]
             ys = [stacked([row[k] for row in made], like) for k, like in enumerate(likes)]
         for k, y in enumerate(ys):
-            self.forward.made(site, [row[k] for row in made], [y])
+            self.forward.record_operation(site, [row[k] for row in made], [y])
         outs, lost = [*carry, *ys], carries_read(loop)
         return self.ended(site, outs, lambda: depending(outs, carry, lost))
 
@@ -149,7 +149,7 @@ class Watch:
             changed = list(change())
         for x, y in zip(outs, changed, strict=True):
             if x is not y:
-                self.forward.made(site, [x], [y])
+                self.forward.record_operation(site, [x], [y])
         return changed
 
 
@@ -225,24 +225,24 @@ class Watching(Choosing):
             outs = below(primitive, args, params)
             return list(outs) if many else [outs]
 
-        site = here(primitive.name, params)
+        site = current_site(primitive.name, params)
         with self.below():
             outs = self.watch.operation(primitive, params, args, site, run)
         return outs if many else outs[0]
 
     def shards(self, call: Call, args: Any) -> Any:
         """Run a sharded function as a map, or else as one operation."""
-        with self.watch.sites.scope(here("shard_map")):
+        with self.watch.sites.scope(current_site("shard_map")):
             whole = super().shards(call, args)
         with self.below():
             return mapped(call, args, partial(Watching, watch=self.watch), whole)
 
     def ruled(self, call: Call, args: Any) -> Any:
         """Run a function with a derivative rule of its own, which counts as one operation."""
-        site = here(word_for(call.functions[0]))
+        site = current_site(word_for(call.functions[0]))
         with self.watch.sites.scope(site):
             outs = super().ruled(call, args)
-        self.watch.forward.made(site, args, outs)
+        self.watch.forward.record_operation(site, args, outs)
         return outs
 
 

@@ -24,20 +24,20 @@ from safeops.autodiff._explain.evidence import (
     Meeting,
     Site,
     Slope,
-    blamed,
-    tell,
+    dropped_by_selection,
     united,
+    update_counts,
 )
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
-from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._evaluator import Frame
 from safeops.autodiff.tensorflow._lines import Program, numbers_of, site_of, values_of
 
-ELEMENTWISE = (choosers.product, choosers.quotient, pairs.scale, pairs.root)
+ELEMENTWISE = (choosers.product, choosers.quotient, evaluator.scale, evaluator.root)
 
 
 class At(NamedTuple):
@@ -90,17 +90,17 @@ class Run:
         if op.type == "Placeholder":
             msg = f"expected a value for {op.name}, got none; pass it to the function"
             raise NotImplementedError(msg)
-        for i in pairs.vacant(op, self.frame.since):
+        for i in evaluator.unused_cotangents(op, self.frame.since):
             ins[i] = Marked(running.value_of(ins[i]), active=False)
         linear = any(isinstance(x, Pair) for x in ins)
         is_gradient = self.is_gradient or op.name in self.frame.since
-        if op.type in pairs.BODIES:
+        if op.type in evaluator.BODIES:
             return self.controlled(op, ins, is_gradient=is_gradient)
         if linear and op.type not in self.frame.how.readers:
             return self.marked(self.at(op), ins)
         outs = running.run(op, ins)
         if not is_gradient and op.type != "Const":  # a constant has no operands
-            self.evidence.forward.made(site_of(op), ins, outs)
+            self.evidence.forward.record_operation(site_of(op), ins, outs)
         return outs
 
     def at(self, op: Any) -> At:
@@ -159,7 +159,7 @@ class Run:
         program = self.program
         if not is_gradient:
             program = Program(graph)
-        elif (origin := self.program.origin(op)) is not None and origin.type in pairs.BODIES:
+        elif (origin := self.program.origin(op)) is not None and origin.type in evaluator.BODIES:
             every = choosers.bodies(origin)
             program = Program(every[which] if which < len(every) else every[0])
         return Run(frame, program, self.evidence, is_gradient)
@@ -173,7 +173,7 @@ class Run:
         self.evidence.uses(site, [mask_of(x) for x in linear])
         outs = rule(at.op, ins, at.frame)
         dropped, tainted = moved(at, ins, "dropped"), moved(at, ins, "tainted")
-        new, counts = self.met(at, ins)
+        new, counts = self.blocked_entries(at, ins)
         slope = self.slope(at, ins, counts)
         found = []
         for i, out in enumerate(outs):
@@ -183,15 +183,17 @@ class Run:
                 found.append(Marked(out.value, out.active, dropped[i], tainted[i]))
             else:
                 own, absent = united(tainted[i], new), ~mask_of(out)
-                if rule is pairs.unknown:
+                if rule is evaluator.unknown:
                     own[Cause("UNKNOWN", site)] = ~absent
                 self.evidence.overflow(own, site, at.key, values_of(out.value), ~absent)
-                dropped_by = blamed(at.drops, absent, dropped[i])
+                dropped_by = dropped_by_selection(at.drops, absent, dropped[i])
                 self.evidence.spare(own, at.key, absent, dropped_by)
                 found.append(Marked(out.value, out.active, dropped_by, own, slope))
         return found
 
-    def met(self, at: At, ins: list[Any]) -> tuple[dict[Cause, np.ndarray], list[Count]]:
+    def blocked_entries(
+        self, at: At, ins: list[Any]
+    ) -> tuple[dict[Cause, np.ndarray], list[Count]]:
         """Return by cause where nonfinite coefficients meet entries, and the counts of these."""
         slope = coefficient_of(at, ins)
         if slope is None:
@@ -218,14 +220,14 @@ class Run:
         kept = slope_so_far(ins, at.site)
         value = _of_ones(at, ins, None if kept is None else kept.value)
         every = (*(kept.counts if kept else ()), *counts)
-        return tell(Slope(at.site, value, every), values_of(value))
+        return update_counts(Slope(at.site, value, every), values_of(value))
 
 
 def absent(x: Array, dropped: Site) -> Any:
     """Return a pair of zeros without active entries."""
-    if x.dtype == tf.variant or not pairs.is_linear(x):
+    if x.dtype == tf.variant or not evaluator.is_linear(x):
         return x
-    return Marked(x, pairs.active_of(x), {dropped: np.ones(x.shape, bool)})
+    return Marked(x, evaluator.active_of(x), {dropped: np.ones(x.shape, bool)})
 
 
 def is_recomputed(op: Any) -> bool:
@@ -235,9 +237,9 @@ def is_recomputed(op: Any) -> bool:
     return of_tape and private.in_gradients(scopes[scopes.index(private.FORMULA) :])
 
 
-def rule_of(at: At) -> pairs.Rule:
+def rule_of(at: At) -> evaluator.Rule:
     """Return the rule of an operation."""
-    return at.frame.how.rules.get(at.op.type, pairs.unknown)
+    return at.frame.how.rules.get(at.op.type, evaluator.unknown)
 
 
 def moved(at: At, ins: list[Any], name: str) -> list[dict[Any, Any]]:
@@ -270,22 +272,24 @@ def _moved(at: At, shown: list[Any], key: Cause | Site) -> list[Any]:
         # In ordinary autodiff it selects, even where it is a convention.
         cond, *cases = shown
         value = running.run(at.op, shown)[0]
-        masks = [pairs.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
+        masks = [evaluator.spread(x.active if isinstance(x, Pair) else False, value) for x in cases]
         return [Pair(value, tf.where(choosers.in_shape(cond, at.op, value), *masks))]
-    if isinstance(key, Cause) and rule in (choosers.product, pairs.rectify):
-        rule = pairs.scale  # ordinary autodiff multiplies at a largest entry, and in a rectifier
+    if isinstance(key, Cause) and rule in (choosers.product, evaluator.rectify):
+        rule = (
+            evaluator.scale
+        )  # ordinary autodiff multiplies at a largest entry, and in a rectifier
     return rule(at.op, shown, at.frame)
 
 
 def coefficient_of(at: At, ins: list[Any]) -> np.ndarray | None:
     """Return the coefficient of cotangents in an operation; None if it has none."""
     linear = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
-    if len(linear) != 1 or not pairs.is_linear(ins[linear[0]].value):
+    if len(linear) != 1 or not evaluator.is_linear(ins[linear[0]].value):
         return None
     if rule_of(at) in ELEMENTWISE:
         return numbers_of(_of_ones(at, ins))
-    others = [x for x in ins if not isinstance(x, Pair) and pairs.is_linear(x)]
-    return numbers_of(others[0]) if rule_of(at) is pairs.contract and others else None
+    others = [x for x in ins if not isinstance(x, Pair) and evaluator.is_linear(x)]
+    return numbers_of(others[0]) if rule_of(at) is evaluator.contract and others else None
 
 
 def divides_by_zero(at: At, ins: list[Any]) -> bool:
@@ -301,7 +305,7 @@ def _of_ones(at: At, ins: list[Any], kept: Array | None = None) -> Array:
         Pair(tf.ones_like(x.value) if kept is None else kept) if isinstance(x, Pair) else x
         for x in ins
     ]
-    rule = pairs.scale if rule_of(at) is choosers.product else rule_of(at)
+    rule = evaluator.scale if rule_of(at) is choosers.product else rule_of(at)
     return running.value_of(rule(at.op, ones, at.frame)[0])
 
 
@@ -315,7 +319,7 @@ def reached(at: At, ins: list[Any], mask: np.ndarray, bad: np.ndarray) -> np.nda
         if isinstance(x, Pair):
             counts.append(tf.cast(mask, value.dtype))
         else:
-            counts.append(tf.cast(bad, value.dtype) if pairs.is_linear(value) else value)
+            counts.append(tf.cast(bad, value.dtype) if evaluator.is_linear(value) else value)
     found: np.ndarray = np.abs(values_of(running.run(at.op, counts)[0])) > 0.5  # noqa: PLR2004  (between none and one)
     return found
 

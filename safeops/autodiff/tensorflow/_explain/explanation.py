@@ -10,13 +10,13 @@ import tensorflow as tf
 from safeops._backends.tensorflow import private
 from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
-from safeops.autodiff._explain.finding import Finding, counted
+from safeops.autodiff._explain.finding import Finding, entries_in_words
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Report, make_report, never_clean
 from safeops.autodiff._explain.trial import Program as Trial
 from safeops.autodiff._explain.trial import tried
 from safeops.autodiff._options import places_of
-from safeops.autodiff.tensorflow import _evaluator as pairs
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._evaluator import Frame, Options
 from safeops.autodiff.tensorflow._explain.backward import Run
@@ -134,7 +134,7 @@ def _report(
     traced: "_Traced", leaves: Sequence[Any], batch: int, *, interim: bool = False
 ) -> tuple[Report, list[Any]]:
     """Return the report on a program and its gradient, and the masked gradients."""
-    checked = f"the gradient at {counted(sum(math.prod(x.shape) for x in leaves))}"
+    checked = f"the gradient at {entries_in_words(sum(math.prod(x.shape) for x in leaves))}"
     found, bad, masked = _found(traced, batch, [tuple(x.shape) for x in leaves], interim=interim)
     report = make_report("tensorflow", found, checked)
     return never_clean(report) if bad else report, masked
@@ -190,7 +190,7 @@ def _found(
     evidence = Evidence(Forward(numbers_of, inputs), batch, shapes)
     since = frozenset(op.name for op in new)
     how = Options(RULES, READERS, "ignore")
-    frame = Frame(how, known=known, since=since, again=pairs.recomputed(new))
+    frame = Frame(how, known=known, since=since, again=evaluator.recomputed(new))
     run = Run(frame, Program(graph), evidence)
     (result,) = run.evaluate([value])
     known[seed.ref()] = Marked(tf.ones_like(result))
@@ -199,7 +199,7 @@ def _found(
     values = [values_of(x.value) for x in outs]
     results = zip((x.tainted for x in outs), values, strict=True)
     findings = list(evidence.findings(reaching(results), result, named))
-    actives = (pairs.spread(x.active, x.value).numpy() for x in outs)
+    actives = (evaluator.spread(x.active, x.value).numpy() for x in outs)
     masked = sum(np.sum(~np.isfinite(x) & y) for x, y in zip(values, actives, strict=True))
     bad = name_of(values_of(result))
     ordinary = 0 if any(f.kind == "BLOCKED" for f in findings) else _ordinary(traced, run)

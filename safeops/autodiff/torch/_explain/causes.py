@@ -43,7 +43,7 @@ class Causes:
         by_entry = operation_of(node) in OF_ENTRIES and bad.shape == record.bad.shape
         return not (by_entry and (bad & ~record.bad).any())
 
-    def heads(self, nodes: Sequence[Any]) -> Iterator[Any]:
+    def first_nodes(self, nodes: Sequence[Any]) -> Iterator[Any]:
         """Yield the nodes that get a finding: all but the later ones of a group."""
         followers = {id(node) for group in self.later.values() for node in group}
         yield from (node for node in nodes if node in self.met and id(node) not in followers)

@@ -19,7 +19,7 @@ from safeops._core.types import Array
 from safeops._source.locations import definition
 from safeops._source.names import IN_TORCH, METHODS, OF_ENTRIES
 from safeops.autodiff._explain.evidence import missing
-from safeops.autodiff._explain.finding import Finding, Kind, counted
+from safeops.autodiff._explain.finding import Finding, Kind, entries_in_words
 from safeops.autodiff._explain.report import Report, make_report, never_clean, operations
 from safeops.autodiff.torch._explain.backward import (
     Blocked,
@@ -65,7 +65,7 @@ def report_of(
         return torch.autograd.grad(outputs, leaves, seeds, retain_graph=True, allow_unused=True)
 
     entries = sum(x.numel() for x in leaves)
-    checked = f"the gradient at {counted(entries)}, through {operations(len(graph.nodes))}"
+    checked = f"the gradient at {entries_in_words(entries)}, through {operations(len(graph.nodes))}"
     ordinary = Pass(graph, leaves, *graph.watch(run))
     if not (ordinary.bad or any(map(is_bad, outputs))):
         return make_report("torch", (), checked), []
@@ -142,7 +142,9 @@ class PassPair:
     def makers(self, made: Callable[[Record], Array | None]) -> list[tuple[Any, Record, Array]]:
         """Return which nodes made something nonfinite that is used: node, record, used entries."""
         records = ((node, record_of(node)) for node in self.graph.nodes)
-        known = ((n, r, made(r)) for n, r in records if r is not None and not was_given(n, r))
+        known = (
+            (n, r, made(r)) for n, r in records if r is not None and not overwrote_nonfinite(n, r)
+        )
         found = ((n, r, self.used(n, new)) for n, r, new in known if new is not None)
         return [(n, r, used) for n, r, used in found if used is not None]
 
@@ -183,9 +185,11 @@ class PassPair:
         reasons = {n: reason for n in self.graph.nodes if (reason := self.unseen(n)) is not None}
         unclear = {n for n in begun if not self.graph.above([n]).isdisjoint(reasons)}
         to_blame = self.graph.above(list(unclear))
-        spared = ((n, self.met(n)) for n in self.graph.nodes if self.is_spared(n))
+        spared = (
+            (n, self.blocked_entries(n)) for n in self.graph.nodes if self.is_finite_when_masked(n)
+        )
         causes = Causes({n: met for n, met in spared if met is not None})
-        yield from (self.blocked(node, causes) for node in causes.heads(self.graph.nodes))
+        yield from (self.blocked(node, causes) for node in causes.first_nodes(self.graph.nodes))
         for node in self.graph.nodes:
             if node in begun and node not in unclear:
                 what = slope(node, self.masked.seen[node], begun[node])
@@ -218,7 +222,7 @@ class PassPair:
         into, out = self.masked.seen[node]
         return all(x.known for x in into if x) and not all(x.known for x in out if x)
 
-    def is_spared(self, node: Any) -> bool:
+    def is_finite_when_masked(self, node: Any) -> bool:
         """Whether a node makes more nonfinite entries in the ordinary than in the masked pass."""
         if node not in self.ordinary.on_path:
             return False
@@ -237,7 +241,7 @@ class PassPair:
         new = new & ~bad if by_entry and new.shape == bad.shape else None
         return new if new is not None and new.any() else None
 
-    def met(self, node: Any) -> Blocked | None:
+    def blocked_entries(self, node: Any) -> Blocked | None:
         """Return what absent entries met in a formula: as recorded in it, or else by its result."""
         if node in self.mode.blocked:
             return self.mode.blocked[node]
@@ -269,7 +273,7 @@ class PassPair:
         return replace(found, rows=rows_of(entry.bad, self.batch))
 
 
-def was_given(node: Any, record: Record) -> bool:
+def overwrote_nonfinite(node: Any, record: Record) -> bool:
     """Whether an in-place operation may have had a nonfinite operand, which it has overwritten."""
     if not record.name.endswith("_") or record.operation in METHODS:
         return False

@@ -26,7 +26,7 @@ from safeops.autodiff.torch._graph import (
     require_one_number,
 )
 from safeops.autodiff.torch._lines import Record, RecordLines
-from safeops.autodiff.torch._passes import FORMER
+from safeops.autodiff.torch._passes import EARLIER_GRADIENTS
 from safeops.autodiff.torch._sharded import is_sharded
 from safeops.autodiff.torch._tags import name_of
 
@@ -129,10 +129,10 @@ def both_of(
     if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
         msg = "expected checkpoints with use_reentrant=False, got one with its own backward pass"
         raise RuntimeError(msg)
-    FORMER.forget_expired()
+    EARLIER_GRADIENTS.forget_expired()
     seeds = cotangents_of(outputs, grad_tensors)
     leaves = leaves_of(nodes) if leaves is None else leaves
-    return report_of(Graph(nodes), outputs, leaves, seeds, FORMER, batch)
+    return report_of(Graph(nodes), outputs, leaves, seeds, EARLIER_GRADIENTS, batch)
 
 
 def explained_if_possible(outputs: Any, seeds: Any, leaves: Any, batch: int = 0) -> Report:
