@@ -39,7 +39,7 @@ Limits:
 - A kernel that writes into a cotangent without PyTorch's dispatcher (NumPy, Triton) is not seen: a
   custom function has to write into a new tensor, as PyTorch demands anyway.
 
-Operations without a rule in the backward passes of PyTorch's own test database (2.13, CPU, float64):
+Without a rule in the formulas of PyTorch's test database (2.13, CPU, float64) are, by class:
 
 - sparse tensors: _sparse_mm_reduce_impl_backward, sparse_mask
 - a slope of other entries: as_strided_scatter
