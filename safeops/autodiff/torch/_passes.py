@@ -1,5 +1,6 @@
 """One masked backward pass of PyTorch: its masks before and after."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -113,21 +114,26 @@ def add(leaves: Sequence[Array], gradients: Sequence[Any], *, keep: bool) -> Non
     """
     Add ordinary gradients to those of leaves by the engine: hooks run, other threads may do so too.
 
-    It would copy a first gradient, as somebody holds that; so it gets a view. Where leaves, or a
-    graph that is kept, may share the gradient, it has to copy.
+    It would copy a first gradient, as somebody holds that; so it gets a view. Where another
+    gradient, or a graph that is kept, may share its memory, it has to copy.
     """
     pairs = {id(x): (x, g) for x, g in zip(leaves, gradients, strict=True) if g is not None}
     given = [g for _, g in pairs.values()]
-    shared = keep or len(set(map(id, given))) < len(given)
+    owners: Counter[int | None] = Counter(filter(None, map(memory_of, given)))
     with torch.enable_grad():
         ends = [
-            x if shared or x.grad is not None or not is_plain(g) else x.view_as(x)
+            x.view_as(x) if x.grad is None and not keep and owners.get(memory_of(g)) == 1 else x
             for x, g in pairs.values()
         ]
     private.run_engine(ends, given, (), accumulate=True)
     for x, _ in pairs.values():
         if x.grad is not None and EARLIER_GRADIENTS.find(x.grad) is not None:
             EARLIER_GRADIENTS.drop(x.grad)  # the mask of an ordinary pass is unknown
+
+
+def memory_of(x: Array) -> int | None:
+    """Return a number for the memory of a tensor, which its views have too; None if sparse."""
+    return private.storage_id(x.untyped_storage()) if is_plain(x) else None
 
 
 def gradients_of(

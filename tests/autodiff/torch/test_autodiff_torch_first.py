@@ -505,6 +505,19 @@ def test_inputs_and_tensors_that_are_shared(masked, marked):
     assert not marked
 
 
+def test_gradients_that_are_views_of_one_tensor(masked, marked):
+    """They become tensors of their own, as in PyTorch: writing into one leaves the other."""
+    x, y = leaf([[1.0, 4.0]]), leaf([2.0, 3.0])
+
+    masked.backward(((x.view(-1) + y) ** 2).sum())
+    masked.backward(y.sum())
+    x.grad.mul_(0.5)
+
+    assert x.grad.tolist() == [[3.0, 7.0]]
+    assert y.grad.tolist() == [7.0, 15.0]
+    assert not marked
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_gradient_takes_no_memory_twice(keep):
     """The tensor of the pass becomes the gradient, unless a graph may still hold it."""
