@@ -102,12 +102,12 @@ def carried(
 
 
 def finite(first: Callable[..., Any]) -> Any:
-    """Return the gradients of an ordinary pass if all are finite, else None."""
+    """Return the gradients of an ordinary pass if all are known to be finite, else None."""
     try:
         found = first(retain_graph=True)
-    except (RuntimeError, ValueError):  # of a NaN that is not in the masked pass, or of both passes
-        return None
-    return found if all_finite(found) else None
+        return found if all_finite(found) else None
+    except (RuntimeError, ValueError):  # of a NaN that is not in the masked pass, of both passes,
+        return None  # or of numbers of 8 bits, which PyTorch does not add up
 
 
 def is_bare(x: Array) -> bool:

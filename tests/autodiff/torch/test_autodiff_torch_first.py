@@ -553,3 +553,15 @@ def test_inference_mode(masked, lazy):
         masked.backward(loss, lazy=lazy)
 
     assert x.grad.tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("lazy", [None, True])
+@pytest.mark.parametrize("dtype", ["float8_e5m2", "float16"])
+def test_gradients_of_few_bits(masked, dtype, lazy):
+    """Those of 8 bits, which PyTorch cannot sum, are masked and have the ordinary values."""
+    x = torch.tensor([1.0, 4.0]).to(getattr(torch, dtype)).requires_grad_()
+
+    masked.backward(root(x.float()), lazy=lazy)
+
+    assert x.grad.dtype is x.dtype
+    assert x.grad.float().tolist() == [0.5, 0.25]
