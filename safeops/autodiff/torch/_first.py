@@ -10,7 +10,8 @@ beforehand, each time, and why; one no, and the pass is masked from the start:
   pass has not, nor an error from an operation without a rule, which it does not meet.
 - Inputs are leaves, as what is added elsewhere would go on through the graph, and have no hooks:
   these see a gradient when it is returned, and again when it is added.
-- No inference mode, in which what frees the graph and adds gradients has no nodes.
+- No inference mode, in which what frees the graph and adds gradients has no nodes, nor inputs that
+  were made there.
 
 With ``lazy=True`` that is all. By default:
 
@@ -111,8 +112,9 @@ def finite(first: Callable[..., Any]) -> Any:
 
 
 def is_bare(x: Array) -> bool:
-    """Whether a tensor is a leaf without hooks."""
-    return x.is_leaf and not private.tensor_hooks(x) and not private.gradient_hooks(x)
+    """Whether a tensor is a leaf without hooks, and not of inference mode."""
+    hooked = private.tensor_hooks(x) or private.gradient_hooks(x)
+    return x.is_leaf and not hooked and not x.is_inference()
 
 
 def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:

@@ -565,3 +565,14 @@ def test_gradients_of_few_bits(masked, dtype, lazy):
 
     assert x.grad.dtype is x.dtype
     assert x.grad.float().tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("lazy", [None, True])
+def test_a_parameter_that_was_made_in_inference_mode(masked, lazy):
+    """It has its gradient outside of that mode too."""
+    with torch.inference_mode():
+        x = leaf([1.0, 4.0])
+
+    masked.backward((x + 1.0).sum(), lazy=lazy)
+
+    assert x.grad.tolist() == [1.0, 1.0]
