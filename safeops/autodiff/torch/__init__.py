@@ -196,15 +196,12 @@ def backward(
     graph = graph_of(listed(tensors), grad_tensors)
     leaves = graph.leaves if inputs is None else listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
-    run = partial(
-        torch.autograd.backward,
-        graph.outputs,
-        graph.cotangents,
-        create_graph=create_graph,
-        inputs=None if inputs is None else leaves,
-    )
+    to: Any = {"create_graph": create_graph, "inputs": None if inputs is None else leaves}
+    run = partial(torch.autograd.backward, graph.outputs, graph.cotangents, **to)
     how: Any = {"lazy": lazy, "keep": keep, "on_unknown": on_unknown, "create_graph": create_graph}
-    first = partial(torch.autograd.grad, graph.outputs, leaves, graph.cotangents, allow_unused=True)
+    # A leaf of the graph that is unused has got data of another dtype since: masked, not an error.
+    asked = (graph.outputs, leaves, graph.cotangents)
+    first = partial(torch.autograd.grad, *asked, allow_unused=inputs is not None)
     found, mode = carried(first, run, graph, leaves, **how)
     if mode is None:
         add(leaves, found, keep=keep)

@@ -576,3 +576,15 @@ def test_a_parameter_that_was_made_in_inference_mode(masked, lazy):
     masked.backward((x + 1.0).sum(), lazy=lazy)
 
     assert x.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("lazy", [None, True])
+def test_data_of_another_dtype_after_the_forward_pass(masked, lazy):
+    """The leaf has the gradient of the data that were used, as in PyTorch."""
+    x = leaf([1.0, 4.0])
+    loss = root(x)
+    x.data = x.data.float()
+
+    masked.backward(loss, lazy=lazy)
+
+    assert x.grad.tolist() == [0.5, 0.25]
