@@ -46,6 +46,18 @@ def test_a_class_is_the_number_that_it_is(label, dtype, wanted, framework):
     assert_close(loss, [wanted], 1e-14)
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("row", [(nan, 0.0, 1.0), (0.0, nan, 1.0), (0.0, 1.0, nan)])
+def test_a_nan_is_passed_on_to_each_share(row, dtype, framework):
+    """No share of a slice with a NaN is a number, as none is known; an absent entry stays 0."""
+    x = asarray(framework, np.array([[*row, -inf], [0.0, 0.0, 0.0, -inf]], dtype), dtype)
+
+    shares = to_numpy(so.safe_softmax(x, axis=-1))
+
+    assert_close(shares, [[nan, nan, nan, 0.0], [1 / 3, 1 / 3, 1 / 3, 0.0]], 1e-6)
+
+
 @pytest.mark.parametrize(
     ("label", "wanted"), [(0, LOSSES[0]), (2, LOSSES[2]), (-9, 0), (2**70, nan)]
 )
