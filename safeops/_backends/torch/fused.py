@@ -62,6 +62,8 @@ class Few:
         """Return numbers with another one there, in their memory if nothing records it."""
         if not self.positions:
             return x
+        if not x.ndim:  # a number, which has no indices
+            return torch.full_like(x, number) if self.positions[0].numel() else x
         value = x.new_full((), number)
         return (
             x.index_put(self.positions, value)

@@ -72,6 +72,7 @@ def every(x, matrix, image):
     lax.integer_pow(x, 3), lax.sort(x), lax.cummax(x), x.max(), jnp.fft.fft(x), ruled(x)
     jax.pure_callback(np.sin, x, x), image.transpose(0, 2, 3, 1)
     jax.grad(lambda x: lax.reduce_window(x, -np.inf, lax.max, (2,), (1,), "VALID").sum())(x)
+    lax.pad(x, x[0], ((1, 1, 0),))
     lax.slice(lax.iota(np.int32, 4), (1,), (2,))
     return x.at[np.array([9])].get(mode="fill"), jax.jit(jnp.sin)(x)
 
