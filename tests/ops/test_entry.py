@@ -497,7 +497,9 @@ def test_variables_and_parameters_are_arrays(name, framework):
     args = arguments(name, framework)
     kept = [weight(framework, x) for x in args]
 
-    np.testing.assert_array_equal(to_numpy(call(name, *kept)), to_numpy(call(name, *args)))
+    # A kernel for plain tensors may round otherwise than the steps that a variable takes.
+    got, wanted = to_numpy(call(name, *kept)), to_numpy(call(name, *args))
+    np.testing.assert_allclose(got, wanted, rtol=1e-15, atol=0)
 
 
 def weight(framework, x):

@@ -104,14 +104,14 @@ def check_graph(nodes: Iterable[Any], *, compiled: bool = True) -> None:
 
 def nodes_of(outputs: Sequence[Array]) -> list[Any]:
     """Return the nodes of the recorded graph."""
-    found = list(dict.fromkeys(y.grad_fn for y in outputs if y.grad_fn is not None))
-    known = {None, *found}
-    for node in found:  # it grows
-        for following, _ in node.next_functions:
-            if following not in known:
-                known.add(following)
-                found.append(following)
-    return found
+    found: dict[Any, None] = {}
+    stack = [y.grad_fn for y in outputs if y.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found[node] = None
+            stack.extend(n for n, _ in node.next_functions if n is not None)
+    return list(found)
 
 
 def leaves_of(nodes: Iterable[Any]) -> list[Array]:
