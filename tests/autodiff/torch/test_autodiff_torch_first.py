@@ -236,6 +236,16 @@ def test_an_earlier_gradient_that_is_retained_is_not_lost(masked, points):
         masked.backward(loss, lazy=True)
 
 
+def test_a_small_earlier_gradient_that_is_retained_is_not_lost(masked):
+    """What is small beside the gradient of this pass, and is no rounding, is an error too."""
+    h = leaf([0.0, 4.0]).float() * 1.0
+    h.retain_grad()
+    masked.backward((h * 1e-5).sum(), lazy=False, retain_graph=True)
+
+    with pytest.raises(RuntimeError, match="lazy=False"):
+        masked.backward(root(h), lazy=True)
+
+
 def test_what_retains_a_finite_gradient(masked):
     """A finite gradient is retained as by PyTorch, of the loss too."""
     part = leaf([1.0, 4.0]) * 1.0
