@@ -48,6 +48,8 @@ class Within:
 
 def entries_of(mask: Any) -> Any:
     """Return a known mask as it is while the program is traced, and another as it is."""
+    if isinstance(mask, Within):
+        return mask.mask
     return mask.entries if isinstance(mask, Made) else mask
 
 

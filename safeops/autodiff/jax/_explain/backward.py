@@ -42,7 +42,7 @@ from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
 from safeops.autodiff.jax._evaluator import Factors, Options
 from safeops.autodiff.jax._explain.compiled_loops import LOOPS, LoopBudget
-from safeops.autodiff.jax._known import Within, entries_of, in_program, is_known
+from safeops.autodiff.jax._known import entries_of, is_known
 from safeops.autodiff.jax._lines import CALLS, Sites, eval_jaxpr_with, numbers_of
 
 ELEMENTWISE = ("mul", "div")
@@ -272,9 +272,7 @@ def of_batches(
 
 def mask_of(x: Any) -> np.ndarray:
     """Return where a pair is active, as an array."""
-    mask = pairs.mask_of(x)
-    mask = in_program(mask) if isinstance(mask, Within) else entries_of(mask)
-    return np.broadcast_to(np.asarray(mask), pairs.shape_of(x))
+    return np.broadcast_to(np.asarray(entries_of(pairs.mask_of(x))), pairs.shape_of(x))
 
 
 def traced(
