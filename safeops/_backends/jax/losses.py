@@ -49,8 +49,8 @@ def _log_softmax_jvp(axis: int, given: Any, dots: Any) -> tuple[Array, Array]:
     return _log_softmax_without(x, absent, axis), jnp.where(absent, 0, away)
 
 
-def _log_softmax(asker: Context, x: Array, *, axis: Any = -1, where: Any = None) -> Array | None:
-    (x,) = asker.backend.promoted((x,))
+def _log_softmax(context: Context, x: Array, *, axis: Any = -1, where: Any = None) -> Array | None:
+    (x,) = context.backend.promoted((x,))
     if type(axis) is not int or not x.size or not _is_condition(where, x.shape):
         return None  # the generic function knows the way, or says what is wrong
     out = _log_softmax_without(_wide(x), _absent(x, where), axis)
@@ -104,7 +104,7 @@ def _entry_of_classes_jvp(axis: int, given: Any, dots: Any) -> tuple[Array, Arra
 
 
 def _cross_entropy(
-    asker: Context,
+    context: Context,
     logits: Array,
     labels: Any,
     /,
@@ -116,23 +116,23 @@ def _cross_entropy(
 ) -> Array | None:
     """Cross entropy of classes, without smoothing and weights."""
     plain = weights is None and type(label_smoothing) is float and label_smoothing == 0
-    (x,) = asker.backend.promoted((logits,))
+    (x,) = context.backend.promoted((logits,))
     if not plain or not _are_classes(labels, x, axis) or not _is_condition(where, x.shape):
         return None
-    classes, left_out, unknown = _entered(asker, labels, x, axis, where)
+    classes, left_out, unknown = _entered(context, labels, x, axis, where)
     absent = _absent(x, where) | left_out
     out = _loss_of_classes(_wide(x), absent, classes, unknown, axis)
     return jnp.squeeze(out, axis).astype(x.dtype)
 
 
 def _nll(
-    asker: Context, log_probs: Array, labels: Any, /, *, axis: Any = -1, where: Any = None
+    context: Context, log_probs: Array, labels: Any, /, *, axis: Any = -1, where: Any = None
 ) -> Array | None:
     """Minus the entry of each class."""
-    (x,) = asker.backend.promoted((log_probs,))
+    (x,) = context.backend.promoted((log_probs,))
     if not _are_classes(labels, x, axis) or not _is_condition(where, x.shape):
         return None
-    classes, left_out, unknown = _entered(asker, labels, x, axis, where)
+    classes, left_out, unknown = _entered(context, labels, x, axis, where)
     return jnp.squeeze(_entry_of_classes(x, left_out, classes, unknown, axis), axis)
 
 
@@ -149,10 +149,10 @@ def _are_classes(labels: Any, x: Array, axis: Any) -> bool:
 
 
 def _entered(
-    asker: Context, labels: Array, x: Array, axis: int, where: Any
+    context: Context, labels: Array, x: Array, axis: int, where: Any
 ) -> tuple[Array, Array, Array]:
     """Return the classes beside the slices, which slices they leave out, and which are unknown."""
-    backend: Any = asker.backend
+    backend: Any = context.backend
     classes = jnp.expand_dims(backend.as_index(labels), axis)
     most = x.shape[axis] - 1
     places, left_out, unknown = jnp.clip(classes, 0, most), classes < 0, classes > most

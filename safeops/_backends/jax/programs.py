@@ -31,8 +31,8 @@ class Jitted:
     trace in an outer program.
     """
 
-    def __init__(self, name: str, asker: Context) -> None:
-        self.name, self.asker = name, asker
+    def __init__(self, name: str, context: Context) -> None:
+        self.name, self.context = name, context
         self.programs: dict[Any, Function] = {}
 
     def __call__(self, *args: Any, **options: Any) -> Array | None:
@@ -65,7 +65,7 @@ class Jitted:
             first = len(values) - len(names)
             options = dict(zip(names, values[first:], strict=True))
             value = self.value(values[:first], options)
-            return self.asker.generic(*values[:first], **options) if value is None else value
+            return self.context.generic(*values[:first], **options) if value is None else value
 
         call.__name__ = self.name
         return jax.jit(call, inline=_INLINE)
@@ -75,7 +75,7 @@ class Jitted:
         kernel = KERNELS.get(self.name)
         if kernel is None or any(isinstance(x, (str, type(None))) for x in args):
             return None  # the generic function says what is wrong with it
-        return kernel(self.asker, *args, **options)
+        return kernel(self.context, *args, **options)
 
 
 def require_range(x: Any) -> None:

@@ -54,10 +54,10 @@ def _quotient(x: Array, y: Array) -> Array:
     return jnp.where(is_small(y), 0, x) / normal(y)
 
 
-def _divide(asker: Context, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
+def _divide(context: Context, x: Array, y: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # the generic function says what is wrong with it
-    x, y, fill = asker.backend.promoted((x, y), (fill_value,), complex_too=True)
+    x, y, fill = context.backend.promoted((x, y), (fill_value,), complex_too=True)
     small = is_small(y)
     y = jnp.where(small, 0, y) if dtype_name(y.dtype) in NARROW else y  # not small in float32
     return _filled(_in_float32(_quotient, x, y), small, fill)
@@ -89,10 +89,10 @@ def _positive_root(x: Array) -> Array:
     return jnp.sqrt(jnp.where(_is_no_root(x), 0, x))
 
 
-def _root(asker: Context, x: Array, *, fill_value: Any = 0.0) -> Array | None:
+def _root(context: Context, x: Array, *, fill_value: Any = 0.0) -> Array | None:
     if fill_value is None:
         return None  # as above
-    x, fill = asker.backend.promoted((x,), (fill_value,))
+    x, fill = context.backend.promoted((x,), (fill_value,))
     return _filled(_positive_root(x), _is_no_root(x), fill)
 
 
@@ -106,8 +106,8 @@ def _finite_exponential(x: Array) -> Array:
     return jnp.where(_overflows(x), limits(jnp, x).max, jnp.exp(x))
 
 
-def _exponential(asker: Context, x: Array) -> Array:
-    return _finite_exponential(*asker.backend.promoted((x,)))
+def _exponential(context: Context, x: Array) -> Array:
+    return _finite_exponential(*context.backend.promoted((x,)))
 
 
 def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
@@ -200,8 +200,8 @@ def _real_power(x: Array, p: Array) -> Array:
     return jnp.where(unreal, 0, out)
 
 
-def _power(asker: Context, x: Array, p: Array) -> Array:
-    return _in_float32(_real_power, *asker.backend.promoted((x, p)))
+def _power(context: Context, x: Array, p: Array) -> Array:
+    return _in_float32(_real_power, *context.backend.promoted((x, p)))
 
 
 def _is_product_filled(x: Array, y: Array) -> Array:
@@ -227,8 +227,8 @@ def _log_product(x: Array, y: Array) -> Array:
     return jnp.where(filled, 0, x) * jnp.log(jnp.where(filled, 1, y))
 
 
-def _times_log(asker: Context, x: Array, y: Array) -> Array:
-    return _log_product(*asker.backend.promoted((x, y)))
+def _times_log(context: Context, x: Array, y: Array) -> Array:
+    return _log_product(*context.backend.promoted((x, y)))
 
 
 def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
@@ -273,29 +273,29 @@ def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 2, 3))
-def _norm(asker: Context, x: Array, axis: Axis, order: float) -> Array:
-    scaled = partial(asker.generic, ord=order)
+def _norm(context: Context, x: Array, axis: Axis, order: float) -> Array:
+    scaled = partial(context.generic, ord=order)
     euclidean = order == 2  # noqa: PLR2004  (the order)
     return _root_of_squares(scaled, x, axis) if euclidean else scaled(x, axis=axis)
 
 
 @_norm.defjvp
-def _norm_jvp(asker: Context, axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
+def _norm_jvp(context: Context, axis: Axis, order: float, *given: Any) -> tuple[Array, Array]:
     """Multiply with the direction; scaling would take small slopes and cotangents out of range."""
     (x,), (dot,) = given
-    norm = _norm(asker, x, axis, order)
+    norm = _norm(context, x, axis, order)
     zero = norm == 0
     # XLA multiplies with the reciprocal of a norm, and flushes it to 0 for the largest norms.
     large = norm > limits(jnp, norm).max / 2**16  # other entries keep their digits
     part = jax.lax.stop_gradient(jnp.where(large, 1 / 16, jnp.ones_like(norm)))
     slope = divide(jnp.where(zero, 0, x) * part, jnp.where(zero, 1, norm) * part)
     if order != 2:  # noqa: PLR2004  (the Euclidean norm)
-        slope = jnp.sign(x) * _power(asker, jnp.abs(slope), order - 1)
+        slope = jnp.sign(x) * _power(context, jnp.abs(slope), order - 1)
     return norm, jnp.sum(slope * jnp.where(zero, 0, dot), axis=axis, keepdims=True)
 
 
 def _length(
-    asker: Context,
+    context: Context,
     x: Array,
     *,
     axis: Axis,
@@ -303,7 +303,7 @@ def _length(
 ) -> Array | None:
     if ord in {1, math.inf} or jnp.iscomplexobj(x):
         return None
-    return _norm(asker, x, axis, ord)
+    return _norm(context, x, axis, ord)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -324,8 +324,8 @@ def _softmax_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Array, Array]:
     return out, jnp.where(absent, 0, out * away)
 
 
-def _softmax(asker: Context, x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
-    (x,) = asker.backend.promoted((x,))
+def _softmax(context: Context, x: Array, *, axis: Axis = -1, where: Any = None) -> Array | None:
+    (x,) = context.backend.promoted((x,))
     if not x.size or not _is_condition(where, x.shape):
         return None  # the generic function knows the way, or says what is wrong
     return _softmax_without(_wide(x), _absent(x, where), axis).astype(x.dtype)
@@ -366,7 +366,7 @@ def _log_sum_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Any, Any]:
 
 
 def _log_sum(
-    asker: Context,
+    context: Context,
     x: Array,
     *,
     axis: Axis = None,
@@ -374,7 +374,7 @@ def _log_sum(
     where: Any = None,
     b: Any = None,
 ) -> Array | None:
-    (x,) = asker.backend.promoted((x,))
+    (x,) = context.backend.promoted((x,))
     if b is not None or not x.size or not _is_condition(where, x.shape):
         return None  # as above
     out, *_ = _log_sum_without(_wide(x), _absent(x, where), axis)
@@ -460,10 +460,10 @@ def _of_mean(x: Array, y: Array, dot: Array) -> Array:
     return _slope_of_mean(x, y) * jnp.where(zero, 0, dot)
 
 
-def _logarithmic_mean(asker: Context, x: Array, y: Array) -> Array:
+def _logarithmic_mean(context: Context, x: Array, y: Array) -> Array:
     slopes = (lambda _, x, y, dot: _of_mean(x, y, dot)), (lambda _, x, y, dot: _of_mean(y, x, dot))
-    mean = with_rule(*slopes)(asker.generic)
-    return _in_float32(mean, *asker.backend.promoted((x, y)))
+    mean = with_rule(*slopes)(context.generic)
+    return _in_float32(mean, *context.backend.promoted((x, y)))
 
 
 KERNELS: dict[str, Function] = {

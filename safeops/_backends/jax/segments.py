@@ -37,7 +37,7 @@ def _extreme_jvp(number: int, sign: int, given: Any, dots: Any) -> tuple[Array, 
 
 def _extreme(
     sign: int,
-    asker: Context,
+    context: Context,
     data: Array,
     segment_ids: Any,
     num_segments: Any,
@@ -54,10 +54,10 @@ def _extreme(
         return None
     if type(fill_value) not in (int, float):  # an array would take part in promotion
         return None
-    (x,) = asker.backend.promoted((data,))
+    (x,) = context.backend.promoted((data,))
     if not x.size or x.shape[:1] != segment_ids.shape:
         return None
-    backend: Any = asker.backend
+    backend: Any = context.backend
     ids = backend.as_index(segment_ids)
     ids = jnp.where((ids >= 0) & (ids < num_segments), ids, num_segments)  # dropped
     often = jnp.zeros(num_segments, ids.dtype).at[ids].add(1, mode="drop")
