@@ -184,16 +184,17 @@ def _log_ndtr(xp: Namespace, x: Array) -> Array:
 
 
 def _log_ndtr_value(xp: Namespace, x: Array) -> Array:
-    inside, below, y, tail, density = _parts(xp, x)
+    filled = _is_filled(xp, x)
+    inside, below, y, tail, density = _parts(xp, x, filled)
     left = -0.5 * inside * inside + (xp.log(0.5 * tail) - xp.log1p(2.0 * y))
     other = 0.5 * density * tail / (1.0 + 2.0 * y)
     value = xp.where(below, left, xp.log1p(-other))
-    return xp.where(_is_filled(xp, x), xp.where(x == -math.inf, -math.inf, xp.zeros_like(x)), value)
+    return xp.where(filled, xp.where(x == -math.inf, -math.inf, xp.zeros_like(x)), value)
 
 
 def _hazard(xp: Namespace, x: Array) -> Array:
     """Return the density over the probability: below 0 by the tail, which both have a factor of."""
-    _, below, y, tail, density = _parts(xp, x)
+    _, below, y, tail, density = _parts(xp, x, _is_filled(xp, x))
     width = 1.0 + 2.0 * y
     left = (0.5 + y) * (2.0 * _ROOT / tail)  # which is in range
     return xp.where(below, left, 0.5 * _ROOT * density / (1.0 - 0.5 * density * tail / width))
@@ -203,9 +204,9 @@ def _is_filled(xp: Namespace, x: Array) -> Array:
     return xp.logical_or(x > _FAR, x == -math.inf)
 
 
-def _parts(xp: Namespace, x: Array) -> tuple[Array, Array, Array, Array, Array]:
+def _parts(xp: Namespace, x: Array, filled: Array) -> tuple[Array, Array, Array, Array, Array]:
     """Return x inside, whether it is below 0, its size over the root of 2, tail and density."""
-    inside, below = xp.where(_is_filled(xp, x), 0.0, x), x <= 0
+    inside, below = xp.where(filled, 0.0, x), x <= 0
     y = xp.where(below, -inside, inside) / ROOT_OF_2
     density = _exp_of_square(xp, xp.where(below, 0.0, inside))
     return inside, below, y, scaled_tail(y), density
