@@ -145,7 +145,7 @@ def are_silent(nodes: Iterable[Any]) -> bool:
     last = private.next_number()
     for node in nodes:
         kind: Any = type(node)
-        names = names_of_saved(kind)
+        names = names_if_silent(kind)
         if names is None or not PLAIN.issuperset(private.classes_of_saved(node, names)):
             return False
         # A leaf does not run: gradients are added later, once, with its hooks.
@@ -155,7 +155,7 @@ def are_silent(nodes: Iterable[Any]) -> bool:
 
 
 @cache
-def names_of_saved(kind: type) -> tuple[str, ...] | None:
+def names_if_silent(kind: type) -> tuple[str, ...] | None:
     """Return the names of what nodes of a class have saved; None if they may not run twice."""
     if issubclass(kind, private.Custom):
         is_known = private.forward_class(kind).__module__.startswith("safeops.")

@@ -487,11 +487,11 @@ def test_a_graph_that_may_have_been_on_a_device_is_masked(
     masked, marked, monkeypatch, request, device
 ):
     """Leaves and loss may be on the CPU, and what is between them on a device."""
-    from safeops.autodiff.torch._first import names_of_saved
+    from safeops.autodiff.torch._first import names_if_silent
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: device)
-    names_of_saved.cache_clear()
-    request.addfinalizer(names_of_saved.cache_clear)
+    names_if_silent.cache_clear()
+    request.addfinalizer(names_if_silent.cache_clear)
     x, y = leaf([1.0, 4.0]), torch.zeros(2)
     y[:] = x
 
