@@ -89,9 +89,12 @@ def carried(
     """
     if lazy:
         require_one_rank(graph.nodes)
-    is_tried = lazy is not False and not torch.is_inference_mode_enabled()
-    is_tried = is_tried and all(map(is_bare, inputs))
-    is_tried = is_tried and bool(lazy or is_unseen(graph, inputs))
+    is_tried = (
+        lazy is not False
+        and not torch.is_inference_mode_enabled()
+        and all(map(is_bare, inputs))
+        and (lazy or is_unseen(graph, inputs))
+    )
     if is_tried and (found := finite(first)) is not None:
         if lazy is None and not keep:
             free(graph, inputs)
