@@ -335,9 +335,8 @@ def test_nothing_is_kept_alive(masked, x):
         masked.backward(root_of_positive(x.detach().requires_grad_()))
     EARLIER_GRADIENTS.forget_expired()
 
-    assert (
-        len(EARLIER_GRADIENTS.entries) <= 4
-    )  # of the last pass with create_graph, whose graph a name holds
+    # Of the last pass with create_graph, whose graph a name holds.
+    assert len(EARLIER_GRADIENTS.entries) <= 4
 
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")  # the context sets that too
