@@ -13,16 +13,16 @@ from safeops._lint.shapes import number
 from safeops._lint.terms import Term
 from safeops._lint.values import STEEP, Program
 from safeops._source.edits import Edits, Page, enclosing_wheres, named
+from safeops._source.patterns import whole_of
 from safeops._source.rewrites import (
     LOGARITHMS,
     SMOOTH,
-    UNDOES,
     UNDOING,
     Refused,
     Rewrite,
-    composite_of,
     rewrite_of,
     safe_where_of,
+    undone_by,
 )
 
 MINUS_INF = ', fill_value=float("-inf")'
@@ -58,9 +58,9 @@ class Maker:
         if culprit.operation in {*LOGARITHMS, "logit"}:
             around = path_to(self.file.term(found.whole), culprit)
             undone = [x.operation for x in around if x.operation in UNDOING]
-            if undone and found.filled is None:
-                refuse(UNDOES.format(undone[-1]))
-            is_whole = composite_of(self.file, culprit.node, is_dropped=False) is not None
+            is_whole = whole_of(self.file, culprit.node, is_dropped=False) is not None
+            if undone and found.filled is None and not is_whole:
+                refuse(undone_by(undone[-1]))
             if is_sech2(unclipped(culprit.args[0])) and not is_whole:
                 refuse(SMOOTH)
         is_dropped = found.filled is not None or found.rule == "SO004"

@@ -4,7 +4,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -21,26 +21,16 @@ from safeops._source.edits import (
     scope_of,
 )
 from safeops._source.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
+from safeops._source.patterns import OPTIONS, form_of, options_of, whole_of
 
-# The positional order of options of operations along an axis; all frameworks agree on it.
-ALONG_AXIS = {
-    "safe_log_softmax": ("axis",),
-    "safe_logsumexp": ("axis",),
-    "safe_norm": ("ord", "axis", "keepdims"),
-    "safe_softmax": ("axis",),
-}
-KEYWORDS = {"dim": "axis", "axis": "axis", "keepdim": "keepdims", "keepdims": "keepdims"}
-KEYWORDS |= {"ord": "ord", "p": "ord"}
 LOGARITHMS = frozenset({"log", "log10", "log1p", "log2"})
 # Operations that undo a logarithm: what is finite behind them is no longer the truth.
-UNDOING = frozenset({"exp", "expm1", "log_softmax", "logsumexp", "sigmoid", "softmax"})
-# The length that a root of a sum of squares is.
-LENGTHS = {"sum": "safe_norm", "reduce_sum": "safe_norm"}
-LENGTHS |= {"mean": "safe_rms", "reduce_mean": "safe_rms"}
-UNDOES = (
-    "`{}` undoes this logarithm, and a finite number in its place would be wrong: "
-    "safe_logsumexp(x, b=...) takes weights that are 0"
-)
+PRODUCTS = frozenset({"exp", "expm1", "sigmoid"})
+UNDOING = PRODUCTS | {"log_softmax", "logsumexp", "softmax"}
+UNDOES = "`{}` undoes this {}, and a finite number in its place would be wrong: {}"
+WEIGHTS = "safe_logsumexp(x, b=...) takes weights that are 0"
+PRODUCT = "exp(sum(log(x))) is safe_prod(x), of segments safeops.segments.segment_prod"
+SUM = "logsumexp, logaddexp, softplus and log_cosh have the whole without overflow"
 SMOOTH = (
     "the whole is smooth, and a safe logarithm would be wrong: log(1 - tanh(x)**2) is log_sech2(x)"
 )
@@ -77,8 +67,9 @@ def comments_in(text: str) -> list[str]:
 
 
 def is_along_axis(node: ast.expr) -> bool:
-    """Whether an expression is an operation along an axis, such as a softmax."""
-    return SAFE.get(named(node)) in ALONG_AXIS
+    """Whether an expression is an operation along an axis that has a twin, such as a softmax."""
+    row = NAMED.get(named(node))
+    return row is not None and row.kind == "axis" and row.has_twin
 
 
 def rewrite_of(
@@ -94,9 +85,12 @@ def rewrite_of(
     if name.endswith("_"):
         msg = f"`{name}` writes into its array"
         raise Refused(msg)
-    check_logarithm(page, node, is_dropped=is_dropped)
-    fix = composite_of(page, node, is_dropped=is_dropped)
-    fix = fix or _rewrite_of(page, node, options, is_dropped=is_dropped)
+    whole = whole_of(page, node, is_dropped=is_dropped)
+    if whole is not None and (not options or whole.name.startswith("log")):
+        fix = Rewrite(*whole)
+    else:
+        check_undone(page, node, is_dropped=is_dropped)
+        fix = _rewrite_of(page, node, options, is_dropped=is_dropped)
     if loses_comment(page, fix):
         msg = "the edit would lose a comment"
         raise Refused(msg)
@@ -105,33 +99,51 @@ def rewrite_of(
 
 def _rewrite_of(page: Page, node: ast.expr, options: str, *, is_dropped: bool) -> Rewrite:
     """Return the safe operation for an expression, or for a whole; Refused if there is none."""
-    if not options:
-        wholes = (length_of, root_of_clip, direction_of)
-        for whole in wholes if is_dropped else (product_with_log, *wholes):
-            if (found := whole(page, node)) is not None:
-                return found
+    if not options and not is_dropped and (product := product_with_log(page, node)) is not None:
+        return product
     safe = safe_operation(page, node, options)
     if safe is None:
-        msg = f"no safe operation has the arguments of this `{named(node)}`"
+        known = f"has the arguments of this `{named(node)}`" if named(node) else "takes its place"
+        msg = f"no safe operation {known}"
         raise Refused(msg)
     return Rewrite(node, *safe)
 
 
-def check_logarithm(page: Page, node: ast.expr, *, is_dropped: bool) -> None:
-    """Refuse to edit a logarithm whose whole is smooth, or that an exponential undoes and keeps."""
-    if named(node) not in {*LOGARITHMS, "logit"}:
+def check_undone(page: Page, node: ast.expr, *, is_dropped: bool) -> None:
+    """Refuse to edit a logarithm or an exponential whose inverse the program keeps behind it."""
+    is_log = named(node) in {*LOGARITHMS, "logit"}
+    if not is_log and named(node) != "exp":
         return
     part: ast.AST = node
     for outer in page.around(node):
         if is_dropped or is_where(outer):
             break  # a selection fills in a number itself
-        if named(outer) in UNDOING and part is not getattr(outer, "func", None):
-            raise Refused(UNDOES.format(named(outer)))
+        if named(outer) in (UNDOING if is_log else LOGARITHMS) and part is not func_of(outer):
+            raise Refused(undone_by(named(outer)))
         part = outer
-    one, less = _difference(operand_of(page, node)) if named(node) != "log" else (None, None)
-    base = square_root_of(page, less) if less is not None and is_number(one, 1) else None
-    if base is not None and named(base) == "tanh":
+    if is_log and is_sech2(page, operand_of(page, node)):
         raise Refused(SMOOTH)
+
+
+def func_of(node: ast.AST) -> ast.AST | None:
+    """Return what is called."""
+    return node.func if isinstance(node, ast.Call) else None
+
+
+def undone_by(word: str) -> str:
+    """Return why there is no edit of what an operation undoes."""
+    if word in LOGARITHMS:
+        return UNDOES.format(word, "exponential", SUM)
+    return UNDOES.format(word, "logarithm", PRODUCT if word in PRODUCTS else WEIGHTS)
+
+
+def is_sech2(page: Page, node: ast.expr | None) -> bool:
+    """Whether an expression is ``1 - tanh(x)**2``, whose logarithm `log_sech2` has."""
+    form = None if node is None else form_of(page, node)
+    square = form_of(page, form.args[1]) if form is not None and form.word == "sub" else None
+    if form is None or square is None or not is_number(form.args[0], 1):
+        return False
+    return square.word == "square" and named(square.args[0]) == "tanh"
 
 
 def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
@@ -141,77 +153,19 @@ def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, 
     if safe is None or parts is None:
         return None
     args, keywords = parts
-    if safe not in ALONG_AXIS:
+    if not is_along_axis(node):
         if keywords or len(args) != NAMED[named(node)].operands:
             return None
         return safe, lambda render: f"{safe}({', '.join(map(render, args))}{options})"
-    along = _options(ALONG_AXIS[safe], args[1:], keywords)
+    along = options_of(NAMED[named(node)].word, args[1:], keywords)
     if along is None or options:
         return None
 
     def along_axis(render: Callable[[ast.expr], str]) -> str:
-        return f"{safe}({', '.join([render(args[0]), *_given(along, render)])})"
+        given = (f"{name}={render(x)}" for name, x in along.items())
+        return f"{safe}({', '.join([render(args[0]), *given])})"
 
     return safe, along_axis
-
-
-def composite_of(page: Page, node: ast.expr, *, is_dropped: bool) -> Rewrite | None:
-    """Return the rewriting of a logarithm that has a function of its own, as ``log(cosh(x))``."""
-    for log in (node, *page.around(node)):
-        if not isinstance(log, ast.Call):
-            continue
-        name, x = _composite_in(page, log) or ("", log)
-        # Where a selection drops entries, the function has to be finite at all of them.
-        if not name or (is_dropped and name not in {"log_cosh", "log_sech2", "log_sinhc"}):
-            continue
-        if all(part is not node for part in ast.walk(x)):
-            return Rewrite(log, name, lambda render: f"{name}({render(x)})")  # noqa: B023  (returned)
-    return None
-
-
-def _composite_in(page: Page, log: ast.Call) -> tuple[str, ast.expr] | None:
-    """Return the function that a logarithm is by an identity, and its argument."""
-    inner = operand_of(page, log) if named(log) in {"log", "log1p"} else None
-    if inner is None:
-        return None
-    left, right = _difference(inner)
-    is_log = named(log) == "log"
-    less = (right if is_number(left, 1) else None) if is_log else _minus(inner)  # log(1 - less)
-    forms = [
-        ("log_sech2", "tanh", less and square_root_of(page, less)),
-        ("log1mexp", "exp", less),
-        ("log1mexp", "expm1", _minus(inner) if is_log else None),
-        ("log_cosh", "cosh", inner if is_log else None),
-        ("log_sinhc", "sinh", _over_operand(page, inner) if is_log else None),
-        ("log_expm1", "expm1", inner if is_log else None),
-        ("log_expm1", "exp", left if is_log and is_number(right, 1) else None),
-    ]
-    for name, word, part in forms:
-        x = operand_of(page, part) if part is not None and named(part) == word else None
-        x = _minus(x) if name == "log1mexp" else x
-        if x is not None:
-            return name, x
-    return None
-
-
-def _difference(node: ast.expr | None) -> tuple[ast.expr, ast.expr] | tuple[None, None]:
-    """Return x and y of ``x - y``."""
-    is_one = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
-    return (node.left, node.right) if isinstance(node, ast.BinOp) and is_one else (None, None)
-
-
-def _over_operand(page: Page, node: ast.expr) -> ast.expr | None:
-    """Return f(x) of ``f(x) / x``."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Div):
-        return None
-    x = operand_of(page, node.left)
-    return node.left if x is not None and _same(page, x, node.right) else None
-
-
-def _minus(node: ast.expr | None) -> ast.expr | None:
-    """Return y of ``-y``."""
-    is_minus = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
-    return node.operand if isinstance(node, ast.UnaryOp) and is_minus else None
 
 
 def product_with_log(page: Page, node: ast.expr) -> Rewrite | None:
@@ -242,96 +196,6 @@ def _entropy_of(page: Page, weight: ast.expr, b: ast.expr) -> tuple[str, ast.exp
     return "xlogy", b
 
 
-def length_of(page: Page, node: ast.expr) -> Rewrite | None:
-    """Return the rewriting of ``sqrt(sum(v**2, axis))`` or a mean, and of ``sqrt(x**2 + y**2)``."""
-    inner = root_in(page, node)
-    if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Add):
-        name, squares, given = "safe_hypot", [inner.left, inner.right], {}
-    else:
-        parts = operands(page, inner) if inner is not None and named(inner) in LENGTHS else None
-        options = None if parts is None else _options(("axis", "keepdims"), parts[0][1:], parts[1])
-        if inner is None or parts is None or options is None or "ord" in options:
-            return None
-        name, squares, given = LENGTHS[named(inner)], parts[0][:1], options
-    bases = [base for x in squares if (base := square_root_of(page, x)) is not None]
-    if len(bases) < len(squares):
-        return None
-
-    def change(render: Callable[[ast.expr], str]) -> str:
-        return f"{name}({', '.join([*map(render, bases), *_given(given, render)])})"
-
-    return Rewrite(node, name, change)
-
-
-def root_of_clip(page: Page, node: ast.expr) -> Rewrite | None:
-    """Return the rewriting of ``sqrt(maximum(x, 0))`` and ``sqrt(clip(x, 0))``."""
-    inner = root_in(page, node)
-    parts = None if inner is None else operands(page, inner)
-    if inner is None or parts is None or named(node) == "pow":
-        return None
-    args, keywords = parts
-    x, *ends = args
-    if named(inner) == "maximum" and len(args) == 2 and not keywords:  # noqa: PLR2004  (x and 0)
-        x = args[1] if is_number(args[0], 0) else x
-        is_clip = any(is_number(end, 0) for end in args)
-    else:
-        ends += keywords.values()
-        is_low = set(keywords) <= {"min", "a_min"} and len(ends) == 1
-        is_clip = (
-            named(inner) in {"clip", "clamp", "clamp_min"} and is_low and is_number(ends[0], 0)
-        )
-    if not is_clip:
-        return None
-    return Rewrite(node, "safe_sqrt", lambda render: f"safe_sqrt({render(x)})")
-
-
-def direction_of(page: Page, node: ast.expr) -> Rewrite | None:
-    """Return the rewriting of ``v / norm(v, axis, keepdims=True)``."""
-    if not isinstance(node, ast.BinOp) or named(node) != "div":
-        return None
-    norm = operands(page, node.right) if named(node.right) in BY_WORD["norm"].names else None
-    if norm is None or len(norm[0]) != 1 or not _same(page, node.left, norm[0][0]):
-        return None
-    given = _options((), (), norm[1])
-    axis = None if given is None else given.get("axis")
-    is_kept = axis is None or getattr((given or {}).get("keepdims"), "value", False) is True
-    if given is None or "ord" in given or not is_kept:
-        return None
-    return Rewrite(
-        node,
-        "safe_normalize",
-        lambda render: (
-            f"safe_normalize({render(node.left)}, axis={render(axis) if axis else None})"
-        ),
-    )
-
-
-def root_in(page: Page, node: ast.expr) -> ast.expr | None:
-    """Return x of ``sqrt(x)`` and ``x**0.5``."""
-    return _base_of(page, node, 0.5, "sqrt")
-
-
-def square_root_of(page: Page, node: ast.expr) -> ast.expr | None:
-    """Return x of ``x**2``, ``x * x`` and ``square(x)``."""
-    return _base_of(page, node, 2, "square")
-
-
-def _base_of(page: Page, node: ast.expr, exponent: float, word: str) -> ast.expr | None:
-    """Return x of a power with this exponent, or of the function that is one."""
-    parts = operands(page, node)
-    if parts is None or parts[1] or not 0 < len(parts[0]) <= 2:  # noqa: PLR2004  (x and p)
-        return None
-    base, *rest = parts[0]
-    if not rest:
-        return base if named(node) == word else None
-    is_power = named(node) in POWERS and is_number(rest[0], exponent)
-    is_product = word == "square" and named(node) == "mul" and _same(page, base, rest[0])
-    return base if is_power or is_product else None
-
-
-POWERS = BY_WORD["pow"].names
-
-
 def operand_of(page: Page, node: ast.expr) -> ast.expr | None:
     """Return the operand of an operation with only one."""
     parts = operands(page, node)
@@ -355,22 +219,6 @@ def _call_of(name: str, a: ast.expr, b: ast.expr, render: Callable[[ast.expr], s
     return f"{name}({render(a)}, {render(b)})"
 
 
-def _given(options: Mapping[str, ast.expr], render: Callable[[ast.expr], str]) -> list[str]:
-    """Return the source of options."""
-    return [f"{name}={render(x)}" for name, x in options.items()]
-
-
-def _options(
-    order: Sequence[str], args: Sequence[ast.expr], keywords: Mapping[str, ast.expr]
-) -> dict[str, ast.expr] | None:
-    """Return options by their names in safeops; None if one of them has no such name."""
-    if len(args) > len(order) or not set(keywords) <= set(KEYWORDS):
-        return None
-    found = dict(zip(order, args, strict=False)) | {KEYWORDS[k]: x for k, x in keywords.items()}
-    words = [x for x in found.values() if isinstance(x, ast.Constant) and isinstance(x.value, str)]
-    return None if words else found  # ord="fro"
-
-
 def softmax_of(page: Page, node: ast.expr | None) -> str:
     """Return the safe softmax for ``x - max(x, axis)``."""
     if not isinstance(node, ast.BinOp) or named(node) != "sub":
@@ -383,7 +231,7 @@ def softmax_of(page: Page, node: ast.expr | None) -> str:
     parts = operands(page, largest[0]) if largest else None
     if parts is None or page.text(parts[0][0]) != page.text(node.left):
         return ""
-    axis = [x for name, x in parts[1].items() if KEYWORDS.get(name) == "axis"]
+    axis = [x for name, x in parts[1].items() if OPTIONS.get(name) == "axis"]
     options = "".join(f", axis={page.text(x)}" for x in axis)
     return f"safe_softmax({page.text(node.left)}{options})"
 

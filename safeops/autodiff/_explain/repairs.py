@@ -118,7 +118,8 @@ def operation_rewrite(
         options = ', fill_value=float("-inf")' if by_value else ""
     found = rewrite_of(page, node, options, is_dropped=is_dropped)
     if found.name in OVERFLOWING and finding.value in ("", "finite"):
-        if finding.value and found.name != "safe_pow":  # a quotient is not finite at 0
+        # A quotient is not finite at 0, a norm is.
+        if finding.value and found.name != "safe_pow" and finding.operation != "norm":
             return None
         caveat += BESIDE
     return replace(found, note=caveat)

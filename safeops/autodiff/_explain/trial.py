@@ -66,12 +66,17 @@ def tried(report: Report, program: Program) -> Report:
     left, bad = count_of(after), count_of(before)
     if left:
         return noted(report, ROUND) if left < bad else without_edits(report, IN_VAIN)
-    if wrong := difference(program, before, after):
-        return without_edits(report, WRONG.format(*wrong))
-    return noted(report, verdict(program, before, after))
+    slopes = list(differences(program, before, after))
+    for slope, found in slopes:
+        if slope is not None and abs(slope - found) > max(noise_of(before[0]), 0.2 * abs(slope)):
+            return without_edits(report, WRONG.format(slope, found + 0.0))  # no -0
+    is_smooth = bool(slopes) and all(slope is not None for slope, _ in slopes)
+    return noted(report, verdict(program, before, after, is_smooth=is_smooth))
 
 
-def verdict(program: Program, before: tuple[Any, Leaves], after: tuple[Any, Leaves]) -> str:
+def verdict(
+    program: Program, before: tuple[Any, Leaves], after: tuple[Any, Leaves], *, is_smooth: bool
+) -> str:
     """Return what edits make of value and gradient, in words."""
     (was, _), (value, gradients) = before, after
     same = bool(np.isclose(was, value, rtol=1e-4, atol=1e-6))
@@ -85,25 +90,26 @@ def verdict(program: Program, before: tuple[Any, Leaves], after: tuple[Any, Leav
         equal = all(np.allclose(x, y, rtol=1e-3, atol=1e-5) for x, y in pairs)
         of = "is that of masked autodiff" if equal else "is finite, and not that of masked autodiff"
     else:
-        of = "is finite, and chosen where there is none"
+        of = "is that of differences" if is_smooth else "is finite, and chosen where there is none"
     return f"with the edits the gradient {of}" + (f", and {text}" if text else "")
 
 
-def difference(
+def differences(
     program: Program, before: tuple[Any, Leaves], after: tuple[Any, Leaves]
-) -> tuple[float, float] | None:
-    """Return the slope of a smooth program, and that of the edited one, where these differ."""
+) -> Iterator[tuple[float | None, float]]:
+    """Yield slopes of a smooth program by differences, None at kinks, and those after the edits."""
     if not np.isfinite(before[0]) or all(np.isfinite(x).all() for x in program.masked):
-        return None
-    noise = 1e-3 * max(1.0, abs(float(before[0])))
+        return
     places = [
         (i, tuple(at)) for i, x in enumerate(before[1]) for at in np.argwhere(~np.isfinite(x))
     ]
     for i, at in places[:MOST]:
-        slope, found = slope_of(program, before[0], i, at), float(after[1][i][at].real)
-        if slope is not None and abs(slope - found) > max(noise, 0.2 * abs(slope)):
-            return slope, found + 0.0  # no -0
-    return None
+        yield slope_of(program, before[0], i, at), float(after[1][i][at].real)
+
+
+def noise_of(value: Any) -> float:
+    """Return what differences of a value cannot tell from 0."""
+    return 1e-3 * max(1.0, abs(float(value)))
 
 
 def slope_of(program: Program, value: Any, i: int, at: tuple[int, ...]) -> float | None:

@@ -1,0 +1,160 @@
+"""The table of wholes, for each of which there is one function."""
+
+import ast
+import re
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import special
+
+import safeops
+from safeops._source.edits import Page
+from safeops._source.patterns import patterns, whole_of
+
+pytestmark = pytest.mark.only("numpy")
+
+PAGE, ROWS = patterns()
+X = np.asarray([[0.3, 0.9, 0.4], [0.5, 0.2, 0.8]])
+CAPITALS = {"X": X, "Y": X[::-1] + 0.5, "W": X + 1, "A": -1}
+
+
+def unit(x, axis=1):
+    """Return slices of length 1."""
+    return x / np.linalg.norm(x, axis=axis, keepdims=True)
+
+
+def cosine(x, y, axis=1):
+    """Return a cosine along an axis, by the default of PyTorch the second."""
+    return (unit(x, axis) * unit(y, axis)).sum(axis)
+
+
+def clip(x, a_min=None, a_max=None, **ends):
+    """Return a clip, whose ends have other names in other frameworks."""
+    return np.clip(x, ends.get("min", a_min), a_max)
+
+
+def unit_of_order(x, axis=1, **_):
+    """Return slices of length 1; of the orders a pattern has that of Euclid alone."""
+    return unit(x, axis)
+
+
+# What a name means in a pattern, where NumPy has none.
+NAMES = {
+    "F": SimpleNamespace(cosine_similarity=cosine, normalize=unit_of_order),
+    "clamp_min": lambda x, *low, **named: np.maximum(x, *low, *named.values()),
+    "clip": clip,
+    "l2_normalize": unit,
+    "logsumexp": special.logsumexp,
+    "norm": np.linalg.norm,
+    "np": np,
+    "torch": SimpleNamespace(std=partial(np.std, ddof=1)),
+}
+
+
+def evaluated(source, options):
+    """Return what a pattern or its call is at ordinary numbers."""
+    words = re.findall(r"[a-z]\w+", source)
+    names = {word: getattr(np, word) for word in words if hasattr(np, word)}
+    names |= {word: getattr(safeops, word) for word in words if hasattr(safeops, word)}
+    return np.asarray(eval(source, names | NAMES | CAPITALS, {"O": options}))  # noqa: S307
+
+
+@pytest.mark.parametrize("options", [{}, {"axis": -1, "keepdims": True}], ids=["all", "axis"])
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: PAGE.text(row.tree))
+def test_a_pattern_is_an_identity(row, options):
+    """At ordinary numbers a whole has the value of the function that takes its place."""
+    needs_axis = row.name == "safe_cosine_similarity" and "**O" in row.call
+    if needs_axis and not options:
+        pytest.skip("without an axis the row before is the one that matches")
+
+    wanted, found = (evaluated(x, options) for x in (PAGE.text(row.tree), row.call))
+
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_an_identity_can_fail():
+    """A pattern whose call is another function is found."""
+    wanted, found = evaluated("log(cosh(X))", {}), evaluated("log_sinhc(X)", {})
+
+    assert not np.allclose(wanted, found)
+
+
+SPELLINGS = [
+    ("torch.log(x).sum(0).exp()", "log", "safe_prod(x, axis=0)"),
+    ("torch.exp(torch.sum(torch.log(x), dim=-1))", "log", "safe_prod(x, axis=-1)"),
+    ("jnp.exp(jnp.log1p(-p).sum())", "log1p", "safe_prod(1 - p)"),
+    ("jnp.exp(jnp.log1p(a * b).sum())", "log1p", "safe_prod(1 + (a * b))"),
+    ("jnp.log(0.5 * (jnp.exp(-d) + jnp.exp(d)))", "exp", "log_cosh(d)"),
+    ("((a - b)**2).sum(-1).sqrt()", "sqrt", "safe_norm(a - b, axis=-1)"),
+    ("tf.sqrt(tf.reduce_mean(v * v, axis=1))", "sqrt", "safe_rms(v, axis=1)"),
+    ("F.normalize(v, dim=-1)", "normalize", "safe_normalize(v, axis=-1)"),
+    ("F.normalize(v)", "normalize", "safe_normalize(v, axis=1)"),
+    (
+        "torch.logsumexp(a[:, None] + torch.log(t), 0)",
+        "log",
+        "safe_logsumexp(a[:, None], axis=0, b=t)",
+    ),
+    (
+        "(x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)",
+        "std",
+        "safe_standardize(x, axis=-1, correction=1)",
+    ),
+    (
+        "(x - jnp.mean(x, 0, keepdims=True)) / jnp.std(x, 0, keepdims=True)",
+        "div",
+        "safe_standardize(x, axis=0)",
+    ),
+    (
+        "(a * b).sum(-1) / (torch.norm(b, dim=-1) * torch.norm(a, dim=-1))",
+        "norm",
+        "safe_cosine_similarity(a, b, axis=-1)",
+    ),
+]
+OTHERS = [
+    ("torch.log(x).exp().sum()", "log"),  # another order
+    ("torch.exp(torch.sum(torch.log(x), dim=-1) / n)", "log"),  # a geometric mean
+    ("torch.exp(torch.sum(torch.log(x), dim=-1, dtype=d))", "log"),  # an option
+    ("jnp.log((jnp.exp(a) + jnp.exp(-b)) / 2)", "exp"),  # two numbers
+    ("F.normalize(v, dim=-1, eps=1e-3)", "normalize"),  # it chooses a length
+    ("sklearn.preprocessing.normalize(v)", "normalize"),
+    ("(x - x.mean()) / x.std()", "div"),  # of PyTorch or of NumPy?
+    (  # PyTorch takes the names of NumPy too
+        "(x - x.mean(axis=0, keepdims=True)) / x.std(axis=0, keepdims=True)",
+        "std",
+    ),
+    ("(x - x.mean(0)) / x.std(0)", "div"),  # means and deviations meet by their last axes
+    ("(a * b).sum(-1) / (torch.norm(a, dim=-1) * torch.norm(b, dim=0))", "norm"),
+    ("v / torch.norm(v, dim=-1)", "div"),  # the axis is not kept
+    ("torch.exp(torch.sum(torch.log(x), *axes))", "log"),
+]
+
+
+def found_in(source, operation):
+    """Return the call for the whole around an operation, by its name, or ""."""
+    page = Page((source + "\n",), ast.parse(source))
+    nodes = [x for x in page.expressions if is_named(x, operation)]
+    assert nodes
+    whole = whole_of(page, nodes[-1], is_dropped=False)
+    return "" if whole is None else whole.change(page.text)
+
+
+def is_named(node, operation):
+    """Whether an expression is an operation."""
+    if isinstance(node, ast.BinOp):
+        return operation == "div" and isinstance(node.op, ast.Div)
+    function = getattr(node, "func", None)
+    return operation == getattr(function, "attr", getattr(function, "id", None))
+
+
+@pytest.mark.parametrize(("source", "operation", "wanted"), SPELLINGS, ids=lambda x: str(x)[:40])
+def test_a_whole_is_found_in_every_spelling(source, operation, wanted):
+    """A method, a function, an option by place or by name, and factors in any order match."""
+    assert found_in(source, operation) == wanted
+
+
+@pytest.mark.parametrize(("source", "operation"), OTHERS, ids=lambda x: str(x)[:40])
+def test_another_whole_is_not_taken_for_it(source, operation):
+    """Nothing takes the place of what is not the same by its source."""
+    assert found_in(source, operation) == ""
