@@ -178,6 +178,8 @@ def product_with_log(page: Page, node: ast.expr) -> Rewrite | None:
             log = part.operand if isinstance(part, ast.UnaryOp) and is_negative else part
             b = operand_of(page, log) if named(log) == "log" else None
             if b is not None and not isinstance(weight, ast.Constant) and node in (outer, log, b):
+                if (whole := whole_of(page, log, is_dropped=False)) is not None:
+                    return Rewrite(*whole)  # of a logarithm that is finite where this one is not
                 name, b = _entropy_of(page, weight, b)
                 sign = "-" if is_negative else ""
                 return Rewrite(outer, name, partial(_call_of, f"{sign}{name}", weight, b))

@@ -15,6 +15,16 @@ def noisy_or(xp, x):
     return 1 - xp.exp(logarithms)
 
 
+def product(xp, x):
+    """Return a product as an exponential of logarithms, in one expression."""
+    return xp.exp(xp.sum(xp.log(x - 0.5)))
+
+
+def root_mean_square(xp, x):
+    """Square numbers whose squares float16 does not have."""
+    return xp.sqrt(xp.mean((1000 * x) ** 2))
+
+
 def root_in_where(xp, x):
     """Drop the entry at which the slope is infinite."""
     return xp.sum(xp.where(x > 0.5, xp.sqrt(x - 0.5), 0.0))
@@ -44,6 +54,25 @@ def test_a_wrong_edit_is_not_offered(autodiff_framework):
 
     assert [x.repair.edit for x in report.findings] == [None]
     assert "the whole has a slope of about 0.5 where the edits would make 0" in str(report)
+
+
+def test_an_edit_with_the_slope_of_a_smooth_whole(autodiff_framework):
+    """Where differences settle, and the edit has the same slope, nothing was chosen."""
+    report = report_on(product, autodiff_framework)
+
+    assert "safe_prod(x - 0.5)" in report.findings[0].repair.edit.new
+    assert report.notes == ("with the edits the gradient is that of differences",)
+
+
+def test_an_overflow_that_an_edit_cures(autodiff_framework):
+    """Of float16 the report says nothing where the whole has a function that does not overflow."""
+    xp = load(autodiff_framework).xp
+    x = asarray(autodiff_framework, [1.0, 0.5], "float16")
+
+    report = explain(lambda x: root_mean_square(xp, x), x)
+
+    assert "safe_rms(1000 * x)" in report.findings[0].repair.edit.new
+    assert not any("float16 overflows" in note for note in report.notes)
 
 
 def test_an_edit_that_is_right(autodiff_framework):

@@ -28,7 +28,8 @@ PROGRAMS = [
     ("return xp.sqrt(xp.mean(x[:1] * x[:1]))", 0.0, "return safe_rms(x[:1])"),
     ("return xp.sqrt(x**2 + x * x)", 0.0, "return safe_hypot(x, x)"),
     ("return xp.sqrt(xp.clip(x, min=0))", 0.0, "return safe_sqrt(x)"),
-    ("return xp.exp(x * xp.log(1 - xp.tanh(x)**2))", 20.0, ""),
+    ("return xp.exp(x * xp.log(1 - xp.tanh(x)**2))", 20.0, "return xp.exp(x * log_sech2(x))"),
+    ("return xp.exp(x * xp.log(1 - x))", 1.0, ""),
     ("return xp.log(1 - xp.tanh(x)**2)", 20.0, "return log_sech2(x)"),
     ("return xp.log10(1 - xp.tanh(x)**2)", 20.0, ""),
     ("z = xp.log(xp.sinh(x) / x)\nreturn xp.where(x != 0, z, 0.0)", 0.0, "z = log_sinhc(x)"),
@@ -79,10 +80,14 @@ def test_both_have_the_same_edit(tmp_path, autodiff_framework, body, at, edit):
         ("log1p(-tanh(2 * x)**2)", 30.0, "log_sech2(2 * x)"),
         ("log(sinh(2 * x) / (2 * x))", 0.0, "log_sinhc(2 * x)"),
         ("where(x < 9, log(cosh(x)), 0.0)", 1e3, "safe_where("),
+        ("log((exp(x) + exp(-x)) / 2)", 1e3, "log_cosh(x)"),
+        ("log(0.5 * (exp(-x) + exp(x)))", -1e3, "log_cosh(x)"),
+        ("exp(sum(log(x)))", 0.0, "safe_prod(x)"),
+        ("1 - exp(sum(log1p(-x)))", 1.0, "1 - safe_prod(1 - x)"),
     ],
 )
-def test_explain_names_logarithms_of_composites(tmp_path, autodiff_framework, expression, at, edit):
-    """A logarithm that is another function by an identity becomes that function."""
+def test_explain_names_the_function_for_a_whole(tmp_path, autodiff_framework, expression, at, edit):
+    """An expression that is a function by an identity becomes that function."""
     body = re.sub(r"([a-z]\w*)\(", r"xp.\1(", f"return {expression}")
     spelt = _recipes.spell(body, autodiff_framework)
     source = lint_cases.Snippet(autodiff_framework, spelt).source

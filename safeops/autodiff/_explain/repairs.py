@@ -14,7 +14,8 @@ from safeops._source.edits import (
     page_of,
     span_of,
 )
-from safeops._source.locations import location
+from safeops._source.locations import Location, location
+from safeops._source.patterns import whole_of
 from safeops._source.rewrites import (
     LOGARITHMS,
     Refused,
@@ -71,7 +72,7 @@ def target_at(finding: Finding, framework: str) -> Target | str:
     page = None if where is None else page_of(where.file)
     if page is None or where is None or finding.kind in ("UNKNOWN", "INTERIM"):
         return ""
-    node = expression_at(page, where, finding.operation)
+    node = meant_at(page, where, finding)
     if node is None:
         return ""
     if finding.kind == "BLOCKED":
@@ -84,6 +85,15 @@ def target_at(finding: Finding, framework: str) -> Target | str:
     except Refused as reason:
         return str(reason)
     return "" if rewrite is None else Target(where.file, page, rewrite)
+
+
+def meant_at(page: Page, where: Location, finding: Finding) -> "ast.expr | None":
+    """Return the expression that a finding means; one of several if one whole has them all."""
+    nodes = expressions_at(page, where, finding.operation)
+    is_dropped = finding.kind == "BLOCKED"
+    wholes = {getattr(whole_of(page, x, is_dropped=is_dropped), "node", None) for x in nodes}
+    is_one = len(nodes) == 1 or (None not in wholes and len(wholes) == 1)
+    return nodes[0] if is_one else None
 
 
 def is_selection(call: "ast.Call", finding: Finding) -> bool:
@@ -170,7 +180,8 @@ def is_one_of_several(finding: Finding) -> bool:
     page = None if finding.where is None else page_of(finding.where.file)
     if page is None or finding.where is None or finding.kind in ("UNKNOWN", "INTERIM"):
         return False
-    return len(expressions_at(page, finding.where, finding.operation)) > 1
+    several = len(expressions_at(page, finding.where, finding.operation)) > 1
+    return several and meant_at(page, finding.where, finding) is None
 
 
 TEXTS = {

@@ -50,8 +50,14 @@ class Program:
 
 def tried(report: Report, program: Program) -> Report:
     """Return a report whose edits have run, with what they make of value and gradient."""
-    if program.is_half and any(f.kind == "FORWARD" and "inf" in f.what for f in report.findings):
-        report = noted(report, HALF)
+    found = with_verdict(report, program)
+    overflows = any(f.kind == "FORWARD" and "inf" in f.what for f in report.findings)
+    is_cured = ROUND not in found.notes and any(f.repair.edit for f in found.findings)
+    return noted(found, HALF) if program.is_half and overflows and not is_cured else found
+
+
+def with_verdict(report: Report, program: Program) -> Report:
+    """Return a report with what its edits make of value and gradient, and without those in vain."""
     repairs = {f.repair for f in report.findings if f.repair.edit is not None}
     if not repairs:
         return report
