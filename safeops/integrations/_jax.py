@@ -113,7 +113,7 @@ def guarded(
             batch = batch_of((without(args, argnums), kwargs))
             given = partial(value, **kwargs), args, argnums, LIMIT, None, batch
             names = bad_names(found[1], argnums, len(args))
-            return named(partial(explained_call, *given), names, step)
+            return named(partial(explained_call, *given, trial=True), names, step)
 
         def run_masked() -> tuple[Any, str]:
             found = masked(*args, **kwargs)

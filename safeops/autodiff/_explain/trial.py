@@ -24,6 +24,7 @@ Leaves: TypeAlias = Sequence[np.ndarray]
 STEP = 1e-2  # of a difference, relative to the entry
 MOST = 3  # entries at which differences are taken
 ROUND = "with the edits some entries are still not finite: edit, and explain again"
+UNTRIED = "the edits have not been run: apply them, and explain again"
 FAILED = "with the edits the program raises {}, so none is given"
 IN_VAIN = "with the edits as many entries are not finite, so none is given"
 HALF = (
@@ -148,6 +149,12 @@ def count_of(result: tuple[Any, Leaves]) -> int:
 def noted(report: Report, text: str) -> Report:
     """Return a report with one more note."""
     return replace(report, notes=(*report.notes, text))
+
+
+def untried(report: Report) -> Report:
+    """Return a report that says of its edits that nobody has run them."""
+    has_edits = any(f.repair.edit is not None for f in report.findings)
+    return noted(report, UNTRIED) if has_edits else report
 
 
 def without_edits(report: Report, why: str) -> Report:

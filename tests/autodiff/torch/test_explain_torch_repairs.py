@@ -166,3 +166,18 @@ def test_a_slope_that_overflows_has_no_edit(masked):
 
     assert finding.repair.edit is None
     assert "safeops.autodiff.torch.backward" in finding.repair.text
+
+
+def test_edits_of_a_loss_have_not_run(masked, tmp_path):
+    """A loss that is there does not run again: the report says that its edits have not run."""
+    file = tmp_path / "program.py"
+    file.write_text("import torch\ndef f(x):\n    return torch.where(x > 0, x.sqrt(), 0.0).sum()\n")
+    names = {}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+
+    of_loss = masked.explain(names["f"](leaf([0.0, 4.0])))
+    of_function = masked.explain(names["f"], leaf([0.0, 4.0]))
+
+    assert of_loss.findings[0].repair.edit == of_function.findings[0].repair.edit is not None
+    assert of_loss.notes == ("the edits have not been run: apply them, and explain again",)
+    assert of_function.notes == ("with the edits the gradient is that of masked autodiff",)

@@ -16,7 +16,7 @@ from safeops.autodiff._explain.finding import Finding, entries_in_words
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Report, make_report, never_clean, operations
 from safeops.autodiff._explain.trial import Program as Trial
-from safeops.autodiff._explain.trial import tried
+from safeops.autodiff._explain.trial import tried, untried
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._callbacks import Callbacks
@@ -75,6 +75,8 @@ def explained_call(
     if trial:
         before = [value, *slopes]
         report = tried(report, _program(callbacks, of_chosen, chosen, before, gradients))
+    else:
+        report = untried(report)
     return never_clean(report)
 
 

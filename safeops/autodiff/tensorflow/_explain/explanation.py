@@ -14,7 +14,7 @@ from safeops.autodiff._explain.finding import Finding, entries_in_words
 from safeops.autodiff._explain.marks import Marked
 from safeops.autodiff._explain.report import Report, make_report, never_clean
 from safeops.autodiff._explain.trial import Program as Trial
-from safeops.autodiff._explain.trial import tried
+from safeops.autodiff._explain.trial import tried, untried
 from safeops.autodiff._options import places_of
 from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _running as running
@@ -44,7 +44,7 @@ def explained_call(
     traced = _traced(f, args, places)
     leaves = tf.nest.flatten([args[i] for i in places])
     report, masked = _report(traced, leaves, batch, interim=interim)
-    return tried(report, _program(f, args, places, masked)) if trial else report
+    return tried(report, _program(f, args, places, masked)) if trial else untried(report)
 
 
 def _eagerly(f: Callable[..., Any], args: Sequence[Any]) -> Any:

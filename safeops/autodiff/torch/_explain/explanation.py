@@ -12,7 +12,7 @@ from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._core.types import Array
 from safeops.autodiff._explain.finding import Finding
 from safeops.autodiff._explain.report import Report, make_report, merged
-from safeops.autodiff._explain.trial import Program, tried
+from safeops.autodiff._explain.trial import Program, tried, untried
 from safeops.autodiff._options import places_of
 from safeops.autodiff.torch._explain.backward import Graph
 from safeops.autodiff.torch._explain.comparison import of_record, report_of
@@ -113,7 +113,7 @@ def eagerly() -> Any:
 
 def explained(tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0) -> Report:
     """Explain the backward pass of existing tensors."""
-    return both_of(tensors, leaves, grad_tensors, batch=batch)[0]
+    return untried(both_of(tensors, leaves, grad_tensors, batch=batch)[0])
 
 
 def both_of(
