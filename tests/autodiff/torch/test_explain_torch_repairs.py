@@ -175,7 +175,9 @@ def test_edits_of_a_loss_have_not_run(masked, tmp_path):
     names = {}
     exec(compile(file.read_text(), str(file), "exec"), names)
 
-    of_loss = masked.explain(names["f"](leaf([0.0, 4.0])))
+    with masked.record_lines():
+        loss = names["f"](leaf([0.0, 4.0]))
+    of_loss = masked.explain_backward(loss)
     of_function = masked.explain(names["f"], leaf([0.0, 4.0]))
 
     assert of_loss.findings[0].repair.edit == of_function.findings[0].repair.edit is not None
