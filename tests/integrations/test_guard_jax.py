@@ -66,7 +66,7 @@ def test_the_report(caplog):
 def test_an_explanation_that_does_not_run(monkeypatch):
     """It is a report with the error as a sentence, such as where a model leaves no memory."""
 
-    def fail(*args):
+    def fail(*args, **_):
         raise MemoryError(len(args))
 
     monkeypatch.setattr("safeops.integrations._jax.explained_call", fail)
