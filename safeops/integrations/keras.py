@@ -127,13 +127,13 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
 def fit_of(backend: str) -> Any:
     """Return what guards `fit` on a backend of Keras, of which alone the framework is imported."""
     if backend == "jax":
-        from safeops.integrations import _jax_fit  # noqa: PLC0415  (it imports JAX)
+        from safeops.integrations import _jax  # noqa: PLC0415  (it imports JAX)
 
-        return _jax_fit.KerasGuard
+        return _jax.KerasGuard
     if backend == "tensorflow":
-        from safeops.integrations import _tensorflow_fit  # noqa: PLC0415  (it imports TensorFlow)
+        from safeops.integrations import _tensorflow  # noqa: PLC0415  (it imports TensorFlow)
 
-        return _tensorflow_fit.KerasGuard
+        return _tensorflow.KerasGuard
     from safeops.integrations import _torch_fit  # noqa: PLC0415  (it imports PyTorch)
 
     return _torch_fit.KerasGuard

@@ -223,7 +223,7 @@ def test_a_framework_is_imported_in_its_folders_only(module):
 def test_a_folder_may_import_its_own_framework_only():
     """What a module may import is told by its folder."""
     assert frameworks_of("autodiff.jax._evaluator") == frameworks_of("_backends.jax") == {"jax"}
-    assert frameworks_of("integrations._jax") == frameworks_of("integrations._jax_fit") == {"jax"}
+    assert frameworks_of("integrations._jax") == {"jax"}
     assert frameworks_of("integrations.jax") == set()
     assert frameworks_of("autodiff._explain.words") == frameworks_of("_ops.jax") == set()
 
