@@ -18,15 +18,15 @@ from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, deco
 from safeops._core.types import Array
 from safeops.autodiff._options import report_unknown
 from safeops.autodiff.torch._compiled_edges import is_at_edge, run_at_edge
-from safeops.autodiff.torch._control import branched
-from safeops.autodiff.torch._inplace_formula import COPY_SLICES, inner_name
 from safeops.autodiff.torch._masks import cleaned, folded, is_partial, spread, tensors_of
 from safeops.autodiff.torch._nodes import (
     BY_PRODUCT,
     CLAMPS,
+    COPY_SLICES,
     OVERWRITES,
     SELECTIONS,
     in_a_hook,
+    inner_name,
     is_foreign,
     node_name,
     stem_of,
@@ -444,3 +444,33 @@ def decompose(call: Call) -> Any:
         return unknown(call)
     with call.mode:
         return parts(*call.args, **call.kwargs)
+
+
+# `torch.cond` in a backward pass: both branches over pairs, with masks as further operands.
+
+
+def branched(mode: Any, func: Any, args: tuple[Any, ...]) -> Any:
+    """Run the branch that a condition takes, and state what of its results is active."""
+    condition, one, two, operands = args
+    masks = [mode.tags.read(x) if isinstance(x, torch.Tensor) else None for x in operands]
+    partial = [i for i, mask in enumerate(masks) if is_partial(mask)]
+    known = [mode.apart(masks[i], operands[i]) for i in partial]
+
+    def over_pairs(branch: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            inputs = given[: len(masks)]
+            own = dict(enumerate(masks)) | dict(zip(partial, given[len(masks) :], strict=True))
+            for i, x in enumerate(inputs):
+                if own[i] is not None:
+                    mode.tags.write(x, own[i])
+            with mode:
+                results = branch(*inputs)
+            return (*results, *(mode.apart(mode.tags.read(y), y) for y in results))
+
+        return run
+
+    every = func(condition, over_pairs(one), over_pairs(two), (*operands, *known))
+    results, active = every[: len(every) // 2], every[len(every) // 2 :]
+    for y, mask in zip(results, active, strict=True):
+        mode.state(y, mask)
+    return results

@@ -13,7 +13,6 @@ from safeops.autodiff.torch._contractions import (
 )
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import BY_NODE, OWN_PARTS, RULES, SPARSE, Call, decompose
-from safeops.autodiff.torch._functions import LOGARITHMS, elementwise, reduced
 from safeops.autodiff.torch._fused import (
     bag,
     bag_weights_backward,
@@ -45,12 +44,12 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     rules.zero: "zero",
     rules.add: "add sub rsub",
     rules.total: "sum mean",
-    elementwise: """
+    rules.elementwise: """
         abs asin asinh atan atanh ceil clamp clamp_max clamp_min cos erf exp expm1 floor fmax fmin
         frac hardshrink hardtanh log log1p maximum minimum nan_to_num pow reciprocal relu round
         rsqrt sgn sigmoid sign sin sinh softshrink sqrt tan tanh threshold trunc
     """,
-    reduced: "amax amin linalg_vector_norm max min norm",
+    rules.reduced: "amax amin linalg_vector_norm max min norm",
     rules.select: "where",
     rules.fill: "masked_fill index_fill",
     rules.threshold: "threshold_backward",
@@ -111,5 +110,5 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     sampled: "grid_sampler_2d_backward grid_sampler_3d_backward",
 }
 RULES.update({name: rule for rule, names in CLASSES.items() for name in names.split()})
-BY_NODE["Logcumsumexp"] = LOGARITHMS
+BY_NODE["Logcumsumexp"] = rules.LOGARITHMS
 SPARSE |= {"mm": sparse_matrix, "mv": sparse_matrix}

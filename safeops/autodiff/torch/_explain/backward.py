@@ -1,5 +1,6 @@
 """What each node of a PyTorch graph gets and returns in a backward pass."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -12,6 +13,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves
 from safeops._core.types import Array
+from safeops._source.names import IN_TORCH
 from safeops.autodiff.torch._contractions import HALF, contract, matrix
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import Call, Masking
@@ -19,8 +21,8 @@ from safeops.autodiff.torch._lines import Looking, compact, not_finite, stored, 
 from safeops.autodiff.torch._masks import folded, is_partial, spread
 from safeops.autodiff.torch._nodes import attached
 from safeops.autodiff.torch._tables import RULES
-from safeops.autodiff.torch._tags import Mask, Tags, leaf_of
-from safeops.autodiff.torch._unseen import reason_unseen
+from safeops.autodiff.torch._tags import Mask, Tags, leaf_of, name_of
+from safeops.autodiff.torch._unseen import is_script, reason_unseen
 
 CONTRACTIONS = (matrix, contract, convolve_backward)
 
@@ -233,3 +235,16 @@ def recorded(mode: Watching | None, looking: Looking, x: Any) -> CotangentRecord
         active = True
     active = compact(active) if isinstance(active, torch.Tensor) else active
     return CotangentRecord(torch.empty_like(x, device="meta"), x.device, looking(x), active, known)
+
+
+# The names of PyTorch's nodes, as names of operations of the array API standard.
+
+
+def operation_of(node: Any) -> str:
+    """Return the name of the forward operation of a node."""
+    if is_script(node):
+        return "TorchScript"
+    stem = re.sub(r"(Backward\w*)?\d*$", "", name_of(node).removeprefix("torch::autograd::"))
+    words_of = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=.)(?=[A-Z][a-z])", "_", stem)
+    name = words_of.lower().removeprefix("native_")
+    return "attention" if name.startswith("scaled_dot_product") else IN_TORCH.get(name, name)

@@ -15,9 +15,9 @@ from safeops.autodiff.torch._explain.backward import (
     Graph,
     NodeRecord,
     Watching,
+    operation_of,
     through_windows,
 )
-from safeops.autodiff.torch._explain.names import operation_of
 from safeops.autodiff.torch._lines import compact, fits
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, words
