@@ -10,7 +10,7 @@ import pytest
 
 import safeops as so
 from frameworks import asarray, to_numpy
-from safeops._core.versions import numbers
+from safeops._core.errors import numbers
 
 pytestmark = pytest.mark.whole  # facts of each framework
 

@@ -9,7 +9,7 @@ import pytest
 
 import safeops
 from safeops._cli import explain
-from safeops._core.versions import gone, numbers, require
+from safeops._core.errors import gone, numbers, require
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from safeops._core.versions import require
+from safeops._core.errors import require
 
 require("safeops", "JAX", jax.__version__, "0.6")
 

@@ -14,8 +14,8 @@ import jax
 from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax.bodies import Program, closed, opened
+from safeops._core.errors import gone
 from safeops._core.types import Array, Function
-from safeops._core.versions import gone
 
 NEWEST = "0.12"  # that was tried
 LAYER = "safeops.autodiff.jax"

@@ -16,8 +16,8 @@ from typing import Any, TypeVar, cast
 
 import tensorflow as tf
 
+from safeops._core.errors import gone, require
 from safeops._core.types import Array, Function
-from safeops._core.versions import gone, require
 
 F = TypeVar("F", bound=Function)
 

@@ -20,8 +20,8 @@ import torch
 from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function
 
+from safeops._core.errors import gone, require
 from safeops._core.types import Array, Function
-from safeops._core.versions import gone, require
 
 F = TypeVar("F", bound=Function)
 M = TypeVar("M", bound=type)

@@ -43,7 +43,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._core.versions import require
+from safeops._core.errors import require
 from safeops._doors import show
 
 OPERATIONS = "the operations need 0.6 or later"

@@ -31,7 +31,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._backends.tensorflow.private import FOUND
-from safeops._core.versions import require
+from safeops._core.errors import require
 from safeops._doors import show
 
 require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")

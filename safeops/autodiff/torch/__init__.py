@@ -56,8 +56,8 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._backends.torch.private import FOUND, tree_flatten, tree_unflatten
+from safeops._core.errors import require
 from safeops._core.types import Array
-from safeops._core.versions import require
 from safeops._doors import show
 
 OPERATIONS = "the operations work with it"
