@@ -18,9 +18,10 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import MATRICES, ArrayAPI
-from safeops._backends.tensorflow import barriers, elementwise, losses, namespace, programs
+from safeops._backends.tensorflow import elementwise, losses, namespace, programs
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
+    barrier,
     by_tapes_only,
     detects,
     fresh,
@@ -154,7 +155,7 @@ class TensorFlow(ArrayAPI):
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
     ) -> tuple[Array, ...]:
         """Return 0, and NaN where there is an excess, as derivative too."""
-        return barriers.barrier(excess, arrays, constants)
+        return barrier(excess, arrays, constants)
 
     def gather(self, x: Array, ids: Array) -> Array:
         """

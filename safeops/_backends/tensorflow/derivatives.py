@@ -1,5 +1,6 @@
 """Derivatives by TensorFlow: tapes, accumulators, and forward mode by two tapes."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -66,3 +67,20 @@ def transposed(f: Function, primals: Sequence[Array], tangents: Sequence[Array])
         outer.watch(seed)
         gradients = pulled_back(inner, value, primals, seed)
     return outer.gradient(gradients, seed, tangents, unconnected_gradients="zero")
+
+
+# A linear function of which all that is known is whether it is 0: see `barrier` of a backend.
+
+
+def barrier(
+    excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """Return 0, and NaN where there is an excess, as derivative too."""
+
+    @tf.custom_gradient
+    def function(*given: Array) -> tuple[Any, Function]:
+        bad = excess(*given, *constants)
+        nan = tf.constant(math.nan, given[0].dtype)
+        return tuple(tf.where(bad, nan, tf.zeros_like(x)) for x in given), function
+
+    return tuple(function(*arrays))
