@@ -4,8 +4,8 @@ The evaluator: a linear JAX program, run over pairs of a value and its mask of a
 JAX has transposed (or linearised) the program already. The evaluator runs it forwards, with an
 arithmetic in which an entry may be absent; no derivative is written in this file. The table in
 `_tables` gives each primitive its class, and one function serves a class: here the classes that
-move, add and scale; in `_contractions` products of tensors, in `_functions` nonlinear functions, in
-`_linalg` linear algebra, in `_control` control flow.
+move, add and scale; in `_contractions` products of tensors, in `_rules` linear algebra and
+nonlinear functions, in `_control` control flow.
 
 The program need not be linear: the backward pass of a custom_vjp is any program. It may add a
 constant to a cotangent, or select one. So a coefficient beside a pair is active, unless it is a

@@ -6,13 +6,17 @@ through differentiation and transposition, also in the bodies of loops and calls
 of a backward pass names the operation whose derivative it is.
 """
 
+import ast
 import itertools
+import linecache
 import re
 import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import lru_cache
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any, TypeAlias
 
@@ -43,7 +47,6 @@ from safeops._core.types import Array
 from safeops._source.locations import Location, is_library, location_of
 from safeops._source.names import IN_JAX, OWN
 from safeops.autodiff._explain.evidence import Site
-from safeops.autodiff._explain.words import word_of
 
 # Functions of `shard_map` as maps over the axes of their mesh, whose operations can be looked at.
 #
@@ -308,3 +311,42 @@ def named(site: Site) -> str:
     """Return the name of an operation, as in the array API standard."""
     word = word_of(site.where) or OWN.get(site.caller, "")
     return word or IN_JAX.get(site.operation, site.operation)
+
+
+# What an operation is called: by the user's own expression if it says more than the framework.
+
+
+@lru_cache(maxsize=1024)
+def word_of(where: Location | None) -> str:
+    """Return what the expression at a location calls its operation; "" if that says nothing."""
+    node = None if where is None else _expression(where)
+    if isinstance(node, ast.Call):
+        function = node.func
+        name = getattr(function, "attr", "") or getattr(function, "id", "")
+        return OWN.get(str(name), "")
+    if isinstance(node, ast.Subscript):
+        return "slice" if _is_slice(node.slice) else "index"
+    return ""
+
+
+def _expression(where: Location) -> ast.expr | None:
+    """Return the expression that stands at a location."""
+    if where.span is None:
+        return None
+    first, last, start, end = where.span
+    lines = [linecache.getline(where.file, i) for i in range(first, last + 1)]
+    # Columns count bytes.
+    lines[-1] = lines[-1].encode()[:end].decode(errors="replace")
+    lines[0] = lines[0].encode()[start:].decode(errors="replace")
+    try:
+        return ast.parse(f"({textwrap.dedent(''.join(lines))})", mode="eval").body
+    except SyntaxError:  # the file has changed since
+        return None
+
+
+def _is_slice(index: ast.expr) -> bool:
+    """Whether an index takes a range along each axis that it names."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    ranges = [part for part in parts if isinstance(part, ast.Slice)]
+    fixed = [part for part in parts if isinstance(part, ast.Constant) and part.value in (None, ...)]
+    return bool(ranges) and len(ranges) + len(fixed) == len(parts)

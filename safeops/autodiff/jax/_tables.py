@@ -3,8 +3,7 @@
 from safeops.autodiff.jax import _contractions as contractions
 from safeops.autodiff.jax import _control as control
 from safeops.autodiff.jax import _evaluator as pairs
-from safeops.autodiff.jax import _functions as functions
-from safeops.autodiff.jax import _linalg as linalg
+from safeops.autodiff.jax import _rules as rules
 
 # An operation that is not listed is unknown.
 CLASSES = {
@@ -43,27 +42,27 @@ CLASSES = {
     control.while_loop: "while",
     control.cond: "cond",
     control.shard_map: "shard_map",
-    linalg.triangular_solve: "triangular_solve",
-    linalg.tridiagonal_solve: "tridiagonal_solve",
-    linalg.transform: "fft",
-    linalg.linear_solve: "custom_linear_solve",
-    linalg.nothing_or_nan: "safeops_barrier",
-    linalg.solve_all: "linear_solve",  # of lineax
-    linalg.mapped: "vprim",  # of equinox
-    functions.predicate: """
+    rules.triangular_solve: "triangular_solve",
+    rules.tridiagonal_solve: "tridiagonal_solve",
+    rules.transform: "fft",
+    rules.linear_solve: "custom_linear_solve",
+    rules.nothing_or_nan: "safeops_barrier",
+    rules.solve_all: "linear_solve",  # of lineax
+    rules.mapped: "vprim",  # of equinox
+    rules.predicate: """
         is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not argmax argmin reduce_and
         reduce_or reduce_xor debug_callback debug_print dce_sink
     """,
-    functions.number: """
+    rules.number: """
         exp exp2 log log2 logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma
         digamma polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
         bitcast_convert_type one_minus_square
     """,
-    functions.polynomial: "polynomial",
-    functions.power: "integer_pow",
-    functions.choose: "max min clamp",
-    functions.extreme: "reduce_max reduce_min reduce_prod",
-    functions.running: "cummax cummin cumprod",
-    functions.order: "sort",
+    rules.polynomial: "polynomial",
+    rules.power: "integer_pow",
+    rules.choose: "max min clamp",
+    rules.extreme: "reduce_max reduce_min reduce_prod",
+    rules.running: "cummax cummin cumprod",
+    rules.order: "sort",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}

@@ -2,7 +2,6 @@
 
 from safeops.autodiff.tensorflow import _choosers as choosers
 from safeops.autodiff.tensorflow import _control as control
-from safeops.autodiff.tensorflow import _derivatives as derivatives
 from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _rules as rules
 
@@ -22,7 +21,7 @@ CLASSES = {
         TensorListScatterIntoExistingList TensorListConcat TensorListConcatV2 TensorListConcatLists
         TensorListSplit TensorListResize OptionalFromValue OptionalGetValue
     """,
-    derivatives.with_second_derivative(evaluator.transport): "IdentityN",
+    rules.with_second_derivative(evaluator.transport): "IdentityN",
     evaluator.total: """
         Sum Mean Cumsum SegmentSum SegmentSumV2 UnsortedSegmentSum ScatterNd TensorScatterAdd
         MirrorPadGrad BiasAddGrad AvgPoolGrad AvgPool3DGrad FractionalAvgPoolGrad
@@ -72,9 +71,9 @@ CLASSES = {
         Sinh Softplus Softsign Sqrt Square SquaredDifference Tan Tanh TruncateDiv Xdivy
         Xlog1py Xlogy
     """,
-    derivatives.with_second_derivative(control.call): "PartitionedCall StatefulPartitionedCall",
-    derivatives.with_second_derivative(control.branch): "If StatelessIf Case StatelessCase",
-    derivatives.with_second_derivative(control.while_loop): "While StatelessWhile",
+    rules.with_second_derivative(control.call): "PartitionedCall StatefulPartitionedCall",
+    rules.with_second_derivative(control.branch): "If StatelessIf Case StatelessCase",
+    rules.with_second_derivative(control.while_loop): "While StatelessWhile",
 }
 RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
 # These read a shape, or make zeros or ones of it.
