@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 
 import safeops
 from safeops import _recipes
-from safeops._cli.families import FAMILIES, FUNCTIONS, family_of
+from safeops._cli.recipe import FAMILIES, FUNCTIONS, family_of
 
 ROOT = Path(__file__).parents[1]
 HEAD = """# safeops {version}: every public name

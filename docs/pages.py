@@ -18,7 +18,7 @@ import reductions
 import safeops
 import slices
 from safeops import _recipes, linalg, rotations, segments
-from safeops._cli.families import FAMILIES, WHY_NONE, family_of, functions_of, path_of
+from safeops._cli.recipe import FAMILIES, WHY_NONE, family_of, functions_of, path_of
 
 # Words that people may search for, by the name of the function.
 SYNONYMS = {

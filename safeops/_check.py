@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from safeops._core.dtypes import REAL, SCALARS, limits, require
+from safeops._core.dtypes import REAL, SCALARS, Limits, limits, require
 from safeops._core.types import Array, Backend, Function
 from safeops._dispatch import backend_of
-from safeops._ops.neighbours import neighbours as moves
 
 WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square in runs
 CHOSEN = "a derivative at a singular place, such as an edge, is chosen; give expected= to judge it"
@@ -269,7 +268,7 @@ class Check:
     def beside(self, *, forward: bool) -> None:
         """Look for NaN in the gradient at the neighbours, and compare forward mode with it."""
         bound = max((limits(self.backend.xp, x) for x in self.points), key=lambda x: x.eps)
-        found = moves(self.flat, bound)
+        found = neighbours(self.flat, bound)
         self.report.remarks.append(f"neighbours: {', '.join(found)}")
         for name, flat in found.items():
             self.at(flat).neighbour(name, forward=forward)
@@ -551,3 +550,39 @@ def _irregular(count: int) -> Numbers:
 def _words(error: Exception) -> str:
     """Return the name of an error and the start of its message."""
     return textwrap.shorten(f"{type(error).__name__}: {error}", 240, placeholder=" ...")
+
+
+# Points beside given points: a check at the given points alone may miss a fault there.
+
+
+def neighbours(points: Numbers, limits: Limits) -> dict[str, Numbers]:
+    """
+    Return the moved points, by the name of the move.
+
+    Each point moves to the next number of the dtype on either side; for 0 these are subnormal. A
+    zero also moves to -0.0, to the smallest normal numbers, and to a subnormal number.
+    """
+    moves = {f"next {side}": _next(points, limits, to) for side, to in SIDES.items()}
+    zero, normal = points == 0, limits.smallest_normal
+    if zero.any():
+        near = {"-0.0": -0.0, "smallest normal": normal, "subnormal": normal / 2}
+        near |= {"minus smallest normal": -normal}
+        moves |= {name: np.where(zero, number, points) for name, number in near.items()}
+    return moves
+
+
+SIDES = {"above": np.inf, "below": -np.inf}
+
+
+def _next(points: Numbers, limits: Limits, to: float) -> Numbers:
+    """Return the next numbers of a dtype, held in float64."""
+    if limits.eps == np.finfo(np.float64).eps:
+        return np.nextafter(points, to)
+    # One step of float64 towards the side, then up to the grid of the dtype.
+    with np.errstate(all="ignore"):
+        moved = np.nextafter(points, to)
+        exponent = np.floor(np.log2(np.maximum(np.abs(moved), limits.smallest_normal)))
+        step = limits.eps * 2.0**exponent
+        grid = (np.ceil if to > 0 else np.floor)(moved / step) * step
+    grid = np.where(np.abs(grid) > limits.max, np.copysign(np.inf, grid), grid)
+    return np.where(np.isfinite(points), grid, points)

@@ -1,22 +1,25 @@
 """The command `explain`: run a script until a gradient is not finite, and explain it."""
 
+import json
 import logging
 import os
 import runpy
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from functools import partial
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
+from typing import Any
 
-from safeops._cli.importing import at_import
-from safeops._cli.reports import FORMATS
 from safeops._cli.terminal import progress_line
 from safeops._core.errors import INSTALL
+from safeops._lint.formats import sarif_log, sarif_place
 from safeops.autodiff import Report
 from safeops.autodiff._options import NonFiniteGradientError
 
@@ -283,3 +286,137 @@ def show(reports: Sequence[Report], form: str) -> None:
         Console(highlight=False, soft_wrap=True).print(*reports)
     else:
         print(FORMATS[form](reports))
+
+
+# What is done when a program imports a module, so that nothing is imported for it before.
+
+
+class Following(Loader):
+    """A loader that does something when its module is there."""
+
+    def __init__(self, loader: Any, then: Callable[[], None]) -> None:
+        self.loader, self.then = loader, then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return the module, before its code has run."""
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the code of the module."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader  # which a module may ask for its files
+        module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.then()
+
+
+class Finder(MetaPathFinder):
+    """A finder that finds what the others find, and does something when it is there."""
+
+    def __init__(self, names: Sequence[str], then: Callable[[str], None]) -> None:
+        self.names, self.then = names, then
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module is."""
+        if fullname not in self.names:
+            return None
+        found = (f.find_spec(fullname, path, target) for f in sys.meta_path if f is not self)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = Following(spec.loader, partial(self.then, fullname))
+        return spec
+
+
+@contextmanager
+def at_import(actions: Mapping[str, Callable[[], None]]) -> Iterator[None]:
+    """Context in which something is done when a module is imported, or is there already."""
+    finder = Finder(tuple(actions), lambda name: actions[name]())
+    for name in actions:
+        if name in sys.modules:
+            actions[name]()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+# Reports of `explain` in the formats of the command line: text, JSON, SARIF.
+
+
+# A kind as a rule of SARIF: its title and its level.
+RULES = {
+    "FORWARD": ("value-not-finite", "error"),
+    "GENUINE": ("derivative-not-finite", "error"),
+    "BLOCKED": ("derivative-not-finite-where-nothing-is-used", "warning"),
+    "INTERIM": ("value-on-the-way-not-finite", "note"),
+    "UNKNOWN": ("operation-without-a-rule", "note"),
+}
+# A line of a report as a region of SARIF.
+REGION = {
+    "line": "startLine",
+    "column": "startColumn",
+    "end_line": "endLine",
+    "end_column": "endColumn",
+}
+OF_FINDING = ("operation", "entries", "size", "what", "selection", "times", "modules", "rows")
+OF_REPORT = ("framework", "parameters", "step", "rank")
+RELATED = {"selected_at": "dropped here", "entered_at": "the NaN came in here"}
+
+
+def as_text(reports: Sequence[Report]) -> str:
+    """Return reports as text."""
+    return "\n\n".join(map(str, reports))
+
+
+def as_json(reports: Sequence[Report]) -> str:
+    """Return reports as a JSON list."""
+    return json.dumps([report.to_dict() for report in reports], indent=2)
+
+
+def as_sarif(reports: Sequence[Report]) -> str:
+    """Return reports as a log in SARIF 2.1.0."""
+    found = [(finding, x) for x in map(Report.to_dict, reports) for finding in x["findings"]]
+    used = sorted({finding["kind"] for finding, _ in found})
+    results = [
+        result(finding, used) | {"properties": properties(finding, x)} for finding, x in found
+    ]
+    return sarif_log([(kind, RULES[kind][0]) for kind in used], results)
+
+
+def result(finding: Mapping[str, Any], used: Sequence[str]) -> dict[str, Any]:
+    """Return a finding as a SARIF result."""
+    related = [
+        located(finding[key]) | {"message": {"text": text}}
+        for key, text in RELATED.items()
+        if finding[key] is not None
+    ]
+    given = {
+        "ruleId": finding["kind"],
+        "ruleIndex": used.index(finding["kind"]),
+        "level": RULES[finding["kind"]][1],
+        "message": {"text": finding["message"]},
+        "locations": [] if finding["where"] is None else [located(finding["where"])],
+    }
+    return given | ({"relatedLocations": related} if related else {})
+
+
+def properties(finding: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what SARIF has no key for: which entries and which training a finding is of."""
+    own = {key: finding[key] for key in OF_FINDING}
+    return own | {key: report[key] for key in OF_REPORT}
+
+
+def located(place: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line as a SARIF location."""
+    return sarif_place(place["path"], {REGION[key]: place[key] for key in REGION if key in place})
+
+
+FORMATS: Mapping[str, Callable[[Sequence[Report]], str]] = {
+    "text": as_text,
+    "json": as_json,
+    "sarif": as_sarif,
+}

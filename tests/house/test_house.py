@@ -16,7 +16,7 @@ import pytest
 import safeops
 from assertions import assert_examples_run
 from frameworks import FRAMEWORKS, MAKERS
-from safeops._cli.families import FAMILIES
+from safeops._cli.recipe import FAMILIES
 
 
 def public(name):
@@ -225,7 +225,7 @@ def test_a_folder_may_import_its_own_framework_only():
     assert frameworks_of("autodiff.jax._evaluator") == frameworks_of("_backends.jax") == {"jax"}
     assert frameworks_of("integrations._jax") == {"jax"}
     assert frameworks_of("integrations.jax") == set()
-    assert frameworks_of("autodiff._explain.words") == frameworks_of("_ops.jax") == set()
+    assert frameworks_of("autodiff._explain.finding") == frameworks_of("_ops.jax") == set()
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("autodiff.")])

@@ -12,7 +12,7 @@ from frameworks import asarray, in_one_program, to_numpy
 from safeops import _recipes
 from safeops.__main__ import main
 from safeops._backends import load
-from safeops._cli.families import FAMILIES, FUNCTIONS, WITHOUT_RECIPE
+from safeops._cli.recipe import FAMILIES, FUNCTIONS, WITHOUT_RECIPE
 from safeops._core.dtypes import dtype_name
 
 NAMES = _recipes.names()

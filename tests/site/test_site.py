@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 import safeops
-from safeops._cli.families import FUNCTIONS, WITHOUT_RECIPE
+from safeops._cli.recipe import FUNCTIONS, WITHOUT_RECIPE
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

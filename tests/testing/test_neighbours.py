@@ -5,8 +5,8 @@ import pytest
 
 from frameworks import asarray
 from safeops import safe_div, safe_hypot, safe_sqrt
+from safeops._check import neighbours
 from safeops._dispatch import backend_of
-from safeops._ops.neighbours import neighbours
 from safeops.testing import check_gradients
 
 
