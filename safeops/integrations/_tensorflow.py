@@ -11,17 +11,10 @@ import tensorflow as tf
 from safeops._core.types import Array
 from safeops.autodiff._explain.finding import Finding
 from safeops.autodiff._explain.report import Report, make_report, never_clean
-from safeops.autodiff.tensorflow import GradientTape
+from safeops.autodiff.tensorflow import GradientTape, _variables
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
 from safeops.autodiff.tensorflow._redirect import taped_by
-from safeops.autodiff.tensorflow._variables import (
-    is_finite,
-    name_of,
-    put_back,
-    put_back_bad,
-    tensorflow_variable,
-)
 from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step
 
 IN_GRAPH = (
@@ -35,7 +28,7 @@ def listed(variables: Any) -> list[Any]:
     """Return variables as a list; TypeError for a tensor, of which the gradient would be None."""
     several = isinstance(variables, Iterable) and not isinstance(variables, tf.Variable)
     found = list(variables) if several else []
-    wrong = [x for x in found if not isinstance(tensorflow_variable(x), tf.Variable)]
+    wrong = [x for x in found if not isinstance(_variables.tensorflow_variable(x), tf.Variable)]
     if wrong or not several:
         msg = ONE_LIST.format(type(wrong[0] if wrong else variables).__name__)
         raise TypeError(msg)
@@ -44,7 +37,7 @@ def listed(variables: Any) -> list[Any]:
 
 def all_finite(gradients: Iterable[Any]) -> Array:
     """Whether each entry of each gradient is finite; of sparse rows, their values."""
-    found = [is_finite(g) for g in gradients if g is not None]
+    found = [_variables.is_finite(g) for g in gradients if g is not None]
     return tf.reduce_all(tf.stack(found)) if found else tf.constant(True)  # noqa: FBT003  (a value)
 
 
@@ -57,7 +50,9 @@ def batch_of(data: Any) -> int:
 def bad_names(variables: Sequence[Any], gradients: Sequence[Any]) -> tuple[str, ...]:
     """Return the names of the variables whose gradient is not finite."""
     pairs = zip(variables, gradients, strict=True)
-    return tuple(name_of(v) for v, g in pairs if g is not None and not is_finite(g))
+    return tuple(
+        _variables.name_of(v) for v, g in pairs if g is not None and not _variables.is_finite(g)
+    )
 
 
 @dataclass
@@ -74,7 +69,7 @@ class Guard:
     def __post_init__(self) -> None:
         """Make the compiled functions."""
         self.variables = listed(self.variables)
-        self.sources = [tensorflow_variable(v) for v in self.variables]
+        self.sources = [_variables.tensorflow_variable(v) for v in self.variables]
         self.ordinary = tf.function(partial(self.both, tf.GradientTape), autograph=False)
         self.masked = tf.function(partial(self.both, GradientTape), autograph=False)
 
@@ -99,7 +94,7 @@ class Guard:
 
     def explained(self, before: Any, args: Any, kwargs: Any, gradients: Any) -> Report:
         """Return the report on the step, which begins again where it did."""
-        put_back(before)
+        _variables.put_back(before)
 
         def value(_: Any) -> Any:
             return self.loss_in(self.f(*args, **kwargs))
@@ -118,7 +113,7 @@ class Guard:
         step = BadStep(
             explain=partial(self.explained, before, args, kwargs, gradients),
             run_masked=partial(self.run_masked, before, args, kwargs),
-            restore=partial(put_back, before),
+            restore=partial(_variables.put_back, before),
         )
         return handle_bad_step(step, self.on_nan, self.tell)
 
@@ -129,7 +124,7 @@ class Guard:
             return None, NOT_CURED
         if tf.math.is_nan(self.loss_in(found)):
             return None, NAN_IS_USED
-        put_back_bad(before)
+        _variables.put_back_bad(before)
         return (found, gradients), ""
 
 
@@ -207,10 +202,10 @@ class KerasGuard:
         """Let the training function of the model be a guarded one."""
         if self.model.distribute_strategy.num_replicas_in_sync > 1:
             raise RuntimeError(REPLICAS)
-        self.names = [name_of(v) for v in self.model.trainable_variables]
+        self.names = [_variables.name_of(v) for v in self.model.trainable_variables]
         self.bad = tf.Variable([False] * len(self.names), trainable=False)
         weights, optimizer = self.model.trainable_variables, self.model.optimizer.variables
-        watched = map(tensorflow_variable, (*weights, *optimizer))
+        watched = map(_variables.tensorflow_variable, (*weights, *optimizer))
         self.watched = [v for v in watched if v.dtype.is_floating or v.dtype.is_complex]
         self.collect()
         self.sums = tf.function(self.look_at_sums, autograph=False)
@@ -236,7 +231,7 @@ class KerasGuard:
         """List the variables that a step may change: metrics make theirs in the first step."""
         model = self.model
         every = (*model.variables, *model.optimizer.variables, *model.metrics_variables)
-        self.every = list({id(v): v for v in map(tensorflow_variable, every)}.values())
+        self.every = list({id(v): v for v in map(_variables.tensorflow_variable, every)}.values())
         self.values = tf.function(lambda: [v.read_value() for v in self.every], autograph=False)
 
     def read(self) -> list[tuple[Any, Array]]:
@@ -247,18 +242,18 @@ class KerasGuard:
         """Write into all variables what they were."""
         if len(before) < len(self.every):  # of the first step
             self.model.reset_metrics()
-        put_back(before)
+        _variables.put_back(before)
 
     def look_at_sums(self) -> Array:
         """Return which weights, and which numbers of the optimizer, have a finite sum."""
         sums = [tf.reduce_sum(v) for v in self.watched]
         if len({x.dtype for x in sums}) == 1:  # one operation for all
             return tf.math.is_finite(tf.math.abs(tf.stack(sums)))
-        return tf.stack([is_finite(x) for x in sums])
+        return tf.stack([_variables.is_finite(x) for x in sums])
 
     def look_at_entries(self) -> Array:
         """Return which weights, and which numbers of the optimizer, are finite."""
-        return tf.stack([is_finite(v.read_value()) for v in self.watched])
+        return tf.stack([_variables.is_finite(v.read_value()) for v in self.watched])
 
     def which_are_finite(self) -> Any:
         """Return which variables are finite: by a sum of each, and by entries if a sum is not."""
@@ -277,8 +272,8 @@ class KerasGuard:
         """Apply the optimizer if all gradients are finite, and note which are not."""
         self.notes, given = True, list(grads)
         variables = list(trainable_variables or self.model.trainable_variables)
-        named = zip(map(name_of, variables), given, strict=True)
-        flags = {name: ~is_finite(g) for name, g in named if g is not None}
+        named = zip(map(_variables.name_of, variables), given, strict=True)
+        flags = {name: ~_variables.is_finite(g) for name, g in named if g is not None}
         bad = tf.stack([flags.get(name, tf.constant(False)) for name in self.names])  # noqa: FBT003  (a value)
         self.bad.assign(bad)
 
@@ -314,7 +309,7 @@ class KerasGuard:
             logs = self.masked(data)
         if self.bad.numpy().any():
             return None, NOT_CURED
-        put_back_bad(before)
+        _variables.put_back_bad(before)
         return logs, ""
 
     def is_alarm(self, finite: Any) -> bool:
@@ -340,7 +335,7 @@ class KerasGuard:
     def explained(self, data: Any) -> Report:
         """Return the report on a step."""
         names = [name for name, bad in zip(self.names, self.bad.numpy(), strict=True) if bad]
-        variables = [tensorflow_variable(v) for v in self.model.trainable_variables]
+        variables = [_variables.tensorflow_variable(v) for v in self.model.trainable_variables]
         try:
             with taped_by(LossCatchingTape):
                 report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))

@@ -14,15 +14,9 @@ import jax
 import numpy as np
 from jax.extend.core import Jaxpr, Literal
 
+from safeops._backends.jax import private
 from safeops._backends.jax.bodies import constants, opened
-from safeops._backends.jax.private import (
-    Origin,
-    axis_of_iota,
-    body_of_call,
-    constant_of,
-    is_staged,
-    origin_of,
-)
+from safeops._backends.jax.private import Origin
 from safeops.autodiff._small import DEEPEST, LARGEST, computed, is_worth_it
 from safeops.autodiff.jax import _known
 
@@ -31,7 +25,7 @@ Rule: TypeAlias = Callable[[Origin, Sequence[np.ndarray]], np.ndarray | None]
 
 def entries_of(x: Any, beside: Any) -> np.ndarray | None:
     """Return a value that depends on no argument, beside one that is traced; None if it does."""
-    return Reader().read(x, DEEPEST) if is_staged(beside) else None
+    return Reader().read(x, DEEPEST) if private.is_staged(beside) else None
 
 
 def selected_entries(which: Any, value: Any, masks: Sequence[Any]) -> np.ndarray | None:
@@ -88,9 +82,9 @@ class Reader:
         if not isinstance(x, (Inner, jax.core.Tracer)):
             return constant_on_host(x)
         inside = isinstance(x, Inner)
-        origin = x.origin if inside else origin_of(x)
+        origin = x.origin if inside else private.origin_of(x)
         if origin is None:
-            return constant_on_host(typed(constant_of(x), jax.typeof(x)))
+            return constant_on_host(typed(private.constant_of(x), jax.typeof(x)))
         key = x if inside else id(x)
         if key not in self.found:
             self.found[key] = self.made(origin, depth - 1) if depth else None
@@ -101,7 +95,7 @@ class Reader:
         eqn, inputs, result = origin
         name = eqn.primitive.name
         if name in CALLS:
-            program = body_of_call(eqn.params)
+            program = private.body_of_call(eqn.params)
             out = opened(program).outvars[result]
             return self.read(Body(program, inputs).at(out), depth)
         if name in SAME:
@@ -139,7 +133,7 @@ def is_integer(dtype: Any) -> bool:
 
 def iota(origin: Origin, _: Sequence[np.ndarray]) -> np.ndarray:
     """Count along an axis."""
-    out, axis = origin.eqn.outvars[0].aval, axis_of_iota(origin.eqn)
+    out, axis = origin.eqn.outvars[0].aval, private.axis_of_iota(origin.eqn)
     shape = [-1 if i == axis else 1 for i in range(len(out.shape))]
     return np.arange(out.shape[axis]).astype(out.dtype).reshape(shape)
 

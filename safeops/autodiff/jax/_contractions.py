@@ -16,43 +16,26 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import (
-    axes_of_product,
-    axes_of_windows,
-    is_one_group,
-    plain,
-)
+from safeops._backends.jax import private
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded
-from safeops.autodiff.jax._evaluator import (
-    Factors,
-    Mask,
-    Options,
-    absent,
-    array_of,
-    cleared,
-    factors_of,
-    if_finite,
-    on_entries,
-    on_masks,
-    spread,
-    value_of,
-)
+from safeops.autodiff.jax import _evaluator as evaluator
+from safeops.autodiff.jax._evaluator import Factors, Mask, Options
 from safeops.autodiff.jax._known import is_known
 
 
 def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     """Multiply and sum: coefficients that meet absent entries only are set to 0."""
-    factors = factors_of(eqn, ins)
+    factors = evaluator.factors_of(eqn, ins)
     if factors is None:
         return _of_pairs(eqn, ins)
     _, at, pair, other = factors
     if pair.active is False:
-        return absent(eqn)
+        return evaluator.absent(eqn)
     if pair.active is True:
         return [Pair(factors.product(pair.value, other))]
-    ((left, right), (left_batch, right_batch)) = axes_of_product(eqn)
+    ((left, right), (left_batch, right_batch)) = private.axes_of_product(eqn)
     ours, theirs = ((left_batch, left), (right_batch, right))[:: 1 if at == 0 else -1]
 
     def met(mask: Any) -> Mask:
@@ -62,17 +45,21 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 
     others = other.ndim - len(theirs[0]) - len(theirs[1])
     shape = eqn.outvars[0].aval.shape
-    reached = on_entries(lambda mask: _reached(mask, ours, others, at, shape), pair)
-    return [_product(factors.product, pair, other, lambda: on_entries(met, pair), reached, how)]
+    reached = evaluator.on_entries(lambda mask: _reached(mask, ours, others, at, shape), pair)
+    return [
+        _product(
+            factors.product, pair, other, lambda: evaluator.on_entries(met, pair), reached, how
+        )
+    ]
 
 
 def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     """Multiply two pairs: absent times anything is absent."""
-    (value,) = plain(eqn, [value_of(x) for x in ins])
+    (value,) = private.plain(eqn, [evaluator.value_of(x) for x in ins])
     if all(x.active is True for x in ins) and eqn.primitive.name == "dot_general":
         return [Pair(value)]
-    masks = [array_of(x).astype(x.value.dtype) for x in ins]
-    return [cleared(value, plain(eqn, masks)[0] != 0)]
+    masks = [evaluator.array_of(x).astype(x.value.dtype) for x in ins]
+    return [evaluator.cleared(value, private.plain(eqn, masks)[0] != 0)]
 
 
 def _any_but(mask: Any, axes: Sequence[int]) -> Any:
@@ -108,35 +95,39 @@ def _product(
     """
     x = pair.value
     if not how.exact:
-        return cleared(product(x, cleared(y, met()).value), reached)
-    once = cleared(product(x, y), reached)
+        return evaluator.cleared(product(x, evaluator.cleared(y, met()).value), reached)
+    once = evaluator.cleared(product(x, y), reached)
 
     def again() -> Array:
-        used = cleared(y, met()).value
+        used = evaluator.cleared(y, met()).value
         finite = jnp.isfinite(used)
         safe = product(x, jnp.where(finite, used, jnp.zeros((), y.dtype)))
         # Where an active entry meets one that is not finite, the IEEE product stands.
-        some = array_of(pair).astype(x.dtype)
+        some = evaluator.array_of(pair).astype(x.dtype)
         hit = product(some, (~finite).astype(y.dtype)) != 0
-        return cleared(jnp.where(hit, product(x, used), safe), reached).value
+        return evaluator.cleared(jnp.where(hit, product(x, used), safe), reached).value
 
-    (value,) = if_finite([once.value], lambda: [again()])
+    (value,) = evaluator.if_finite([once.value], lambda: [again()])
     return Pair(value, once.active)
 
 
 def convolve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     """Contract over windows: coefficients that meet absent entries only are set to 0."""
-    factors = factors_of(eqn, ins)
+    factors = evaluator.factors_of(eqn, ins)
     if factors is None:
         return _of_pairs(eqn, ins)
     pair, other = factors.pair, factors.other
     if pair.active is False:
-        return absent(eqn)
-    mask = spread(pair.active, pair.value.shape) if is_known(pair.active) else array_of(pair)
-    reached = on_masks(partial(_in_windows, factors), mask)
+        return evaluator.absent(eqn)
+    mask = (
+        evaluator.spread(pair.active, pair.value.shape)
+        if is_known(pair.active)
+        else evaluator.array_of(pair)
+    )
+    reached = evaluator.on_masks(partial(_in_windows, factors), mask)
     if pair.active is True:
         return [Pair(factors.product(pair.value, other), reached)]
-    met = partial(on_masks, partial(_met_in_windows, factors), mask)
+    met = partial(evaluator.on_masks, partial(_met_in_windows, factors), mask)
     return [_product(factors.product, pair, other, met, reached, how)]
 
 
@@ -144,7 +135,7 @@ def _in_windows(factors: Factors, mask: Array) -> Array:
     """Return where a convolution is active; its strides and padding add zeros that are not."""
     other, (ours, theirs) = factors.other, _specs(factors)
     ones = jnp.ones(other.shape, other.dtype)  # not like a value of a shard: masks are not there
-    if is_one_group(factors.eqn):  # one feature is enough, and one row of coefficients
+    if private.is_one_group(factors.eqn):  # one feature is enough, and one row of coefficients
         mask = mask.any(ours[1], keepdims=True)
         for axis in theirs[:2]:
             ones = lax.slice_in_dim(ones, 0, 1, axis=axis)
@@ -156,7 +147,7 @@ def _met_in_windows(factors: Factors, mask: Array) -> Array:
     """Return which coefficients of a convolution an active entry meets."""
     other, (ours, theirs) = factors.other, _specs(factors)
     zeros = jnp.zeros(other.shape, other.dtype)
-    if is_one_group(factors.eqn):  # one row of entries is enough, and one of coefficients
+    if private.is_one_group(factors.eqn):  # one row of entries is enough, and one of coefficients
         mask = mask.any(ours[0], keepdims=True)
         zeros = lax.slice_in_dim(zeros, 0, 1, axis=theirs[0])
     entries = mask.astype(zeros.dtype)
@@ -166,4 +157,4 @@ def _met_in_windows(factors: Factors, mask: Array) -> Array:
 
 def _specs(factors: Factors) -> Any:
     """Return the axes for batch, features and windows, of the pair and of the coefficients."""
-    return axes_of_windows(factors.eqn)[:: 1 if factors.at == 0 else -1]
+    return private.axes_of_windows(factors.eqn)[:: 1 if factors.at == 0 else -1]

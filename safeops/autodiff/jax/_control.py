@@ -18,21 +18,9 @@ from safeops._backends.jax.bodies import Program, bodies_in, opened
 from safeops._backends.jax.private import branches_of, has_axis, scan_of, shards_of, while_of
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.jax import _evaluator as evaluator
 from safeops.autodiff.jax._contractions import contract
-from safeops.autodiff.jax._evaluator import (
-    Options,
-    Zero,
-    active_of,
-    array_of,
-    evaluate,
-    if_finite,
-    is_inexact,
-    is_zero,
-    same,
-    shape_of,
-    unknown,
-    value_of,
-)
+from safeops.autodiff.jax._evaluator import Options, Zero
 
 COEFFICIENT, ZERO, NONE, ALL, SOME = "coefficient", "zero", "none", "all", "some"
 
@@ -40,7 +28,7 @@ COEFFICIENT, ZERO, NONE, ALL, SOME = "coefficient", "zero", "none", "all", "some
 def kind_of(x: Any) -> str:
     """Return the kind of a value."""
     if not isinstance(x, Pair):
-        return ZERO if is_zero(x) else COEFFICIENT
+        return ZERO if evaluator.is_zero(x) else COEFFICIENT
     return {True: ALL, False: NONE}[x.active] if isinstance(x.active, bool) else SOME
 
 
@@ -57,8 +45,8 @@ def join(a: str, b: str) -> str:
 def pack(x: Any, kind: str) -> tuple[Array, ...]:
     """Return a value of a kind as arrays."""
     if kind != SOME:
-        return (value_of(x),)
-    return value_of(x), array_of(x)
+        return (evaluator.value_of(x),)
+    return evaluator.value_of(x), evaluator.array_of(x)
 
 
 def unpack(arrays: tuple[Array, ...], kind: str) -> Any:
@@ -85,7 +73,7 @@ def kinds_after(run: Callable[..., list[Any]], *args: Any) -> list[str]:
     def watched(*args: Any) -> list[Array]:
         outs = run(*args)
         found.extend(map(kind_of, outs))
-        return [value_of(x) for x in outs]
+        return [evaluator.value_of(x) for x in outs]
 
     jax.eval_shape(watched, *args)
     return found
@@ -96,7 +84,7 @@ def body_of(program: Program, first: Sequence[Any], how: Options) -> Callable[..
 
     def run(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
         args = [*first, *unpack_all(arrays, kinds)]
-        return evaluate(program, args, how)
+        return evaluator.evaluate(program, args, how)
 
     return run
 
@@ -134,7 +122,7 @@ def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         return jax.tree.leaves(pack_all(outs, kinds))
 
     arrays, form = jax.tree.flatten(pack_all(once, kinds))
-    return unpack_all(jax.tree.unflatten(form, if_finite(arrays, again)), kinds)
+    return unpack_all(jax.tree.unflatten(form, evaluator.if_finite(arrays, again)), kinds)
 
 
 def _has_collective(body: Jaxpr) -> bool:
@@ -146,7 +134,7 @@ def _has_collective(body: Jaxpr) -> bool:
 def _keeps_nan(eqn: JaxprEqn, ins: list[Any], how: Options) -> bool:
     """Whether a scan does to pairs only what a NaN comes through, by tracing it."""
     linear = {name: rule for name, rule in how.rules.items() if rule.__module__ in _LINEAR}
-    linear = {**linear, "while": unknown, "convert_element_type": _converted}
+    linear = {**linear, "while": evaluator.unknown, "convert_element_type": _converted}
     how = replace(how, rules=linear, exact=False, on_unknown="error")
     try:
         kinds_after(lambda: _scan(eqn, ins, how))
@@ -155,11 +143,15 @@ def _keeps_nan(eqn: JaxprEqn, ins: list[Any], how: Options) -> bool:
     return True
 
 
-_LINEAR = {f.__module__ for f in (contract, evaluate, kind_of)}  # no functions, no solvers
+_LINEAR = {
+    f.__module__ for f in (contract, evaluator.evaluate, kind_of)
+}  # no functions, no solvers
 
 
 def _converted(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    return (same if is_inexact(eqn.outvars[0].aval) else unknown)(eqn, ins, how)
+    return (evaluator.same if evaluator.is_inexact(eqn.outvars[0].aval) else evaluator.unknown)(
+        eqn, ins, how
+    )
 
 
 def _scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -204,8 +196,8 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     body = body_of(loop.body, body_consts, how)
 
     def holds(carry: Sequence[Any]) -> Array:
-        values = [value_of(x) for x in (*cond_consts, *carry)]
-        return value_of(evaluate(loop.test, values, how)[0])
+        values = [evaluator.value_of(x) for x in (*cond_consts, *carry)]
+        return evaluator.value_of(evaluator.evaluate(loop.test, values, how)[0])
 
     def run(arrays: Any, kinds: list[str]) -> list[Any]:
         new, old = body(arrays, kinds), unpack_all(arrays, kinds)
@@ -227,7 +219,7 @@ def while_loop(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 def _select(cond: Array, x: Any, y: Any) -> Any:
     """Return `x` where a condition over its leading axes holds, else `y`."""
-    shape = shape_of(x)
+    shape = evaluator.shape_of(x)
     cond = lax.broadcast_in_dim(cond, shape, range(cond.ndim))
     kind = join(kind_of(x), kind_of(y))
     pairs = zip(pack(x, kind), pack(y, kind), strict=True)
@@ -238,7 +230,7 @@ def cond(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run one of several branches over pairs."""
     index, *operands = ins
     if isinstance(index, Pair):
-        return unknown(eqn, ins, how)
+        return evaluator.unknown(eqn, ins, how)
     bodies = [body_of(branch, operands, how) for branch in branches_of(eqn.params)]
     kinds = kinds_of_branches(bodies)
     if not isinstance(index, jax.core.Tracer):
@@ -259,7 +251,7 @@ def kinds_of_branches(bodies: Sequence[Callable[..., list[Any]]]) -> list[str]:
 def as_kinds(outs: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
     """Return results of a branch as given kinds; what only another branch uses is absent."""
     return [
-        Pair(value_of(x), active_of(x))
+        Pair(evaluator.value_of(x), evaluator.active_of(x))
         if kind in (NONE, ALL, SOME) and not isinstance(x, Pair)
         else x
         for x, kind in zip(outs, kinds, strict=True)
@@ -272,9 +264,11 @@ def shard_map(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     kinds = [kind_of(x) for x in ins]
 
     def run(*arrays: Any) -> list[Any]:
-        return pack_all(evaluate(shards.body, unpack_all(arrays, kinds), how), out_kinds)
+        return pack_all(evaluator.evaluate(shards.body, unpack_all(arrays, kinds), how), out_kinds)
 
-    out_kinds = [SOME if is_inexact(x.aval) else COEFFICIENT for x in opened(shards.body).outvars]
+    out_kinds = [
+        SOME if evaluator.is_inexact(x.aval) else COEFFICIENT for x in opened(shards.body).outvars
+    ]
     out = jax.shard_map(
         run,
         mesh=shards.mesh,

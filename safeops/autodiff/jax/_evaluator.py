@@ -23,34 +23,14 @@ import numpy as np
 from jax import lax
 from jax.extend.core import JaxprEqn, Literal
 
+from safeops._backends.jax import private
 from safeops._backends.jax.bodies import Program, constants, opened
-from safeops._backends.jax.private import (
-    body_of_call,
-    fill_of,
-    plain,
-    reduced_axes,
-    varying_axes,
-    windows_of,
-    with_fill,
-)
 from safeops._core.types import Array
 from safeops.autodiff._options import report_unknown
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded
 from safeops.autodiff.jax import _constants, _known
-from safeops.autodiff.jax._known import (
-    Made,
-    Within,
-    as_constant,
-    bound_of,
-    either,
-    entries_of,
-    following,
-    in_program,
-    is_known,
-    union,
-    within,
-)
+from safeops.autodiff.jax._known import Made, Within
 
 # True: all entries are active; False: none is. A NumPy array is known while the program is traced,
 # and has length 1 along each axis along which it does not vary (`folded`); a JAX array is not. What
@@ -115,7 +95,7 @@ def computed(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run one equation on coefficients; zeros that are moved or added stay zeros."""
     if how.rules.get(eqn.primitive.name) is call and any(isinstance(x, Zero) for x in ins):
         return call(eqn, ins, how)  # `where` is a call: that of two zeros is a zero
-    outs: list[Any] = plain(eqn, [value_of(x) for x in ins])
+    outs: list[Any] = private.plain(eqn, [value_of(x) for x in ins])
     linear = ins[1:] if eqn.primitive.name == "select_n" else ins
     if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
         return [Zero(x) if _is_of(x, np.number) else x for x in outs]
@@ -132,7 +112,7 @@ def value_of(x: Any) -> Array:
 
 def active_of(x: Any) -> InProgram:
     """Return which entries are active: all of a coefficient, unless it is a literal 0."""
-    return in_program(mask_of(x))
+    return _known.in_program(mask_of(x))
 
 
 def mask_of(x: Any) -> Mask:
@@ -166,15 +146,15 @@ def as_pairs(values: Sequence[Any], mask: Mask) -> list[Any]:
 
 def on_entries(f: Callable[[Any], Any], x: Pair) -> Mask:
     """Apply a function, which NumPy has too, to the mask of a pair that has some active entries."""
-    bound = bound_of(x.active)
+    bound = _known.bound_of(x.active)
     if bound is True:
         return f(array_of(x))
-    return following(x.active, f(bound), lambda: f(array_of(x)))
+    return _known.following(x.active, f(bound), lambda: f(array_of(x)))
 
 
 def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
     """Return a mask as an array of a shape; it may have length 1 along some axes."""
-    mask = in_program(mask)
+    mask = _known.in_program(mask)
     if isinstance(mask, bool):
         return np.full(shape, mask)
     if mask.shape == shape:
@@ -184,7 +164,7 @@ def spread(mask: Mask, shape: tuple[int, ...]) -> Any:
 
 def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
     """Return a mask that broadcasts to a shape; one that is not known has it."""
-    known = is_known(mask) and np.ndim(entries_of(mask)) in (0, len(shape))
+    known = _known.is_known(mask) and np.ndim(_known.entries_of(mask)) in (0, len(shape))
     return mask if known or isinstance(mask, (Made, Within)) else spread(mask, shape)
 
 
@@ -219,7 +199,7 @@ def varying_as(x: Array, like: Any) -> Array:
 
 def axes_of(x: Any) -> frozenset[Any]:
     """Return the mesh axes of a shard_map over which a value, or a value of this type, varies."""
-    return varying_axes(x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x))
+    return private.varying_axes(x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x))
 
 
 @jax.custom_batching.custom_vmap
@@ -248,7 +228,7 @@ def if_finite(once: list[Array], again: Callable[[], list[Array]]) -> list[Array
 
 def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
     """Apply a function to masks; the result is known if the masks are."""
-    if all(is_known(m) for m in masks):
+    if all(_known.is_known(m) for m in masks):
         with jax.ensure_compile_time_eval():
             found = f(*(jnp.asarray(m) for m in masks))
         # In an eager shard_map nothing is known before it runs.
@@ -262,7 +242,7 @@ def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
 def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Move entries: the same operation on the mask; a 0 that is filled in is absent."""
     operands = _moved(eqn)
-    values = plain(eqn, [value_of(x) for x in ins])
+    values = private.plain(eqn, [value_of(x) for x in ins])
     params, filled = _with_mask_as_fill(eqn)
     masks = [mask_of(ins[i]) for i in operands]
     if all(m is False for m in masks) and not filled:
@@ -284,7 +264,7 @@ def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         return [Pair(v, m) for v, m in zip(values, small, strict=True)]
     if eqn.primitive.multiple_results:
         return [Pair(v, m) for v, m in zip(values, whole(), strict=True)]
-    if fixed and all(map(is_known, masks)):  # and the indices are known
+    if fixed and all(map(_known.is_known, masks)):  # and the indices are known
         known = [spread(active_of(ins[i]), shape_of(ins[i])) for i in operands]
         return [Pair(values[0], on_masks(move, *known))]
     return [Pair(values[0], whole())]
@@ -295,7 +275,7 @@ def _moved_small(
 ) -> list[Mask] | None:
     """Return the masks of results by what an operation makes of a small bound; None of another."""
     (mask, *rest), shape = masks, shape_of(ins[0])
-    bound = bound_of(mask)
+    bound = _known.bound_of(mask)
     if any(m is not False for m in rest) or (bound is True and mask is not True):
         return None
     entries = np.broadcast_to(bound, (1,) * len(shape)) if isinstance(bound, bool) else bound
@@ -307,7 +287,7 @@ def _moved_small(
     def part(i: int) -> Mask:
         return every()[i]
 
-    return [following(mask, x, partial(part, i)) for i, x in enumerate(small)]
+    return [_known.following(mask, x, partial(part, i)) for i, x in enumerate(small)]
 
 
 # Operations that only move entries of their arguments.
@@ -341,62 +321,66 @@ def _moved(eqn: JaxprEqn) -> tuple[int, ...]:
 
 def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
     """Return parameters for the mask, and whether the fill value is active: NaN, or a number."""
-    fill = fill_of(eqn.params)
+    fill = private.fill_of(eqn.params)
     if fill is None:
         return eqn.params, False
     filled = fill.is_used and (fill.value is None or bool(fill.value != 0))
-    return with_fill(eqn.params, filled), filled
+    return private.with_fill(eqn.params, filled), filled
 
 
 def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Map each entry to itself, and 0 to 0: the mask is unchanged."""
-    return as_pairs(plain(eqn, [value_of(x) for x in ins]), mask_of(ins[0]))
+    return as_pairs(private.plain(eqn, [value_of(x) for x in ins]), mask_of(ins[0]))
 
 
 def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Pass several values on."""
-    values = plain(eqn, [value_of(x) for x in ins])
+    values = private.plain(eqn, [value_of(x) for x in ins])
     pairs = zip(ins, values, strict=True)
     return [Pair(v, x.active) if isinstance(x, Pair) else v for x, v in pairs]
 
 
 def add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Add: absent plus a number is the number."""
-    (value,) = plain(eqn, [value_of(x) for x in ins])
-    return [Pair(value, union(*(widened(mask_of(x), value.shape) for x in ins)))]
+    (value,) = private.plain(eqn, [value_of(x) for x in ins])
+    return [Pair(value, _known.union(*(widened(mask_of(x), value.shape) for x in ins)))]
 
 
 def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Sum entries: active where one of them is."""
-    values = plain(eqn, [value_of(x) for x in ins])
+    values = private.plain(eqn, [value_of(x) for x in ins])
     full = all(active_of(x) is True and np.size(value_of(x)) for x in ins)
     if full and eqn.primitive.name != "reduce_window_sum":
         return [Pair(v) for v in values]
 
     def is_met(*masks: Array) -> Any:
-        met = [x > 0 for x in plain(eqn, [m.astype(np.float32) for m in masks])]
+        met = [x > 0 for x in private.plain(eqn, [m.astype(np.float32) for m in masks])]
         return met if len(met) > 1 else met[0]
 
     if eqn.primitive.name in COLLECTIVE or len(ins) > 1:
         met = is_met(*map(array_of, ins))
         return [Pair(v, m) for v, m in zip(values, met if len(ins) > 1 else [met], strict=True)]
     mask = mask_of(ins[0])
-    bound = bound_of(mask)
+    bound = _known.bound_of(mask)
     if eqn.primitive.name == "reduce_sum" and isinstance(bound, np.ndarray):
-        some = bound.any(reduced_axes(eqn))
-        return [Pair(values[0], following(mask, some, lambda: is_met(array_of(ins[0]))))]
+        some = bound.any(private.reduced_axes(eqn))
+        return [Pair(values[0], _known.following(mask, some, lambda: is_met(array_of(ins[0]))))]
     return [Pair(values[0], on_masks(is_met, spread(mask, shape_of(ins[0]))))]
 
 
 def scatter_add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Add entries at indices to an array, or subtract them."""
     base, indices, update = ins
-    (value,) = plain(eqn, [value_of(x) for x in ins])
+    (value,) = private.plain(eqn, [value_of(x) for x in ins])
     if active_of(base) is True:
         return [Pair(value)]
     # The operation is made for the dtype of the values.
     none, some = jnp.zeros_like(value), varying_as(array_of(update), value).astype(value.dtype)
-    return [Pair(value, union(active_of(base), plain(eqn, [none, indices, some])[0] != 0))]
+    return [
+        Pair(
+            value, _known.union(active_of(base), private.plain(eqn, [none, indices, some])[0] != 0)
+        )
+    ]
 
 
 def scatter_mul(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
@@ -404,7 +388,7 @@ def scatter_mul(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     base, indices, update = ins
     if isinstance(update, Pair):
         return unknown(eqn, ins, how)
-    (value,) = plain(eqn, [value_of(base), indices, value_of(update)])
+    (value,) = private.plain(eqn, [value_of(base), indices, value_of(update)])
     return [cleared(value, active_of(base))]
 
 
@@ -412,7 +396,7 @@ def cleared(value: Array, active: Mask) -> Pair:
     """Return a pair whose value is set to 0 where it is not active."""
     if active is True:
         return Pair(value)
-    return Pair(jnp.where(in_program(active), value, jnp.zeros((), value.dtype)), active)
+    return Pair(jnp.where(_known.in_program(active), value, jnp.zeros((), value.dtype)), active)
 
 
 def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
@@ -425,42 +409,42 @@ def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
     if isinstance(operand, Pair):
         return unknown(eqn, ins, how)
     largest = value_of(operand)
-    (value,) = plain(eqn, [source.value, largest])
-    chosen = plain(eqn, [array_of(source).astype(value.dtype), largest])[0] != 0
+    (value,) = private.plain(eqn, [source.value, largest])
+    chosen = private.plain(eqn, [array_of(source).astype(value.dtype), largest])[0] != 0
     is_nan, sums = jnp.isnan(largest), _sums_of_windows(eqn)
     if eqn.primitive.name == "select_and_gather_add":  # forward mode
         beside = sums((is_nan & array_of(source)).astype(np.float32)) > 0
         zeros = sums(jnp.where(is_nan, 0 * source.value, 0))  # NaN if a tangent there is
-        return [Pair(value + zeros, union(chosen, beside))]
+        return [Pair(value + zeros, _known.union(chosen, beside))]
     back = jax.linear_transpose(sums, jax.ShapeDtypeStruct(largest.shape, np.float32))
     used = on_masks(
         lambda mask: back(mask.astype(np.float32))[0] > 0,
         spread(source.active, shape_of(source)),
     )
-    return [Pair(value, union(chosen, is_nan if used is True else used & is_nan))]
+    return [Pair(value, _known.union(chosen, is_nan if used is True else used & is_nan))]
 
 
 def _sums_of_windows(eqn: JaxprEqn) -> Callable[[Array], Array]:
     """Return the function that sums the entries of the windows in which an operation chooses."""
-    windows = windows_of(eqn)
+    windows = private.windows_of(eqn)
     return lambda x: lax.reduce_window(x, np.zeros((), x.dtype), lax.add, **windows)
 
 
 def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Select entries by a coefficient, and their masks in the same way."""
     which, *cases = ins
-    (value,) = plain(eqn, [which, *map(value_of, cases)])
+    (value,) = private.plain(eqn, [which, *map(value_of, cases)])
     masks = [mask_of(x) for x in cases]
     if isinstance(masks[0], bool) and all(m is masks[0] for m in masks):
         return [Pair(value, masks[0])]
 
     def make() -> Array:
-        return _selected_mask(which, value, [in_program(m) for m in masks])
+        return _selected_mask(which, value, [_known.in_program(m) for m in masks])
 
-    entries = _constants.selected_entries(which, value, [entries_of(m) for m in masks])
+    entries = _constants.selected_entries(which, value, [_known.entries_of(m) for m in masks])
     if entries is None:
-        return [Pair(value, within(make(), either(*masks)))]
-    return [Pair(value, as_constant(folded(entries), make))]
+        return [Pair(value, _known.within(make(), _known.either(*masks)))]
+    return [Pair(value, _known.as_constant(folded(entries), make))]
 
 
 def _selected_mask(which: Any, value: Array, masks: Sequence[Mask]) -> Array:
@@ -476,8 +460,8 @@ def _selected_mask(which: Any, value: Array, masks: Sequence[Mask]) -> Array:
 def select_if(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Select by a condition that is the first argument, before the case for True."""
     which, kept, other = ins
-    (value,) = plain(eqn, [which, value_of(kept), value_of(other)])
-    return [Pair(value, plain(eqn, [which, array_of(kept), array_of(other)])[0])]
+    (value,) = private.plain(eqn, [which, value_of(kept), value_of(other)])
+    return [Pair(value, private.plain(eqn, [which, array_of(kept), array_of(other)])[0])]
 
 
 def absent(eqn: JaxprEqn) -> list[Pair]:
@@ -496,7 +480,7 @@ class Factors(NamedTuple):
 
     def product(self, x: Array, y: Array) -> Array:
         """Return the product with another value of the pair, and another coefficient."""
-        return plain(self.eqn, [x, y] if self.at == 0 else [y, x])[0]
+        return private.plain(self.eqn, [x, y] if self.at == 0 else [y, x])[0]
 
 
 def factors_of(eqn: JaxprEqn, ins: list[Any]) -> Factors | None:
@@ -517,15 +501,15 @@ def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
         return absent(eqn)
     if pair.active is not True and not _is_harmless(factor, eqn.primitive.name):
         ones = jnp.ones((), jnp.result_type(factor))
-        factor = jnp.where(in_program(pair.active), factor, ones)
+        factor = jnp.where(_known.in_program(pair.active), factor, ones)
     value = factors.product(pair.value, factor)
     return [Pair(value, widened(pair.active, value.shape))]
 
 
 def _scale_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     """Multiply two pairs, or divide by one: absent times anything is absent."""
-    (value,) = plain(eqn, [value_of(x) for x in ins])
-    masks = [in_program(widened(mask_of(x), value.shape)) for x in ins]
+    (value,) = private.plain(eqn, [value_of(x) for x in ins])
+    masks = [_known.in_program(widened(mask_of(x), value.shape)) for x in ins]
     if eqn.primitive.name == "div":  # division by an absent entry is division by 0
         return [cleared(value, masks[0])]
     return [cleared(value, masks[1] if masks[0] is True else masks[0] & masks[1])]
@@ -543,13 +527,13 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     if eqn.primitive.name in ("checkpoint", "remat2"):
         # Without a barrier XLA shares the values that are to be computed again.
         ins = [_behind_barrier(x) for x in ins]
-    return evaluate(body_of_call(eqn.params), ins, how)
+    return evaluate(private.body_of_call(eqn.params), ins, how)
 
 
 def call_with_rule(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run the body of a function with a derivative rule of its own, which is kept."""
     outs = call(eqn, ins, how)
-    ruled = plain(eqn, [value_of(x) for x in ins])
+    ruled = private.plain(eqn, [value_of(x) for x in ins])
     return [_ruled_by(x, y) for x, y in zip(outs, ruled, strict=True)]
 
 
@@ -589,4 +573,4 @@ def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         "itself, are zeros from here on, as in jax.grad"
     )
     report_unknown(msg, how.on_unknown)
-    return as_pairs(plain(eqn, [value_of(x) for x in ins]), mask=True)
+    return as_pairs(private.plain(eqn, [value_of(x) for x in ins]), mask=True)

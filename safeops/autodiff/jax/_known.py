@@ -12,12 +12,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import (
-    axes_of_broadcast,
-    padding_of,
-    permutation,
-    slices_of,
-)
+from safeops._backends.jax import private
 from safeops.autodiff import _pairs
 from safeops.autodiff._small import SMALL, Shape, folded, is_worth_it, reshaped
 
@@ -136,16 +131,16 @@ def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> list[np.ndarray] | N
     """Return what an operation makes of the mask of a value of a shape; None if it is another."""
     name, outs = eqn.primitive.name, [x.aval.shape for x in eqn.outvars]
     if name == "transpose":
-        return [mask.transpose(permutation(eqn))]
+        return [mask.transpose(private.permutation(eqn))]
     if name in ("reshape", "squeeze"):
         return [reshaped(mask, shape, outs[0])]
     if name == "broadcast_in_dim":
-        axes = axes_of_broadcast(eqn)
+        axes = private.axes_of_broadcast(eqn)
         return [np.expand_dims(mask, tuple(i for i in range(len(outs[0])) if i not in axes))]
     if name == "slice":
-        return [cut(mask, slices_of(eqn))]
+        return [cut(mask, private.slices_of(eqn))]
     if name == "pad":
-        return padded(mask, shape, padding_of(eqn))
+        return padded(mask, shape, private.padding_of(eqn))
     return split(mask, shape, outs) if name == "split" else None
 
 

@@ -25,24 +25,9 @@ import numpy as np
 from jax import lax
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from safeops._backends.jax import private
 from safeops._backends.jax.bodies import Program, bodies_in, closed, constants, opened
-from safeops._backends.jax.private import (
-    Call,
-    Passing,
-    Shards,
-    axes_of_sum,
-    body_of_call,
-    codes_of,
-    name_of_call,
-    place_of,
-    plain,
-    primal_of,
-    repacked,
-    scan_of,
-    scope_of,
-    shards_of,
-    traced,
-)
+from safeops._backends.jax.private import Call, Passing, Shards
 from safeops._core.types import Array
 from safeops._source.locations import Location, is_library, location_of
 from safeops._source.names import IN_JAX, OWN
@@ -133,7 +118,7 @@ class Sites:
 
     def of(self, eqn: JaxprEqn, otherwise: tuple[Site, int]) -> tuple[Site, int]:
         """Return the site of an equation, and the number of its run."""
-        found = SCOPE.findall(scope_of(eqn))
+        found = SCOPE.findall(private.scope_of(eqn))
         return (self.every[int(found[-1][0])], int(found[-1][1])) if found else otherwise
 
 
@@ -172,7 +157,7 @@ def current_site(operation: str, params: Mapping[str, Any] = MappingProxyType({}
 
 def site_in_body(eqn: JaxprEqn, body: Jaxpr, outer: Site) -> Site:
     """Return the site of an equation in the body of an operation."""
-    own, name = _of_user(_of_body(codes_of(eqn), body)), eqn.primitive.name
+    own, name = _of_user(_of_body(private.codes_of(eqn), body)), eqn.primitive.name
     if not own:
         return Site(name, outer.where, outer.path, outer.caller or _called(eqn.params))
     return Site(name, *_place(own, outer.path), _called(eqn.params))
@@ -186,8 +171,8 @@ def _place(codes: list[Code], path: tuple[Any, ...] = ()) -> tuple[Location | No
 def _called(params: Mapping[str, Any]) -> str:
     """Return the name of the library function that an operation calls; "" for the user's."""
     bodies = bodies_in(params)
-    file, _ = place_of(bodies[0]) if bodies else (None, 0)
-    return name_of_call(params).strip("_") if file and is_library(file) else ""
+    file, _ = private.place_of(bodies[0]) if bodies else (None, 0)
+    return private.name_of_call(params).strip("_") if file and is_library(file) else ""
 
 
 def _of_user(codes: Sequence[Code]) -> list[Code]:
@@ -201,7 +186,7 @@ def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
 
     Before JAX 0.10 the frames of whoever traced the body follow, which may be another call.
     """
-    start = place_of(body)
+    start = private.place_of(body)
     for i, (code, *_) in enumerate(codes):
         if (code.co_filename, code.co_firstlineno) == start:
             return codes[: i + 1]
@@ -239,9 +224,9 @@ def map_of(
     eqn: JaxprEqn, args: Sequence[Any], over: Callable[[Any], Passing]
 ) -> list[Array] | None:
     """Run a `shard_map` as a map, under a trace; return None if it cannot be one."""
-    shards = shards_of(eqn.params)
+    shards = private.shards_of(eqn.params)
     try:
-        return traced(as_map(shards, _of_device(closed(shards.body))), over)(*args)
+        return private.traced(as_map(shards, _of_device(closed(shards.body))), over)(*args)
     except Exception:  # noqa: BLE001  (a collective that a map lacks, in words of its own)
         return None
 
@@ -253,7 +238,7 @@ def mapped(call: Call, args: Any, over: Callable[[Any], Passing], whole: Any) ->
         program = jax.make_jaxpr(lambda *args: list(again(*args)))(*args)
         (eqn,) = (eqn for eqn in opened(program).eqns if eqn.primitive.name == "shard_map")
         outs = map_of(eqn, args, over)
-        return whole if outs is None else repacked(whole, outs)
+        return whole if outs is None else private.repacked(whole, outs)
     return whole
 
 
@@ -264,26 +249,26 @@ def _of_device(
 
     def run(eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
         name = eqn.primitive.name
-        codes = _of_user(_of_body(codes_of(eqn), opened(program))) or list(outer)
+        codes = _of_user(_of_body(private.codes_of(eqn), opened(program))) or list(outer)
         # A number in the program has the mesh in its type.
         pairs = zip(ins, eqn.invars, strict=True)
         ins = [np.asarray(x) if isinstance(atom, Literal) else x for x, atom in pairs]
         if name in RETYPED:
             return ins
         if name in CALLS:
-            body = body_of_call(eqn.params)
+            body = private.body_of_call(eqn.params)
             return _of_device(body, codes, caller or _called(eqn.params))(*ins)
         with replaying_at(codes, caller):
             if name == "psum_invariant":
-                return [lax.psum(x, axes_of_sum(eqn.params)) for x in ins]
-            return _of_scan(eqn.params, ins, codes) if name == "scan" else plain(eqn, ins)
+                return [lax.psum(x, private.axes_of_sum(eqn.params)) for x in ins]
+            return _of_scan(eqn.params, ins, codes) if name == "scan" else private.plain(eqn, ins)
 
     return lambda *args: eval_jaxpr_with(program, args, run)
 
 
 def _of_scan(params: Mapping[str, Any], ins: Sequence[Any], outer: Sequence[Code]) -> list[Any]:
     """Run a scan, whose body has no types of a mesh then; its operations have its line."""
-    loop = scan_of(params)
+    loop = private.scan_of(params)
     fixed, start, xs = loop.parts(ins)
     body = _of_device(loop.body, outer)
 
@@ -302,7 +287,7 @@ def count_of(jaxpr: Jaxpr) -> int:
 
 def numbers_of(x: Any) -> np.ndarray | None:
     """Return the numbers of a value; None if it cannot be infinite."""
-    x = primal_of(x)
+    x = private.primal_of(x)
     dtype = getattr(x, "dtype", None) or np.result_type(x)
     return np.asarray(x) if jax.dtypes.issubdtype(dtype, np.inexact) else None
 

@@ -12,36 +12,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import JaxprEqn
 
-from safeops._backends.jax.private import (
-    exponent,
-    is_left,
-    mapped_axes,
-    plain,
-    reduced_axes,
-    running_axis,
-    sorted_axis,
-    system_of,
-    transformed_axes,
-)
+from safeops._backends.jax import private
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.jax._evaluator import (
-    Mask,
-    Options,
-    active_of,
-    array_of,
-    as_pairs,
-    cleared,
-    evaluate,
-    is_inexact,
-    unknown,
-    value_of,
-)
+from safeops.autodiff.jax import _evaluator as evaluator
+from safeops.autodiff.jax._evaluator import Mask, Options
 
 
 def triangular_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Solve with triangular matrices: right-hand sides are independent."""
-    return _solve(eqn, ins, how, -2 if is_left(eqn) else -1)
+    return _solve(eqn, ins, how, -2 if private.is_left(eqn) else -1)
 
 
 def tridiagonal_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -53,37 +33,39 @@ def _solve(eqn: JaxprEqn, ins: list[Any], how: Options, axis: int) -> list[Any]:
     """Solve with matrices, which are coefficients and the first arguments."""
     *matrices, right = ins
     if any(isinstance(x, Pair) for x in matrices):
-        return unknown(eqn, ins, how)
+        return evaluator.unknown(eqn, ins, how)
     return _mixed(eqn, ins, _any_of(right, (axis,)))
 
 
 def transform(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Fourier-transform along the last axes."""
-    return _mixed(eqn, ins, _any_of(ins[0], transformed_axes(eqn)))
+    return _mixed(eqn, ins, _any_of(ins[0], private.transformed_axes(eqn)))
 
 
 def nothing_or_nan(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Let through NaN, where a loss depends on a choice of vectors, or nothing: no number."""
-    values = plain(eqn, [value_of(x) for x in ins])
-    if all(active_of(x) is True for x in ins[: len(values)]):
-        return as_pairs(values, mask=True)
-    return [cleared(x, jnp.isnan(x)) for x in values]
+    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    if all(evaluator.active_of(x) is True for x in ins[: len(values)]):
+        return evaluator.as_pairs(values, mask=True)
+    return [evaluator.cleared(x, jnp.isnan(x)) for x in values]
 
 
 def _any_of(x: Any, axes: Any) -> Mask:
     """Return where any entry along axes is active; the axes are kept."""
-    mask = active_of(x)
+    mask = evaluator.active_of(x)
     return mask if isinstance(mask, bool) else mask.any(tuple(axes), keepdims=True)
 
 
 def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
     """Return results with a mask, which may have length 1 along mixed axes."""
-    values = plain(eqn, [value_of(x) for x in ins])
+    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
     if isinstance(some, bool):
         return (
-            as_pairs(values, mask=True) if some else [_kept(x, jnp.zeros((), bool)) for x in values]
+            evaluator.as_pairs(values, mask=True)
+            if some
+            else [_kept(x, jnp.zeros((), bool)) for x in values]
         )
-    return [cleared(x, jnp.broadcast_to(some, x.shape)) for x in values]
+    return [evaluator.cleared(x, jnp.broadcast_to(some, x.shape)) for x in values]
 
 
 def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -93,44 +75,44 @@ def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     The solution is computed as ever. The inverse of a matrix is a polynomial in it, so the mask of
     the solution is the mask of the right-hand side, spread by the matrix until it grows no more.
     """
-    values = plain(eqn, [value_of(x) for x in ins])
-    system = system_of(eqn)
+    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    system = private.system_of(eqn)
     right = ins[system.constants :]
-    if all(active_of(x) is True for x in right):
-        return as_pairs(values, mask=True)
-    consts = [lax.stop_gradient(value_of(x)) for x in ins[: system.fixed]]
-    entries = [lax.stop_gradient(value_of(x)) for x in right]
+    if all(evaluator.active_of(x) is True for x in right):
+        return evaluator.as_pairs(values, mask=True)
+    consts = [lax.stop_gradient(evaluator.value_of(x)) for x in ins[: system.fixed]]
+    entries = [lax.stop_gradient(evaluator.value_of(x)) for x in right]
 
     def spread_once(masks: Any) -> list[Array]:
         pairs = [Pair(x, m) for x, m in zip(entries, masks, strict=True)]
-        outs = evaluate(system.product, [*consts, *pairs], how)
-        return [m | array_of(x) for m, x in zip(masks, outs, strict=True)]
+        outs = evaluator.evaluate(system.product, [*consts, *pairs], how)
+        return [m | evaluator.array_of(x) for m, x in zip(masks, outs, strict=True)]
 
     def grows(masks: Any) -> Array:
         before, after = masks
         return jnp.stack([(a != b).any() for a, b in zip(before, after, strict=True)]).any()
 
-    start = [array_of(x) for x in right]
+    start = [evaluator.array_of(x) for x in right]
     _, masks = lax.while_loop(
         grows, lambda m: (m[1], spread_once(m[1])), (start, spread_once(start))
     )
-    return [cleared(v, m) for v, m in zip(values, masks, strict=True)]
+    return [evaluator.cleared(v, m) for v, m in zip(values, masks, strict=True)]
 
 
 def solve_all(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Solve one system of equations, as lineax does: all entries are mixed."""
-    some = jnp.stack([array_of(x).any() for x in ins if isinstance(x, Pair)]).any()
-    return [_kept(x, some) for x in plain(eqn, [value_of(x) for x in ins])]
+    some = jnp.stack([evaluator.array_of(x).any() for x in ins if isinstance(x, Pair)]).any()
+    return [_kept(x, some) for x in private.plain(eqn, [evaluator.value_of(x) for x in ins])]
 
 
 def mapped(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Run an operation that equinox maps over an axis (`vprim`); results have it as axis 0."""
     some = jnp.zeros((), bool)
-    for x, axis in zip(ins, mapped_axes(eqn), strict=True):
+    for x, axis in zip(ins, private.mapped_axes(eqn), strict=True):
         if isinstance(x, Pair):
-            mask = array_of(x)
+            mask = evaluator.array_of(x)
             some |= mask.any() if axis is None else mask.any(_but(axis, mask.ndim))
-    values = plain(eqn, [value_of(x) for x in ins])
+    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
     return [_kept(x, some.reshape(some.shape + (1,) * (x.ndim - some.ndim))) for x in values]
 
 
@@ -140,10 +122,10 @@ def _but(axis: int, ndim: int) -> tuple[int, ...]:
 
 def _kept(value: Array, some: Array) -> Any:
     """Return a result with a mask; a finite number other than 0 is active in any case."""
-    if not is_inexact(value):
+    if not evaluator.is_inexact(value):
         return value
     number = jnp.isfinite(value) & (value != 0)
-    return cleared(value, jnp.broadcast_to(some, value.shape) | number)
+    return evaluator.cleared(value, jnp.broadcast_to(some, value.shape) | number)
 
 
 # Nonlinear functions of a cotangent, which the backward pass of a custom_vjp may contain.
@@ -155,18 +137,21 @@ def _kept(value: Array, some: Array) -> Any:
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Compute booleans or indices, which are coefficients."""
-    return plain(eqn, [value_of(x) for x in ins])
+    return private.plain(eqn, [evaluator.value_of(x) for x in ins])
 
 
 def number(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Compute a function that is not 0 at 0: all its results are active."""
-    return as_pairs(plain(eqn, [value_of(x) for x in ins]), mask=True)
+    return evaluator.as_pairs(private.plain(eqn, [evaluator.value_of(x) for x in ins]), mask=True)
 
 
 def power(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Raise to an integer power, which is 0 at 0 if the exponent is positive."""
-    keeps = exponent(eqn) > 0
-    return as_pairs(plain(eqn, [value_of(ins[0])]), active_of(ins[0]) if keeps else True)
+    keeps = private.exponent(eqn) > 0
+    return evaluator.as_pairs(
+        private.plain(eqn, [evaluator.value_of(ins[0])]),
+        evaluator.active_of(ins[0]) if keeps else True,
+    )
 
 
 def polynomial(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -179,51 +164,51 @@ def polynomial(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
             total = total * x + c
         return total
 
-    return evaluate(jax.make_jaxpr(horner)(*map(value_of, ins)), ins, how)
+    return evaluator.evaluate(jax.make_jaxpr(horner)(*map(evaluator.value_of, ins)), ins, how)
 
 
 def choose(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Choose an operand, as max, min and clamp do: active where an active one may be chosen."""
-    (value,) = plain(eqn, [value_of(x) for x in ins])
-    if all(active_of(x) is True for x in ins):
+    (value,) = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    if all(evaluator.active_of(x) is True for x in ins):
         return [Pair(value)]
     return [Pair(value, jnp.stack([_chosen(x, value) for x in ins]).any(0))]
 
 
 def _chosen(x: Any, value: Array) -> Array:
     """Return where an operand is active and may have been chosen."""
-    own = jnp.asarray(value_of(x))
-    mask = jnp.broadcast_to(array_of(x), value.shape)
+    own = jnp.asarray(evaluator.value_of(x))
+    mask = jnp.broadcast_to(evaluator.array_of(x), value.shape)
     return mask & ((own == value) | jnp.isnan(own))
 
 
 def extreme(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Reduce axes by a function that is 0 for zeros: active where any entry is."""
-    (value,) = plain(eqn, [value_of(ins[0])])
-    mask = active_of(ins[0])
+    (value,) = private.plain(eqn, [evaluator.value_of(ins[0])])
+    mask = evaluator.active_of(ins[0])
     if isinstance(mask, bool):
         return [Pair(value, mask)]
-    return [Pair(value, mask.any(reduced_axes(eqn)))]
+    return [Pair(value, mask.any(private.reduced_axes(eqn)))]
 
 
 def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Reduce cumulatively along an axis: active from the first active entry on."""
-    (value,) = plain(eqn, [value_of(ins[0])])
-    mask = active_of(ins[0])
+    (value,) = private.plain(eqn, [evaluator.value_of(ins[0])])
+    mask = evaluator.active_of(ins[0])
     if isinstance(mask, bool):
         return [Pair(value, mask)]
-    axis, reverse = running_axis(eqn)
-    met = lax.cummax(array_of(ins[0]).astype(jnp.int8), axis, reverse=reverse)
+    axis, reverse = private.running_axis(eqn)
+    met = lax.cummax(evaluator.array_of(ins[0]).astype(jnp.int8), axis, reverse=reverse)
     return [Pair(value, met > 0)]
 
 
 def order(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Sort along an axis: where any entry along it is active, all are."""
-    outs = plain(eqn, [value_of(x) for x in ins])
-    axis, found = sorted_axis(eqn), []
+    outs = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    axis, found = private.sorted_axis(eqn), []
     for x, out in zip(ins, outs, strict=True):
-        mask = active_of(x)
+        mask = evaluator.active_of(x)
         if not isinstance(mask, bool):
             mask = jnp.broadcast_to(mask.any(axis, keepdims=True), out.shape)
-        found += as_pairs([out], mask)
+        found += evaluator.as_pairs([out], mask)
     return found

@@ -38,16 +38,8 @@ require("safeops.autodiff.tensorflow", "TensorFlow", FOUND, "2.18")
 
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import Reaction, UnknownOperationWarning, is_one, places_of
+from safeops.autodiff.tensorflow import _passes as passes
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
-from safeops.autodiff.tensorflow._passes import (
-    check_output,
-    dense,
-    frame_of,
-    masked,
-    options_of,
-    seeds_of,
-    with_tensors,
-)
 from safeops.autodiff.tensorflow._watch import watch_tape
 
 __all__ = [
@@ -141,7 +133,7 @@ class GradientTape(tf.GradientTape):
 
         **Source.** `tf.GradientTape.gradient`.
         """
-        how = options_of(on_unknown, lazy=lazy, return_mask=return_mask)
+        how = passes.options_of(on_unknown, lazy=lazy, return_mask=return_mask)
         if tf.executing_eagerly():
             msg = (
                 "expected a GradientTape inside tf.function, got an eager one; decorate the "
@@ -149,11 +141,13 @@ class GradientTape(tf.GradientTape):
             )
             raise RuntimeError(msg)
         before = len(tf.compat.v1.get_default_graph().get_operations())
-        seeds = seeds_of(target, output_gradients)
+        seeds = passes.seeds_of(target, output_gradients)
         found = super().gradient(target, sources, seeds, unconnected_gradients)
         if return_mask:  # the sparse rows of a gradient have no mask for the other rows
-            found = tf.nest.map_structure(dense, found)
-        return masked(found, frame_of(seeds, before, how), lazy=lazy, return_mask=return_mask)
+            found = tf.nest.map_structure(passes.dense, found)
+        return passes.masked(
+            found, passes.frame_of(seeds, before, how), lazy=lazy, return_mask=return_mask
+        )
 
     def jacobian(self, *args: Any, **kwargs: Any) -> Any:
         """Raise NotImplementedError: the pass is mapped over rows there, which have no masks."""
@@ -214,7 +208,7 @@ def value_and_grad(
     >>> float(value), float(slope)
     (0.0, 1.0)
     """
-    options_of(on_unknown, lazy=lazy, return_mask=return_mask)  # raises if they are wrong
+    passes.options_of(on_unknown, lazy=lazy, return_mask=return_mask)  # raises if they are wrong
     how = {"return_mask": return_mask, "lazy": lazy, "on_unknown": on_unknown}
     both = _of_arguments(f, argnums, how)
     compiled = tf.function(both, autograph=False)
@@ -222,7 +216,7 @@ def value_and_grad(
     @functools.wraps(f)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         # Before tracing, in which a Python number is a constant.
-        args = with_tensors(args, places_of(argnums, len(args)))
+        args = passes.with_tensors(args, places_of(argnums, len(args)))
         return (compiled if tf.executing_eagerly() else both)(*args, **kwargs)
 
     return wrapped
@@ -239,7 +233,7 @@ def _of_arguments(
         with GradientTape() as tape:
             tape.watch(tf.nest.flatten(chosen))
             value = f(*args, **kwargs)
-        check_output(value)
+        passes.check_output(value)
         zero = tf.UnconnectedGradients.ZERO
         found = tape.gradient(value, chosen, unconnected_gradients=zero, **how)
         unwrap = operator.itemgetter(0) if is_one(argnums) else tuple

@@ -21,17 +21,8 @@ from safeops._backends.tensorflow import private
 from safeops._core.types import Array
 from safeops.autodiff._options import report_unknown
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow import _constants
+from safeops.autodiff.tensorflow import _constants, _masks
 from safeops.autodiff.tensorflow._contractions import MATRICES, PRODUCTS, Meeting, meeting
-from safeops.autodiff.tensorflow._masks import (
-    chosen,
-    either,
-    in_xla,
-    negated,
-    one_shape,
-    union,
-    zeros,
-)
 from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list
@@ -258,9 +249,9 @@ def cleaned(value: Array, active: Mask) -> Array:
     if active is True:
         return value
     if active is False:
-        return zeros(value)
-    zero = zeros(value) if one_shape(active, value) else tf.zeros((), value.dtype)
-    return chosen(active, value, zero)
+        return _masks.zeros(value)
+    zero = _masks.zeros(value) if _masks.one_shape(active, value) else tf.zeros((), value.dtype)
+    return _masks.chosen(active, value, zero)
 
 
 def indicator(x: Any) -> Array:
@@ -269,7 +260,7 @@ def indicator(x: Any) -> Array:
     if value.dtype == tf.variant:
         return spread(active, value)
     if isinstance(active, bool):
-        return tf.ones_like(value) if active else zeros(value)
+        return tf.ones_like(value) if active else _masks.zeros(value)
     return tf.cast(spread(active, value), value.dtype)
 
 
@@ -357,9 +348,9 @@ def add(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
         lambda *masks: np.logical_or.reduce(np.broadcast_arrays(*masks)),
         masks,
         value,
-        lambda *masks: union(*(widened(m, value) for m in masks)),
+        lambda *masks: _masks.union(*(widened(m, value) for m in masks)),
     )
-    if op.type in _SUMS and (one := either([value_of(x) for x in ins], masks)) is not None:
+    if op.type in _SUMS and (one := _masks.either([value_of(x) for x in ins], masks)) is not None:
         value = cleaned(one, active)
     return [Pair(value, active)]
 
@@ -389,7 +380,7 @@ def elementwise(op: Any, ins: list[Any], _: Frame) -> list[Any]:
     values = run(op, ins)
     masks = [x.active for x in ins if isinstance(x, Pair)]
     return [
-        Pair(x, union(*(widened(m, x) for m in masks), unless_zero(masks, x)))
+        Pair(x, _masks.union(*(widened(m, x) for m in masks), unless_zero(masks, x)))
         if is_linear(x)
         else x
         for x in values
@@ -442,9 +433,9 @@ def rectify(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     cotangent, features = ins
     if isinstance(features, Pair) or not isinstance(cotangent, Pair):
         return unknown(op, ins, frame)
-    passes = negated(features <= 0)
+    passes = _masks.negated(features <= 0)
     if op.type == "Relu6Grad":
-        passes &= negated(features >= 6)  # noqa: PLR2004  (the six of its name)
+        passes &= _masks.negated(features >= 6)  # noqa: PLR2004  (the six of its name)
     active = passes if cotangent.active is True else passes & spread(cotangent.active, features)
     (value,) = run(op, ins)
     return [Pair(cleaned(value, active), active)]
@@ -460,7 +451,7 @@ def contract(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
         return unknown(op, ins, frame)
     pair, other = ins[at[0]], ins[others[0]]
     if pair.active is False:
-        return [Pair(zeros(run(op, ins)[0]), active=False)]
+        return [Pair(_masks.zeros(run(op, ins)[0]), active=False)]
 
     def product(x: Array, y: Array) -> Array:
         return run(
@@ -549,7 +540,9 @@ def is_finite(x: Array) -> Array:
     """Return where a real or complex array is finite."""
     if x.dtype.is_complex:
         return is_finite(tf.math.real(x)) & is_finite(tf.math.imag(x))
-    if in_xla():  # which takes 12 ms to translate `tf.math.is_finite`, and 0.4 for this (2.21)
+    if (
+        _masks.in_xla()
+    ):  # which takes 12 ms to translate `tf.math.is_finite`, and 0.4 for this (2.21)
         return tf.logical_and(x > -np.inf, x < np.inf)
     return tf.math.is_finite(x)
 

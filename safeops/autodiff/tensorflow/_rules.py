@@ -16,20 +16,9 @@ import tensorflow as tf
 from safeops._backends.tensorflow import private
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow._choosers import bodies
-from safeops.autodiff.tensorflow._evaluator import (
-    BODIES,
-    Frame,
-    Mask,
-    Rule,
-    cleaned,
-    counted_active,
-    indicator,
-    spread,
-    unknown,
-    unless_zero,
-    widened,
-)
+from safeops.autodiff.tensorflow._evaluator import BODIES, Frame, Mask, Rule
 from safeops.autodiff.tensorflow._masks import union
 from safeops.autodiff.tensorflow._running import run
 
@@ -44,28 +33,28 @@ def any_along(pair: Pair, axes: Any) -> Mask:
     """Return where any entry along axes is active; the axes stay, with length 1."""
     if isinstance(pair.active, bool):
         return pair.active
-    return tf.reduce_any(spread(pair.active, pair.value), axes, keepdims=True)
+    return tf.reduce_any(evaluator.spread(pair.active, pair.value), axes, keepdims=True)
 
 
 def of_parts(op: Any, ins: list[Any], parts: Mask) -> list[Any]:
     """Run an operation on independent parts, only some of them active."""
     values = run(op, ins)
-    masks = [widened(parts, x) for x in values]
-    return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
+    masks = [evaluator.widened(parts, x) for x in values]
+    return [Pair(evaluator.cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
 
 
 def batched(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Solve equations: dense within a column; columns and matrices are independent."""
     at = only_pair(ins)
     if at is None or at != len(ins) - 1:  # the derivative for the matrix consists of products
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     return of_parts(op, ins, any_along(ins[at], [-2]))
 
 
 def least_squares(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Solve in the sense of least squares; the last argument is the regularisation."""
     if only_pair(ins) != 1:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     return of_parts(op, ins, any_along(ins[1], [-2]))
 
 
@@ -73,14 +62,14 @@ def along_last(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Mix entries along the last axis, with coefficients."""
     at = only_pair(ins)
     if at is None:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     return of_parts(op, ins, any_along(ins[at], [-1]))
 
 
 def spectral(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Transform along the last axes: dense along these, independent along the others."""
     if only_pair(ins) != 0:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     axes = {"2": [-2, -1], "3": [-3, -2, -1]}.get(op.type.removesuffix("D")[-1], [-1])
     return of_parts(op, ins, any_along(ins[0], axes))
 
@@ -93,36 +82,36 @@ def resized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     meet.
     """
     if only_pair(ins) != 0:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     return of_parts(op, ins, any_along(ins[0], [1, 2]))
 
 
 def cropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Differentiate a crop for its box: boxes are independent, whatever the image holds."""
     if only_pair(ins) != 0:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     parts = any_along(ins[0], [1, 2, 3])
     (value,) = run(op, ins)
     active = parts if isinstance(parts, bool) else tf.reshape(parts, [-1, 1])
-    active = widened(active, value)
-    return [Pair(cleaned(value, active), active)]
+    active = evaluator.widened(active, value)
+    return [Pair(evaluator.cleaned(value, active), active)]
 
 
 def uncropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Put crops back into the image: by their weights, which are not negative, and used boxes."""
     if only_pair(ins) != 0:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     crops, boxes, *rest = ins
     used = any_along(crops, [1, 2, 3])
-    boxes = cleaned(boxes, used if isinstance(used, bool) else tf.reshape(used, [-1, 1]))
+    boxes = evaluator.cleaned(boxes, used if isinstance(used, bool) else tf.reshape(used, [-1, 1]))
     (value,) = run(op, [crops, boxes, *rest])
-    return [counted_active(value, run(op, [indicator(crops), boxes, *rest])[0])]
+    return [evaluator.counted_active(value, run(op, [evaluator.indicator(crops), boxes, *rest])[0])]
 
 
 def normalized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Differentiate batch normalisation: channels are independent."""
     if only_pair(ins) != 0:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     if not op.get_attr("is_training"):
         return _by_fixed_moments(op, ins)
     last = op.get_attr("data_format").endswith(b"C")
@@ -131,9 +120,9 @@ def normalized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     parts = any_along(ins[0], axes)
     by_channel = parts if isinstance(parts, bool) else tf.reshape(parts, [-1])
     values = run(op, ins)
-    masks = [widened(parts, values[0]), widened(by_channel, values[1])]
+    masks = [evaluator.widened(parts, values[0]), evaluator.widened(by_channel, values[1])]
     masks += [masks[1], True, True]  # the other results are empty
-    return [Pair(cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
+    return [Pair(evaluator.cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
 
 
 def _by_fixed_moments(op: Any, ins: list[Any]) -> list[Any]:
@@ -149,10 +138,10 @@ def _by_fixed_moments(op: Any, ins: list[Any]) -> list[Any]:
         return v if last else tf.reshape(v, [-1, *wide])
 
     root = tf.math.rsqrt(spread_out(variance) + op.get_attr("epsilon"))
-    g, active = tf.cast(dy.value, tf.float32), widened(dy.active, x)
+    g, active = tf.cast(dy.value, tf.float32), evaluator.widened(dy.active, x)
     normal = (tf.cast(x, tf.float32) - spread_out(mean)) * root
-    found = [cleaned(g * spread_out(scale) * root, active)]
-    found += [tf.reduce_sum(cleaned(g * normal, active), axes), tf.reduce_sum(g, axes)]
+    found = [evaluator.cleaned(g * spread_out(scale) * root, active)]
+    found += [tf.reduce_sum(evaluator.cleaned(g * normal, active), axes), tf.reduce_sum(g, axes)]
     some = active if isinstance(active, bool) else tf.reduce_any(active, axes)
     values = [tf.cast(found[0], x.dtype), *found[1:]]
     masks = [active, some, some]
@@ -163,13 +152,15 @@ def _by_fixed_moments(op: Any, ins: list[Any]) -> list[Any]:
 def reduced(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Reduce along axes, in the formula of a custom gradient."""
     if only_pair(ins) != 0:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     (value,) = run(op, ins)
     active = ins[0].active
     if not isinstance(active, bool):
-        mask = spread(active, ins[0].value)
+        mask = evaluator.spread(active, ins[0].value)
         active = tf.reduce_any(mask, ins[1], keepdims=op.get_attr("keep_dims"))
-    return [Pair(value, union(widened(active, value), unless_zero([active], value)))]
+    return [
+        Pair(value, union(evaluator.widened(active, value), evaluator.unless_zero([active], value)))
+    ]
 
 
 # Second derivatives where a custom gradient stands in the formula of another.
@@ -221,4 +212,4 @@ def _ruled_by(x: Any, ruled: Array) -> Any:
         del ruled
         return tf.identity(value), lambda cotangent: cotangent
 
-    return Pair(cleaned(as_ordinary(ruled), x.active), x.active)
+    return Pair(evaluator.cleaned(as_ordinary(ruled), x.active), x.active)

@@ -3,38 +3,21 @@
 from collections.abc import Callable
 from typing import Any
 
+from safeops.autodiff.torch import _contractions as contractions
+from safeops.autodiff.torch import _fused as fused
 from safeops.autodiff.torch import _rules as rules
-from safeops.autodiff.torch._contractions import (
-    attention,
-    attention_backward,
-    contract,
-    matrix,
-    sparse_matrix,
-)
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import BY_NODE, OWN_PARTS, RULES, SPARSE, Call, decompose
-from safeops.autodiff.torch._fused import (
-    bag,
-    bag_weights_backward,
-    distances,
-    distances_within,
-    embedding_bag_backward,
-    rows,
-    segments,
-    sequences,
-    trilinear,
-    weight_norm_backward,
-)
 from safeops.autodiff.torch._resampling import KIND, resampled, sampled
 
 __all__ = ["CLASSES", "RULES"]
 
 OWN_PARTS |= {
-    "_scaled_dot_product_flash_attention_for_cpu_backward": attention_backward,
-    "_embedding_bag_backward": embedding_bag_backward,
-    "_embedding_bag_per_sample_weights_backward": bag_weights_backward,
-    "_trilinear": trilinear,
-    "_weight_norm_interface_backward": weight_norm_backward,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": contractions.attention_backward,
+    "_embedding_bag_backward": fused.embedding_bag_backward,
+    "_embedding_bag_per_sample_weights_backward": fused.bag_weights_backward,
+    "_trilinear": fused.trilinear,
+    "_weight_norm_interface_backward": fused.weight_norm_backward,
 }
 
 # An operation that is not listed is unknown.
@@ -87,14 +70,14 @@ CLASSES: dict[Callable[[Call], Any], str] = {
         ormqr
     """,
     rules.matrix_exponential: "linalg_matrix_exp",
-    rows: "multi_margin_loss_backward multilabel_margin_loss_backward",
-    sequences: "_ctc_loss_backward",
-    segments: "_segment_reduce_backward",
-    distances: "_cdist_backward",
-    distances_within: "_pdist_backward",
+    fused.rows: "multi_margin_loss_backward multilabel_margin_loss_backward",
+    fused.sequences: "_ctc_loss_backward",
+    fused.segments: "_segment_reduce_backward",
+    fused.distances: "_cdist_backward",
+    fused.distances_within: "_pdist_backward",
     rules.spectral: "_fft_c2c _fft_r2c _fft_c2r",
-    matrix: "mm bmm",
-    contract: "mv dot vdot _grouped_mm",
+    contractions.matrix: "mm bmm",
+    contractions.contract: "mv dot vdot _grouped_mm",
     convolve_backward: "convolution_backward",
     rules.normalized: "_softmax_backward_data _log_softmax_backward_data",
     rules.layer_norm_backward: "native_layer_norm_backward",
@@ -104,11 +87,11 @@ CLASSES: dict[Callable[[Call], Any], str] = {
         addmv addcmul _unsafe_masked_index _unsafe_masked_index_put_accumulate _trilinear
         _embedding_bag_per_sample_weights_backward _weight_norm_interface_backward
     """,
-    attention: "_scaled_dot_product_flash_attention_for_cpu_backward",
-    bag: "_embedding_bag_backward",
+    contractions.attention: "_scaled_dot_product_flash_attention_for_cpu_backward",
+    fused.bag: "_embedding_bag_backward",
     resampled: " ".join(KIND),
     sampled: "grid_sampler_2d_backward grid_sampler_3d_backward",
 }
 RULES.update({name: rule for rule, names in CLASSES.items() for name in names.split()})
 BY_NODE["Logcumsumexp"] = rules.LOGARITHMS
-SPARSE |= {"mm": sparse_matrix, "mv": sparse_matrix}
+SPARSE |= {"mm": contractions.sparse_matrix, "mv": contractions.sparse_matrix}

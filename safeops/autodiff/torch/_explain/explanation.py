@@ -14,17 +14,9 @@ from safeops.autodiff._explain.finding import Finding
 from safeops.autodiff._explain.report import Report, make_report, merged
 from safeops.autodiff._explain.trial import Program, tried, untried
 from safeops.autodiff._options import places_of
+from safeops.autodiff.torch import _graph as graph
 from safeops.autodiff.torch._explain.backward import Graph
 from safeops.autodiff.torch._explain.comparison import of_record, report_of
-from safeops.autodiff.torch._graph import (
-    check_graph,
-    cotangents_of,
-    input_of,
-    leaves_of,
-    listed,
-    nodes_of,
-    require_one_number,
-)
 from safeops.autodiff.torch._lines import Record, RecordLines
 from safeops.autodiff.torch._passes import EARLIER_GRADIENTS
 from safeops.autodiff.torch._sharded import is_sharded
@@ -39,16 +31,16 @@ def explained_call(
     interim: bool = False,
 ) -> Report:
     """Run a function while recording lines, and explain its gradient."""
-    check_graph([])
+    graph.check_graph([])
     every, numbers = list(args), places_of(argnums, len(args))
     for i in numbers:
-        every[i] = tree_map(lambda x: input_of(x, create_graph=False), args[i])
+        every[i] = tree_map(lambda x: graph.input_of(x, create_graph=False), args[i])
     leaves = tree_leaves([every[i] for i in numbers])
     lines, state = RecordLines(), torch.get_rng_state()
     lines.made = [] if interim else None
     with eagerly(), lines, torch.enable_grad():
         value = f(*every)
-    require_one_number(value)
+    graph.require_one_number(value)
     lines.note_results([value])
     report, masked = both_of(value, leaves)
     if not report.ok:
@@ -120,18 +112,18 @@ def both_of(
     tensors: Any, leaves: Any, grad_tensors: Any = None, *, batch: int = 0
 ) -> tuple[Report, list[Any]]:
     """Return the report on a backward pass, and the masked gradients."""
-    outputs = listed(tensors)
-    nodes = nodes_of(outputs)
-    check_graph(nodes, compiled=False)
-    if any(map(is_sharded, (*outputs, *(leaves or ()), *leaves_of(nodes)))):
+    outputs = graph.listed(tensors)
+    nodes = graph.nodes_of(outputs)
+    graph.check_graph(nodes, compiled=False)
+    if any(map(is_sharded, (*outputs, *(leaves or ()), *graph.leaves_of(nodes)))):
         msg = "expected tensors of one process, got a DTensor; explain the program of full_tensor()"
         raise TypeError(msg)
     if any(name_of(node) == "CheckpointFunctionBackward" for node in nodes):
         msg = "expected checkpoints with use_reentrant=False, got one with its own backward pass"
         raise RuntimeError(msg)
     EARLIER_GRADIENTS.forget_expired()
-    seeds = cotangents_of(outputs, grad_tensors)
-    leaves = leaves_of(nodes) if leaves is None else leaves
+    seeds = graph.cotangents_of(outputs, grad_tensors)
+    leaves = graph.leaves_of(nodes) if leaves is None else leaves
     return report_of(Graph(nodes), outputs, leaves, seeds, EARLIER_GRADIENTS, batch)
 
 
