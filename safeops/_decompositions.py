@@ -2,7 +2,7 @@
 
 from safeops._core.types import T
 from safeops._dispatch import fast_path, promote
-from safeops._ops import determinants, eigenvectors, singular_vectors, spectral
+from safeops._ops import determinants, eigenvectors, spectral
 from safeops._ops.precision import in_float32
 
 
@@ -112,7 +112,7 @@ def safe_svd(a: T, /) -> tuple[T, T, T]:
     """
     xp, a = promote(a, complex_too=True)
     spectral.require_matrices(a)
-    return in_float32(xp, lambda a: singular_vectors.svd(xp, a))(a)
+    return in_float32(xp, lambda a: eigenvectors.svd(xp, a))(a)
 
 
 @fast_path

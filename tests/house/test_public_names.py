@@ -139,7 +139,7 @@ def test_no_file_is_long():
 
 
 # Where a matrix or a slice has one number, or what is asked stands in no loop over the entries.
-BY_NUMBER = {"determinants", "eigenvectors", "masked_reductions", "quantiles", "singular_vectors"}
+BY_NUMBER = {"determinants", "eigenvectors", "masked_reductions"}
 
 
 def asks_by_name(source):
