@@ -24,7 +24,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from safeops._backends.methods import METHODS, Rule
-from safeops._backends.numpy.bits import BITS, ONE, selected
+from safeops._backends.numpy.elementwise import BITS, ONE, selected
 from safeops._backends.shapes import dropped
 from safeops._core.types import Array, Axis, Function
 
