@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import REAL, SCALARS, Limits, limits, require
-from safeops._core.types import Array, Backend, Function
+from safeops._core.types import Array, Function
 from safeops._dispatch import backend_of
 
 WHOLE = 6  # points up to which the Hessian is compared whole: fwd-fwd takes their square in runs
@@ -486,7 +487,7 @@ def _slopes_at(change: Function, level: Numbers, scale: float, eps: float) -> _S
     return _Slopes(near[0], near[1], low, high, np.where(singular, SINGULAR, kink))
 
 
-def _backend_for(f: Any, points: tuple[Any, ...]) -> Backend:
+def _backend_for(f: Any, points: tuple[Any, ...]) -> ArrayAPI:
     """Return the backend of the points; an error if it cannot differentiate `f`."""
     if not callable(f):
         msg = f"expected a function, got {type(f).__name__}; pass the function, not its value"
@@ -505,7 +506,7 @@ def _backend_for(f: Any, points: tuple[Any, ...]) -> Backend:
     return backend
 
 
-def _value(backend: Backend, f: Function, points: tuple[Array, ...]) -> Array:
+def _value(backend: ArrayAPI, f: Function, points: tuple[Array, ...]) -> Array:
     """Return the value of `f`; an error if a value like it has no gradient."""
     value = f(*points)
     if isinstance(value, (*SCALARS, tuple, list, type(None))) or backend_of(value) is not backend:

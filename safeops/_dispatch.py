@@ -23,7 +23,7 @@ from safeops._core.errors import (
     recorded,
     wrong,
 )
-from safeops._core.types import ARRAY_OPTIONS, Array, Backend, Function, Namespace
+from safeops._core.types import ARRAY_OPTIONS, Array, Function, Namespace
 
 F = TypeVar("F", bound=Function)
 
@@ -32,11 +32,11 @@ OTHERS = tuple(name for name in FRAMEWORKS if name != "numpy")
 MASKS = ("where", "cond", "pred")
 
 # The value None means any framework: for Python scalars, and for None, a keyword not given.
-_known: dict[type, Backend | None] = dict.fromkeys((*SCALARS, type(None)))
-_generic: dict[Namespace, Backend] = {}
+_known: dict[type, ArrayAPI | None] = dict.fromkeys((*SCALARS, type(None)))
+_generic: dict[Namespace, ArrayAPI] = {}
 
 
-def backend_of(*args: Any, beside: Sequence[Any] = ()) -> Backend:
+def backend_of(*args: Any, beside: Sequence[Any] = ()) -> ArrayAPI:
     """
     Return the one backend of all arrays among `args` and `beside`.
 
@@ -176,7 +176,7 @@ def promote_mask(where: Any, like: Array) -> Array | None:
     return backend.cast(where, where.dtype, like)
 
 
-def _recognise(x: Any) -> Backend | None:
+def _recognise(x: Any) -> ArrayAPI | None:
     """Find the backend of a type that was not met before, and remember it."""
     # A Proxy of torch.fx, as a mock, has every attribute: TensorFlow calls it a tensor (2.21), and
     # it returns itself as its namespace.
@@ -200,7 +200,7 @@ def _no_array(x: Any) -> TypeError:
     return wrong(f"expected arrays of {_accepted()}, got {kind}", x, way_out)
 
 
-def _remember(x: Any, backend: Backend) -> Backend:
+def _remember(x: Any, backend: ArrayAPI) -> ArrayAPI:
     backend.refuse(x)
     kin = backend.kin(x)
     backend = load(kin) if kin else backend
@@ -209,7 +209,7 @@ def _remember(x: Any, backend: Backend) -> Backend:
     return backend
 
 
-def _of_mixed(args: tuple[Any, ...]) -> Backend:
+def _of_mixed(args: tuple[Any, ...]) -> ArrayAPI:
     """Return the one framework beside NumPy, if it takes the arrays of NumPy here; else raise."""
     arrays = [x for x in args if x is not None and type(x) not in SCALARS]
     found = sorted(map(backend_of, arrays), key=lambda backend: backend.precedence)

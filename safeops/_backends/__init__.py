@@ -5,14 +5,16 @@ The `import` statements in `load` are written out because torch.compile traces t
 neither `importlib.import_module` nor `__import__` (torch 2.13).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from safeops._core.types import Backend
+if TYPE_CHECKING:
+    from safeops._backends.array_api import ArrayAPI
+
 
 FRAMEWORKS = ("numpy", "torch", "jax", "tensorflow")
 
 
-def load(name: str) -> Backend:
+def load(name: str) -> "ArrayAPI":
     """Import the backend of a framework, and return it."""
     found: Any
     if name == "numpy":
@@ -30,5 +32,5 @@ def load(name: str) -> Backend:
     else:
         msg = f"no framework of safeops has the name {name!r}"
         raise ValueError(msg)
-    backend: Backend = found.backend
+    backend: ArrayAPI = found.backend
     return backend

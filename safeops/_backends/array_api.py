@@ -1,4 +1,8 @@
-"""Any namespace of the array API standard, without a list of names; the base class of backends."""
+"""
+What the folder of a framework offers: the class that its backend derives from.
+
+By itself it serves any namespace of the array API standard, without a list of names.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,13 +33,19 @@ def of_scipy(name: str) -> Function | None:
 
 
 class ArrayAPI:
-    """A framework known by its namespace alone."""
+    """
+    A framework, known by its namespace alone.
 
-    kernels: Mapping[str, Function] = {}
-    formulas: Mapping[str, Function] = {}
-    keeps_exponent = True
-    differentiates = False
-    precedence = 0
+    Nothing else in the house asks which framework an array belongs to. A docstring says what a
+    backend has to do; behind a semicolon or in a second sentence, what is done here.
+    """
+
+    xp: Namespace  # functions by their names in the array API standard
+    kernels: Mapping[str, Function] = {}  # its implementations of functions of the house, by name
+    formulas: Mapping[str, Function] = {}  # products with logarithms, whose slopes stay in range
+    keeps_exponent = True  # whether the slope of x**p for x rightly depends on p at p == 0
+    differentiates = False  # whether `grad` and `jvp` have derivatives
+    precedence = 0  # if two backends share a name (NumPy and dask), the larger number wins
 
     def __init__(self, xp: Namespace) -> None:
         self.xp = xp
@@ -51,33 +61,37 @@ class ArrayAPI:
         return getattr(x, "__array_namespace__", lambda: None)() is self.xp
 
     def kin(self, x: Array) -> str | None:
-        """Return the name of the backend for a type of arrays that needs its own."""
+        """Return the name of the backend for the type of `x`, if it is another backend."""
         del x
         return "dask" if self.name == "array_api_compat.dask.array" else None
 
     def refuse(self, x: Array) -> None:
-        """Accept every type of array."""
+        """Raise TypeError for types that safeops cannot serve, once for a type; there are none."""
         del x  # AutoGraph of TensorFlow cannot transform a docstring alone, and says so (2.21)
 
     def is_compiling(self) -> bool:
-        """Return False: no other framework compiles Python."""
+        """Whether Python is being compiled, so that nothing may be written to a module; never."""
         return False
 
     def accepts_numpy(self, x: Any) -> bool:
-        """Take np.float64, which is a Python float too."""
+        """Whether something of NumPy may stand beside arrays; np.float64, a Python float, may."""
         return isinstance(x, SCALARS)
 
     def constant(self, x: Any, like: Array) -> Any:
-        """Return a scalar of NumPy as a Python scalar, which is weak."""
+        """Return something of NumPy as a constant beside `like`; as a Python scalar, it is weak."""
         del like
         return x.item()
 
     def check(self, x: Array) -> None:
-        """Accept every array."""
+        """Raise TypeError for arrays that safeops cannot serve; there are none."""
         del x
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """Return the standard's promotion; integers stay, as the standard does not divide them."""
+        """
+        Return the dtype of the framework's own division; Python scalars are weak.
+
+        The standard does not divide integers: these stay.
+        """
         dtype = self.xp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
         if not self.xp.isdtype(dtype, ("real floating", "complex floating")):
             return dtype
@@ -115,7 +129,7 @@ class ArrayAPI:
         return *(self.cast(x, dtype, arrays[0]) for x in args), *kept
 
     def cholesky(self, x: Array) -> Array:
-        """Return the lower factors; NaN for a matrix for which the framework raises."""
+        """Return the lower factors, with NaN in those that there are not; it does not raise."""
         try:
             return self.xp.linalg.cholesky(x)
         except LinAlgError:
@@ -150,7 +164,7 @@ class ArrayAPI:
         return self.xp.reshape(x, (*x.shape[:start], math.prod(x.shape[start:])))
 
     def with_trailing_shape(self, x: Array, tail: tuple[int, ...]) -> Array:
-        """Return `x`: only a trace of TensorFlow does not know lengths."""
+        """Return `x` where a trace does not know that these are its last lengths; or an error."""
         del tail
         return x
 
@@ -159,27 +173,35 @@ class ArrayAPI:
         return self.xp.astype(x, self.xp.int64)
 
     def rough_max(self, x: Array, axis: Axis) -> Array:
-        """Return the largest entry of each slice, axes kept."""
+        """Return the largest entry of each slice, axes kept; it may pass over NaN."""
         return self.xp.max(x, axis=axis, keepdims=True)
 
     def rough_size(self, x: Array, axis: Axis) -> Array:
-        """Return the largest entry of each slice, axes kept."""
+        """
+        Return for each slice a number up to its norm, axes kept, for finite sizes x.
+
+        The number is at least the norm over the root of the number of entries; it is the largest.
+        """
         return self.rough_max(x, axis)
 
     def unfused_product(self, x: Array) -> Array:
-        """Return a product that no compiler takes apart."""
+        """Return a product, so that no compiler sums its squares by other products."""
         return x
 
     def rough_max_and_min(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
-        """Return both by the same reduction: XLA merges two equal collectives."""
+        """
+        Return `rough_max` of one array and the smallest of another, None if that costs much.
+
+        Both by the same reduction: XLA merges two equal collectives.
+        """
         return self.rough_max(low, axis), -self.rough_max(-high, axis)
 
     def sums(self, arrays: Sequence[Array], axis: Axis) -> Sequence[Array]:
-        """Return the sums of slices, one by one."""
+        """Return the sums of the slices of arrays of one shape, axes kept; one by one."""
         return [self.xp.sum(x, axis=axis, keepdims=True) for x in arrays]
 
     def lengths(self, x: Array, axis: Axis) -> Array:
-        """Return how many entries a slice has, without asking for the shape."""
+        """Return how many entries a slice has, in the dtype of `x`, axes kept."""
         return self.xp.sum(self.xp.ones_like(x), axis=axis, keepdims=True)
 
     def max_of(self, x: Array, axis: Axis, sign: int) -> Array:
@@ -190,15 +212,19 @@ class ArrayAPI:
     def extreme_and_max(
         self, x: Array, levels: Array, axis: Axis, sign: int
     ) -> tuple[Array, Array]:
-        """Return the extreme entry of each slice, and the largest of its levels, axes kept."""
+        """Return `extreme` of one array, and `rough_max` of another, which has no NaN."""
         return self.extreme(x, axis, sign), self.max_of(levels, axis, sign)
 
     def extreme(self, x: Array, axis: Axis, sign: int) -> Array:
-        """Return the largest entry of each slice for sign 1, the smallest for -1, axes kept."""
+        """
+        Return the largest entry of each slice for sign 1, the smallest for -1, axes kept.
+
+        Equal extremes share the slope; other entries have slope 0, even if the cotangent is inf.
+        """
         return (self.xp.max if sign == 1 else self.xp.min)(x, axis=axis, keepdims=True)
 
     def product(self, x: Array, axis: Axis) -> Array:
-        """Return the product of each slice, axes kept."""
+        """Return the product of each slice, axes kept, with all its derivatives at zeros."""
         return self.xp.prod(x, axis=axis, keepdims=True)
 
     def cumulative(self, x: Array, axis: int, *, product: bool) -> Array:
@@ -206,17 +232,17 @@ class ArrayAPI:
         return (self.xp.cumulative_prod if product else self.xp.cumulative_sum)(x, axis=axis)
 
     def positions(self, x: Array, axis: int) -> Array:
-        """Return the place of each entry along an axis, without asking for the shape."""
+        """Return the place of each entry along an axis, in a shape that broadcasts against `x`."""
         ones = self.xp.astype(self.xp.ones_like(x), self.xp.int32)
         return self.cumulative(ones, axis, product=False) - 1
 
     def gather(self, x: Array, ids: Array) -> Array:
-        """Return the entries of `x` with these indices along the first axis."""
+        """Return the entries of `x` with these indices, of any shape, along the first axis."""
         found = self.xp.take(x, self.xp.reshape(ids, (-1,)), axis=0)
         return self.xp.reshape(found, (*ids.shape, *x.shape[1:]))
 
     def ranks(self, knots: Array, x: Array) -> Array:
-        """Return for each number how many knots are not above it."""
+        """Return for each number how many knots are not above it; some number for NaN."""
         return self.xp.searchsorted(knots, x, side="right")
 
     def pairs(self, x: Array) -> tuple[Array, Array]:
@@ -227,14 +253,14 @@ class ArrayAPI:
         return self.xp.asarray(i, device=device(x)), self.xp.asarray(j, device=device(x))
 
     def segment_sum(self, x: Array, ids: Array, number: int) -> Array:
-        """Return the sums of the entries of each id: the standard has no way but one by one."""
+        """Return the sums along the first axis of entries with one id; here one by one."""
         parts = [
             self.xp.sum(self._only(x, ids, k, 0), axis=0, dtype=x.dtype) for k in range(number)
         ]
         return self.xp.stack(parts)
 
     def segment_max(self, x: Array, ids: Array, number: int, least: float) -> Array:
-        """Return the largest entry of each id."""
+        """Return the largest of such entries, `least` at least, as a constant; none is NaN."""
         if not x.shape[0]:  # of which there is no maximum
             return self.segment_sum(x, ids, number) + least
         parts = [self.xp.max(self._only(x, ids, k, least), axis=0) for k in range(number)]
@@ -245,45 +271,60 @@ class ArrayAPI:
         return self.xp.where(here, x, self.xp.full_like(x, other))
 
     def stop_gradient(self, x: Array) -> Array:
-        """Return `x`: the standard has no derivatives."""
+        """Return `x` as a constant: derivatives through it are 0; the standard has none."""
         return x
 
     def is_constant(self, x: Array) -> bool:
-        """Whether nothing can differentiate by x, as far as is known."""
+        """Whether it is known that nothing differentiates by x."""
         del x
         return not self.differentiates
 
     def special(self, name: str) -> Function | None:
-        """Return None: the standard has no special functions."""
+        """Return the function of this name in `scipy.special`; None if there is none, as here."""
         del name
         return None
 
     def with_slope(self, f: Function, slope: Function, is_filled: Function) -> Function:
-        """Return `f`, of which the framework takes the derivatives step by step, or none."""
+        """
+        Return a function of one array whose derivative is `slope`, and 0 where it is filled.
+
+        Here it is `f`, of which the framework takes the derivatives step by step, or none.
+        """
         del slope, is_filled
         return f
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]
     ) -> tuple[Array, ...]:
-        """Return 0, and NaN where there is an excess."""
+        """
+        Return zeros like the arrays, and NaN where these have an excess.
+
+        It counts as linear and as its own transpose: what it does to the arrays it does to their
+        tangents and to the cotangents of the result. The excess of a matrix is a truth value with
+        two axes kept, of the arrays and of the constants.
+        """
         bad = excess(*arrays, *constants)
         return tuple(self.xp.where(bad, math.nan, self.xp.zeros_like(x)) for x in arrays)
 
     def quiet(self) -> AbstractContextManager[Any]:
-        """Do nothing: the standard has no warnings."""
+        """Silence floating-point warnings that entries not taken would raise; there are none."""
         return nullcontext()
 
     def grad(self, f: Function) -> Function:
-        """Raise TypeError: there is no derivative to take."""
+        """
+        Reverse mode: turn a scalar function into the function of its gradients.
+
+        ``grad(f)(*args)`` is a tuple with an entry for each argument. `grad` can be nested. Here it
+        raises TypeError: there is no derivative to take.
+        """
         raise TypeError(self._no_autodiff(f))
 
     def jvp(self, f: Function) -> Function:
-        """Raise TypeError: there is no derivative to take."""
+        """Forward mode: ``jvp(f)(args, tangents)`` is the tangent of ``f(*args)``; as `grad`."""
         raise TypeError(self._no_autodiff(f))
 
     def nan_detector(self) -> AbstractContextManager[Any]:
-        """Do nothing: the standard has no detector."""
+        """Turn on the own search for NaN, which raises when a NaN is made; there is none here."""
         return nullcontext()
 
     def _no_autodiff(self, f: Function) -> str:

@@ -19,8 +19,9 @@ import numpy as np
 import safeops
 from safeops import entr, safe_atan2, safe_div, safe_softmax, safe_where
 from safeops._backends import FRAMEWORKS, load
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.errors import INSTALL
-from safeops._core.types import Array, Backend, Function, Namespace
+from safeops._core.types import Array, Function, Namespace
 
 HAS_RICH = False
 with suppress(ImportError):  # an extra; --json works without it
@@ -249,7 +250,7 @@ def agree(found: Any, wanted: Any) -> bool:
     return same_shape and np.allclose(found, wanted, rtol=RTOL, atol=ATOL)
 
 
-def run_case(case: Case, framework: str, backend: Backend) -> Result:
+def run_case(case: Case, framework: str, backend: ArrayAPI) -> Result:
     """Run one bug on one framework."""
     with_gradient = framework in WITH_GRADIENT
     with backend.quiet():  # naive code warns on NumPy; safe code must not
@@ -258,7 +259,7 @@ def run_case(case: Case, framework: str, backend: Backend) -> Result:
     return Result(case, framework, naive, safe)
 
 
-def run_function(f: Function, case: Case, backend: Backend, *, with_gradient: bool) -> Outcome:
+def run_function(f: Function, case: Case, backend: ArrayAPI, *, with_gradient: bool) -> Outcome:
     """Return the value of a function, and the gradient of its sum for the first input."""
     xp = backend.xp
     first, *others = (xp.asarray(x, dtype=xp.float32) for x in case.inputs.values())
@@ -274,7 +275,7 @@ def installed() -> list[str]:
     return [name for name in FRAMEWORKS if find_spec(name)]
 
 
-def import_frameworks(names: Sequence[str]) -> tuple[dict[str, Backend], dict[str, str]]:
+def import_frameworks(names: Sequence[str]) -> tuple[dict[str, ArrayAPI], dict[str, str]]:
     """Return the backends, and the errors of frameworks that do not import."""
     backends, broken = {}, {}
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

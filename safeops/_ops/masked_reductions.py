@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import (
     COMPLEX,
     INTEGER,
@@ -23,7 +24,7 @@ from safeops._core.dtypes import (
     limits,
     require,
 )
-from safeops._core.types import Array, Axis, Backend, DType, Namespace
+from safeops._core.types import Array, Axis, DType, Namespace
 from safeops._dispatch import backend_of, promote_mask
 from safeops._ops.division import safe_div
 from safeops._ops.norms import _root_mean_square, squared_norm
@@ -41,7 +42,7 @@ from safeops._ops.where import stop_gradient
 class Masked(NamedTuple):
     """Entries, and which of them are kept."""
 
-    backend: Backend
+    backend: ArrayAPI
     xp: Namespace
     x: Array  # float16 and bfloat16 as float32
     keep: Array | None  # None: all
@@ -95,7 +96,7 @@ def fill_empty(entries: Masked, value: Array, empty: Array | None, fill_value: A
     return xp.astype(value, entries.dtype) if dtype_name(entries.dtype) in NARROW else value
 
 
-def enter_option(backend: Backend, option: Any, like: Array) -> Any:
+def enter_option(backend: ArrayAPI, option: Any, like: Array) -> Any:
     """Return `initial` or `fill_value`: a Python scalar as it is, an array in a floating dtype."""
     backend_of(like, option)
     if option is None or isinstance(option, SCALARS):

@@ -5,9 +5,10 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import limits
 from safeops._core.errors import errors_name_function, kind_of
-from safeops._core.types import Array, Axis, Backend, Function, Namespace, T
+from safeops._core.types import Array, Axis, Function, Namespace, T
 from safeops._dispatch import as_result, backend_of, promote
 from safeops._ops.norms import safe_norm, squared_norm
 from safeops._ops.series import polynomial
@@ -138,7 +139,7 @@ _POLYNOMIALS = (
 )
 
 
-def _near(backend: Backend, f: Function, zero: Array) -> _Near:
+def _near(backend: ArrayAPI, f: Function, zero: Array) -> _Near:
     """
     Return a function below an eighth of the length over which its second derivative varies.
 
@@ -173,7 +174,7 @@ def _curvature(series: list[Array], reach: Array, r: Array) -> Array:
     return polynomial(r / reach, [a / ((k + 1) * (k + 2)) for k, a in enumerate(powers)])
 
 
-def _shape(backend: Backend, f: Function, value: Array, at: Array) -> tuple[Array, Array]:
+def _shape(backend: ArrayAPI, f: Function, value: Array, at: Array) -> tuple[Array, Array]:
     """Return the length over which the second derivative varies near 0, and whether f is even."""
     xp, bound, sizes = backend.xp, limits(backend.xp, at), []
     for _ in range(4):
@@ -195,7 +196,7 @@ def _shape(backend: Backend, f: Function, value: Array, at: Array) -> tuple[Arra
     return length, xp.logical_and(first <= slack * second, second < math.inf)
 
 
-def _derivative(backend: Backend, f: Function) -> Function:
+def _derivative(backend: ArrayAPI, f: Function) -> Function:
     """Return the derivative of an elementwise function."""
     return lambda r: backend.grad(lambda r: backend.xp.sum(f(r)))(r)[0]
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any, NamedTuple
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import INTEGER, NARROW, dtype_name, limits, require
-from safeops._core.types import Array, Backend, DType, Namespace
+from safeops._core.types import Array, DType, Namespace
 from safeops._dispatch import backend_of, promote, promote_mask
 from safeops._ops.masked_reductions import enter_correction, enter_option
 from safeops._ops.norms import scale_of_powers
@@ -20,7 +21,7 @@ LONGEST = 31  # doublings of a length that is not known
 class Segments(NamedTuple):
     """Entries, which of them are kept, and the segment of each."""
 
-    backend: Backend
+    backend: ArrayAPI
     xp: Namespace
     dtype: DType  # of the result
     x: Array  # float16 and bfloat16 as float32

@@ -3,11 +3,11 @@
 import math
 from typing import Any, NamedTuple
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import INTEGER, REAL, dtype_name, limits, require
 from safeops._core.types import (
     Array,
     Axis,
-    Backend,
     Condition,
     DType,
     IsArray,
@@ -392,7 +392,7 @@ def _smoothed(rows: _Rows, labels: Array, part: float, axis: int) -> Array:
     return (1.0 - part) * labels + xp.where(present, share, 0.0)
 
 
-def _along(backend: Backend, rows: _Rows, weights: Any, axis: int) -> Array:
+def _along(backend: ArrayAPI, rows: _Rows, weights: Any, axis: int) -> Array:
     """Return the weights of classes beside the logits."""
     require(weights.dtype, INTEGER + REAL, weights)
     shape = weights.shape
@@ -506,7 +506,7 @@ def _are_classes(labels: Any) -> bool:
 
 
 def enter_classes(
-    backend: Backend, logits: Array, labels: Any, axis: int
+    backend: ArrayAPI, logits: Array, labels: Any, axis: int
 ) -> tuple[Array, Array | None]:
     """Return the classes as indices of the logits' framework, and which slices they leave out."""
     if isinstance(labels, int):  # treated alike within int32 and beyond it
@@ -533,7 +533,7 @@ def _require_classes(logits: Array, labels: Array) -> None:
         raise ValueError(msg)
 
 
-def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array | None) -> Any:
+def _without(backend: ArrayAPI, logits: Array, where: Any, absent_slices: Array | None) -> Any:
     """Return `where`, with False in the slices left out."""
     if absent_slices is None:
         return where
@@ -541,7 +541,7 @@ def _without(backend: Backend, logits: Array, where: Any, absent_slices: Array |
     return kept if keep is None else backend.xp.logical_and(keep, kept)
 
 
-def one_hot(backend: Backend, x: Array, classes: Array, axis: int) -> tuple[Array, Array]:
+def one_hot(backend: ArrayAPI, x: Array, classes: Array, axis: int) -> tuple[Array, Array]:
     """Return which entry of each slice is that of the class, and where the class is known."""
     chosen = backend.as_index(backend.positions(x, axis)) == classes
     return chosen, backend.xp.any(chosen, axis=axis, keepdims=True)

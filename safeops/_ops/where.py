@@ -18,9 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import update_wrapper
 from typing import Any, TypeVar, cast
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import COMPLEX, INTEGER, SCALARS, dtype_name
 from safeops._core.errors import errors_name_function, name_function_in
-from safeops._core.types import Array, Backend, Condition, Function, IsArray, Namespace, T
+from safeops._core.types import Array, Condition, Function, IsArray, Namespace, T
 from safeops._dispatch import (
     as_result,
     backend_of,
@@ -341,7 +342,7 @@ class _Safe:
 
 def _enter_branches(
     cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
-) -> tuple[Backend, Array, tuple[Any, ...], tuple[Any, ...]]:
+) -> tuple[ArrayAPI, Array, tuple[Any, ...], tuple[Any, ...]]:
     """
     Return the backend, and `cond`, `operands` and `also` as arrays of that backend.
 
@@ -368,7 +369,7 @@ def _enter_branches(
     return backend, backend.xp.broadcast_arrays(cond, *arrays)[0], operands, also
 
 
-def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
+def _placeholders(backend: ArrayAPI, operands: Sequence[Any], placeholder: Any) -> tuple[Any, ...]:
     """Return for each operand what a branch sees in the entries that it does not supply."""
     each = placeholder if isinstance(placeholder, tuple) else (placeholder,) * len(operands)
     if len(each) != len(operands):
@@ -377,7 +378,7 @@ def _placeholders(backend: Backend, operands: Sequence[Any], placeholder: Any) -
     return tuple(_fitting(backend, p, x) for p, x in zip(each, operands, strict=True))
 
 
-def _fitting(backend: Backend, placeholder: Any, x: Any) -> Any:
+def _fitting(backend: ArrayAPI, placeholder: Any, x: Any) -> Any:
     """Return a placeholder in the dtype of its operand; None means the operand as a constant."""
     if not _is_array(x):
         return x
@@ -405,7 +406,7 @@ def _width(x: Any) -> int:
     return 2 if name in COMPLEX else 0 if name in INTEGER else 1
 
 
-def _materialise(backend: Backend, fill_value: Any, like: Array) -> Any:
+def _materialise(backend: ArrayAPI, fill_value: Any, like: Array) -> Any:
     """Return a fill value for `where`: Python scalars stay weak."""
     if isinstance(fill_value, SCALARS):
         return fill_value
@@ -457,7 +458,7 @@ def _pair(placeholder: Any) -> tuple[Any, Any]:
     return placeholder
 
 
-def _quiet(backend: Backend, *placeholders: Any) -> AbstractContextManager[Any]:
+def _quiet(backend: ArrayAPI, *placeholders: Any) -> AbstractContextManager[Any]:
     """Silence warnings if there is no placeholder: then a branch sees entries not taken."""
     every = [q for p in placeholders for q in (p if isinstance(p, tuple) else (p,))]
     return backend.quiet() if any(p is None for p in every) else nullcontext()

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from safeops._backends.array_api import ArrayAPI
 from safeops._backends.devices import BRANCHES_ON
 from safeops._backends.jax.functions import (
     denominator,
@@ -35,13 +36,13 @@ from safeops._backends.jax.functions import (
 )
 from safeops._backends.shapes import axes_of, dropped
 from safeops._core.dtypes import NARROW, dtype_name, is_positive_zero, limits
-from safeops._core.types import Array, Axis, Backend, Function
+from safeops._core.types import Array, Axis, Function
 
 
 class Context(NamedTuple):
     """What asks a kernel."""
 
-    backend: Backend
+    backend: ArrayAPI
     generic: Function  # the steps of the function of the house
 
 
