@@ -327,15 +327,15 @@ def names_of_saved(kind: type) -> tuple[str, ...] | None:
     return tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
-def classes_of_saved(node: Any, names: tuple[str, ...]) -> list[type]:
-    """Return the classes of the tensors that a node saved; `object` where one has a hook."""
+def are_saved_in(classes: frozenset[type], node: Any, names: tuple[str, ...]) -> bool:
+    """Whether the tensors that a node saved are of these classes, and have no hooks."""
     # SavedTensor.data (from 2.13): what a node saved, without unpacking it.
-    found: list[type] = []
     for name in names:
         saved = getattr(node, name)
-        every = saved if isinstance(saved, tuple) else (saved,)
-        found += [type(x.data) if x.unpack_hook is None else object for x in every]
-    return found
+        for x in saved if isinstance(saved, tuple) else (saved,):
+            if x.unpack_hook is not None or type(x.data) not in classes:
+                return False
+    return True
 
 
 def hooks_saving() -> bool:

@@ -81,11 +81,11 @@ from safeops.autodiff.torch._graph import (
     input_of,
     listed,
     require_one_number,
+    tensors_of,
 )
 from safeops.autodiff.torch._lines import RecordLines
 from safeops.autodiff.torch._passes import (
     EARLIER_GRADIENTS,
-    add,
     gradients_of,
     mask_of_gradient,
     mask_of_leaf,
@@ -193,17 +193,16 @@ def backward(
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     lazy = chosen(lazy, return_mask, create_graph, on_unknown == "error")
     graph = graph_of(listed(tensors), grad_tensors)
-    leaves = graph.leaves if inputs is None else listed(inputs)
+    to_add = None if inputs is None else listed(inputs)
+    leaves = graph.leaves if to_add is None else tensors_of(to_add)
     keep = create_graph if retain_graph is None else retain_graph
-    to: Any = {"create_graph": create_graph, "inputs": None if inputs is None else leaves}
+    to: Any = {"create_graph": create_graph, "inputs": to_add}
     run = partial(torch.autograd.backward, graph.outputs, graph.cotangents, **to)
     how: Any = {"lazy": lazy, "keep": keep, "on_unknown": on_unknown, "create_graph": create_graph}
     # A leaf of the graph that is unused has got data of another dtype since: masked, not an error.
     asked = (graph.outputs, leaves, graph.cotangents)
     first = partial(torch.autograd.grad, *asked, allow_unused=inputs is not None)
-    found, mode = carried(first, run, graph, leaves, **how)
-    if mode is None:
-        add(leaves, found, keep=keep)
+    _, mode = carried(first, run, graph, leaves, add=True, **how)
     for leaf in leaves if mode else ():
         if leaf.grad is not None:
             EARLIER_GRADIENTS.keep_gradient(mode.tags, local_of(leaf.grad), has_graph=create_graph)

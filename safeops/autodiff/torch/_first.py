@@ -35,8 +35,8 @@ whether a profiler counts formulas, which then sees those of both passes.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -46,8 +46,9 @@ from safeops._backends.torch import private
 from safeops._core.types import Array
 from safeops.autodiff.torch._evaluator import Call, Kind, Masking
 from safeops.autodiff.torch._graph import Graph, all_finite
+from safeops.autodiff.torch._lines import LEAF
 from safeops.autodiff.torch._nodes import is_foreign
-from safeops.autodiff.torch._passes import masking
+from safeops.autodiff.torch._passes import EARLIER_GRADIENTS, masking
 from safeops.autodiff.torch._ranks import in_group, require_one_rank
 from safeops.autodiff.torch._tags import is_leaf, is_plain
 
@@ -80,12 +81,13 @@ def carried(
     *,
     lazy: bool | None,
     keep: bool,
+    add: bool = False,
     **how: Any,
 ) -> tuple[Any, Any]:
     """
     Return the gradients of `first`, or else what a masked pass makes, and the mode of that.
 
-    The mode is None if it was `first`, which returns gradients, and adds them to nothing.
+    The mode is None if it was `first`, which returns gradients; with `add` they are then added.
     """
     if lazy:
         require_one_rank(graph.nodes)
@@ -95,9 +97,9 @@ def carried(
         and all(map(is_bare, inputs))
         and (lazy or is_unseen(graph, inputs))
     )
-    if is_tried and (found := finite(first)) is not None:
-        if lazy is None and not keep:
-            free(graph, inputs)
+    if is_tried and (found := finite(first, inputs)) is not None:
+        to = leaves_to(inputs, found, keep=keep) if add else ([], [])
+        settle(graph, inputs, *to, is_over=lazy is None and not keep)
         return found, None
     how["kind"] = Second if is_tried else Masking
     with masking(graph.nodes, graph.outputs, graph.cotangents, **how) as mode:
@@ -106,19 +108,27 @@ def carried(
     return found, mode
 
 
-def finite(first: Callable[..., Any]) -> Any:
+def finite(first: Callable[..., Any], inputs: Sequence[Array]) -> Any:
     """Return the gradients of an ordinary pass if all are known to be finite, else None."""
     try:
         found = first(retain_graph=True)
-        return found if all_finite(found) else None
+        # Those of a leaf that has got other data since may be added by a masked pass alone.
+        fit = all(g is None or is_like(g, x) for g, x in zip(found, inputs, strict=True))
+        return found if fit and all_finite(found) else None
     except (RuntimeError, ValueError):  # of a NaN that is not in the masked pass, of both passes,
         return None  # or of numbers of 8 bits, which PyTorch does not add up
 
 
-def is_bare(x: Array) -> bool:
-    """Whether a tensor is a leaf without hooks, and not of inference mode."""
-    hooked = private.tensor_hooks(x) or private.gradient_hooks(x)
-    return x.is_leaf and not hooked and not x.is_inference()
+def is_like(x: Array, other: Array) -> bool:
+    """Whether tensors have one shape and dtype."""
+    return x.shape == other.shape and x.dtype is other.dtype
+
+
+def is_bare(x: Any) -> bool:
+    """Whether an input is a tensor, a leaf without hooks, and not of inference mode."""
+    if not isinstance(x, torch.Tensor) or not (x.is_leaf and x.requires_grad):
+        return False
+    return not (private.tensor_hooks(x) or private.gradient_hooks(x) or x.is_inference())
 
 
 def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
@@ -145,14 +155,15 @@ PLAIN = frozenset([torch.Tensor, torch.nn.Parameter, type(None)])
 
 def are_silent(nodes: Iterable[Any]) -> bool:
     """Whether nodes have no hooks, and their formulas call no code of others."""
-    last = private.next_number()
+    first, last = KNOWN.node, private.next_number()
     for node in nodes:
         kind: Any = type(node)
         names = names_if_silent(kind)
-        if names is None or not PLAIN.issuperset(private.classes_of_saved(node, names)):
+        if names is None or not private.are_saved_in(PLAIN, node, names):
             return False
         # A leaf does not run: gradients are added later, once, with its hooks.
-        if not (KNOWN.node <= private.number_of_node(node) < last or is_leaf(node)):
+        number = private.number_of_node(node)
+        if not (first <= number < last or number == LEAF):
             return False
     return True
 
@@ -174,14 +185,59 @@ BETWEEN_DEVICES = ("ToCopyBackward0", "CopyBackwards")
 BAG = "EmbeddingBagBackward0"  # by frequency (2.13)
 
 
-def free(graph: Graph, inputs: Sequence[Array]) -> None:
-    """Free the graph by a backward pass without cotangents, in which formulas compute nothing."""
-    if graph.nodes:
-        with torch.enable_grad():
-            ends = [private.without_gradient(y) for y in graph.outputs]
-        with suppress(RuntimeError):  # a parameter has been written into, by another thread
-            cotangents = [y.detach() for y in graph.outputs]
-            private.run_engine(ends, cotangents, inputs, accumulate=False)
+def settle(
+    graph: Graph, inputs: Sequence[Array], ends: list[Array], given: list[Any], *, is_over: bool
+) -> None:
+    """
+    Add gradients to inputs, and free a graph that is over, by one pass of the engine.
+
+    So hooks of leaves run, and other threads may add too. What frees has no cotangent, without
+    which formulas compute nothing.
+    """
+    outputs = graph.outputs if is_over and graph.nodes else ()
+    with torch.enable_grad():
+        over = [private.without_gradient(y) for y in outputs]
+    every = [*ends, *over], [*given, *(y.detach() for y in outputs)]
+    to = () if inputs is graph.leaves else inputs
+    private.run_engine(*every, to, accumulate=bool(ends))
+    for x in inputs if ends else ():
+        if x.grad is not None and EARLIER_GRADIENTS.find(x.grad) is not None:
+            EARLIER_GRADIENTS.drop(x.grad)  # the mask of an ordinary pass is unknown
+
+
+def leaves_to(
+    inputs: Sequence[Array], gradients: Sequence[Any], *, keep: bool
+) -> tuple[list[Array], list[Any]]:
+    """
+    Return where the engine adds gradients, and these.
+
+    It would copy a first gradient, as somebody holds that, into the strides of the leaf. So one
+    that is large, or has others, becomes a view, by a node that leaves strides alone. Where another
+    gradient, or a graph that is kept, may share its memory, it has to copy.
+    """
+    unique = {id(x): (x, g) for x, g in zip(inputs, gradients, strict=True) if g is not None}
+    ends, given = [x for x, _ in unique.values()], [g for _, g in unique.values()]
+    pairs = enumerate(zip(ends, given, strict=True))
+    views = [] if keep else [i for i, (x, g) in pairs if x.grad is None and is_moved(g, x)]
+    owners = Counter(map(memory_of, given)) if views else {}
+    with torch.enable_grad():
+        for i in views:
+            if owners[memory_of(given[i])] == 1:
+                ends[i] = ends[i].permute(*range(ends[i].ndim))
+    return ends, given
+
+
+def is_moved(gradient: Array, x: Array) -> bool:
+    """Whether a first gradient is worth a view, or has strides that a copy has not."""
+    return is_plain(gradient) and (gradient.numel() > SMALL or gradient.stride() != x.stride())
+
+
+SMALL = 1 << 12  # entries, which are copied as fast as a node is made
+
+
+def memory_of(x: Array) -> int | None:
+    """Return a number for the memory of a tensor, which its views have too; None if sparse."""
+    return private.storage_id(x.untyped_storage()) if is_plain(x) else None
 
 
 class Second(Masking):

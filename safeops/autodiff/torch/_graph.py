@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 
+from safeops._backends.torch import private
 from safeops._core.types import Array
 from safeops.autodiff.torch._compiled_edges import is_compiled, is_of_us
 from safeops.autodiff.torch._lines import in_a_transform
@@ -14,8 +16,14 @@ from safeops.autodiff.torch._tags import is_number, leaf_of
 
 
 def listed(x: Any) -> list[Array]:
-    """Return a tensor, or a sequence of them, as a list."""
-    return [x] if isinstance(x, torch.Tensor) else list(x)
+    """Return a tensor or an edge of a graph, or a sequence of them, as a list."""
+    return [x] if isinstance(x, torch.Tensor | GradientEdge) else list(x)
+
+
+def tensors_of(inputs: Sequence[Any]) -> list[Array]:
+    """Return inputs as tensors: of the edge of a leaf the leaf, as PyTorch adds to no other."""
+    found = (leaf_of(x.node) if isinstance(x, GradientEdge) else x for x in inputs)
+    return [x for x in found if x is not None]
 
 
 def input_of(x: Any, *, create_graph: bool) -> Array:
@@ -59,9 +67,10 @@ def seeds_of(outputs: Sequence[Array], given: Any) -> list[Any]:
     """
     Return the cotangents of outputs; None where PyTorch makes the 1 of a scalar.
 
-    For a cotangent that it is given PyTorch imports symbolic shapes, which takes 0.3 s (2.13).
+    For a cotangent that it is given PyTorch imports symbolic shapes, which takes 0.3 s (2.13). Of
+    several outputs one may be on the way to another, whose gradient is added to the 1.
     """
-    if given is not None or not all(map(is_seeded_by_default, outputs)):
+    if given is not None or len(outputs) > 1 or not all(map(is_seeded_by_default, outputs)):
         return cotangents_of(outputs, given)
     return [None] * len(outputs)
 
@@ -93,7 +102,8 @@ def check_graph(nodes: Iterable[Any], *, compiled: bool = True) -> None:
         raise RuntimeError(msg)
     # A compiled backward pass is one kernel, which may write into cotangents without the
     # dispatcher.
-    if any(is_compiled(node) and not (compiled and is_of_us(node)) for node in nodes):
+    customs = [node for node in nodes if isinstance(node, private.Custom)]
+    if any(is_compiled(node) and not (compiled and is_of_us(node)) for node in customs):
         msg = (
             "expected a graph of eager operations, got the result of torch.compile, whose backward "
             "pass is fused; safeops.autodiff.torch.compile, with edges=True, has a masked one, and "

@@ -1,6 +1,5 @@
 """One masked backward pass of PyTorch: its masks before and after."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import torch
 
-from safeops._backends.torch import private
 from safeops._core.types import Array
 from safeops.autodiff.torch._compiled_edges import reporting_edges
 from safeops.autodiff.torch._evaluator import Masking
@@ -21,7 +19,7 @@ from safeops.autodiff.torch._ranks import (
     recording_local_masks,
 )
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
-from safeops.autodiff.torch._tags import Tags, is_plain
+from safeops.autodiff.torch._tags import Tags
 from safeops.autodiff.torch._unseen import reporting_scripts
 
 # The masks of earlier gradients, for accumulation and for second derivatives. It holds storages
@@ -108,32 +106,6 @@ def mask_of_leaf(x: Array) -> Array | None:
         EARLIER_GRADIENTS.of_entry(replace(entry, earlier=True), gradient), gradient
     ).clone()
     return whole_of(mask, x.grad)
-
-
-def add(leaves: Sequence[Array], gradients: Sequence[Any], *, keep: bool) -> None:
-    """
-    Add ordinary gradients to those of leaves by the engine: hooks run, other threads may do so too.
-
-    It would copy a first gradient, as somebody holds that; so it gets a view. Where another
-    gradient, or a graph that is kept, may share its memory, it has to copy.
-    """
-    pairs = {id(x): (x, g) for x, g in zip(leaves, gradients, strict=True) if g is not None}
-    given = [g for _, g in pairs.values()]
-    owners: Counter[int | None] = Counter(filter(None, map(memory_of, given)))
-    with torch.enable_grad():
-        ends = [
-            x.view_as(x) if x.grad is None and not keep and owners.get(memory_of(g)) == 1 else x
-            for x, g in pairs.values()
-        ]
-    private.run_engine(ends, given, (), accumulate=True)
-    for x, _ in pairs.values():
-        if x.grad is not None and EARLIER_GRADIENTS.find(x.grad) is not None:
-            EARLIER_GRADIENTS.drop(x.grad)  # the mask of an ordinary pass is unknown
-
-
-def memory_of(x: Array) -> int | None:
-    """Return a number for the memory of a tensor, which its views have too; None if sparse."""
-    return private.storage_id(x.untyped_storage()) if is_plain(x) else None
 
 
 def gradients_of(

@@ -528,20 +528,6 @@ def test_gradients_that_are_views_of_one_tensor(masked, marked):
     assert not marked
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_gradient_takes_no_memory_twice(keep):
-    """The tensor of the pass becomes the gradient, unless a graph may still hold it."""
-    from safeops.autodiff.torch._passes import add
-
-    x = leaf([1.0, 4.0])
-    gradient = torch.ones_like(x)
-
-    add([x], [gradient], keep=keep)
-
-    assert (x.grad.data_ptr() == gradient.data_ptr()) is not keep
-    assert not x.grad._is_view()
-
-
 def test_a_write_into_a_view_is_masked(masked, marked):
     """Its node hides what it has saved, in which a hook may be."""
     x, y = leaf([1.0, 4.0]), torch.zeros(3, dtype=torch.float64)

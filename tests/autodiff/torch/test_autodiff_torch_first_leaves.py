@@ -1,0 +1,109 @@
+"""What the ordinary pass that runs first leaves on the leaves: what PyTorch leaves there."""
+
+import pytest
+
+from reported_torch import leaf, torch
+from safeops.autodiff import torch as masked
+
+pytestmark = pytest.mark.only("torch")
+
+
+def shapes(x):
+    """Return what is seen of a gradient but for its numbers."""
+    return x.grad.shape, x.grad.stride(), x.grad.dtype, x.grad.is_leaf, x.grad._is_view()
+
+
+@pytest.mark.parametrize("lazy", [None, True])
+@pytest.mark.parametrize("shape", [(5,), (1, 2), (2, 1), (1,), ()])
+def test_data_of_another_shape_after_the_forward_pass(lazy, shape):
+    """The leaf has the gradient that it has by PyTorch."""
+    found = []
+    for backward in (lambda loss: masked.backward(loss, lazy=lazy), torch.Tensor.backward):
+        x = leaf([1.0, 4.0])
+        loss = (x * torch.tensor([2.0, 3.0])).sum()
+        x.data = torch.ones(shape, dtype=x.dtype)
+        backward(loss)
+        found.append(x.grad)
+
+    assert found[0].shape == found[1].shape
+    assert found[0].tolist() == found[1].tolist()
+
+
+@pytest.mark.parametrize("lazy", [None, True])
+@pytest.mark.parametrize("size", [4, 5000])
+def test_strides_along_axes_of_one(lazy, size):
+    """Large and small gradients have the strides that PyTorch gives them."""
+    found = []
+    for backward in (lambda loss: masked.backward(loss, lazy=lazy), torch.Tensor.backward):
+        leaves = [torch.ones(size, 1).t().requires_grad_(), torch.ones(size, 1, requires_grad=True)]
+        last = torch.ones(3, 1, requires_grad=True)
+        solved = torch.linalg.solve(torch.eye(3), last).sum()
+        backward((leaves[0] @ leaves[1]).sum() + solved)
+        found.append([shapes(x) for x in (*leaves, last)])
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_an_output_on_the_way_to_another(lazy):
+    """Its cotangent is added to the gradient of the other; nothing retains that."""
+    x = leaf([0.0, 4.0])
+    first = torch.where(x > 0, x.sqrt(), 0.0).sum()
+
+    masked.backward([first, 2.0 * first], lazy=lazy)
+
+    assert x.grad.tolist() == [0.0, 0.75]
+
+
+@pytest.mark.parametrize("lazy", [None, True, False])
+@pytest.mark.parametrize("one", [False, True])
+def test_inputs_that_are_edges_of_the_graph(lazy, one):
+    """The edge of a leaf stands for the leaf; to another edge nothing is added, as in PyTorch."""
+    x, other = leaf([0.0, 4.0]), leaf([1.0, 1.0])
+    part = x * other
+    edges = [torch.autograd.graph.get_gradient_edge(y) for y in (x, part)]
+
+    loss = torch.where(part > 0, part.sqrt(), 0.0).sum()
+    masked.backward(loss, inputs=edges[0] if one else edges, lazy=lazy)
+
+    assert x.grad.tolist() == [0.0, 0.25]
+    assert other.grad is None
+
+
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_gradients_of_edges(lazy):
+    """`grad` returns the gradient of an edge of the graph."""
+    x = leaf([0.0, 4.0])
+    part = x * 1.0
+    edge = torch.autograd.graph.get_gradient_edge(part)
+
+    (found,) = masked.grad(torch.where(part > 0, part.sqrt(), 0.0).sum(), edge, lazy=lazy)
+
+    assert found.tolist() == [0.0, 0.25]
+
+
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_a_leaf_that_no_longer_requires_a_gradient(lazy):
+    """It has none, as in PyTorch."""
+    x = leaf([1.0, 4.0])
+    loss = (x**2).sum()
+    x.requires_grad_(False)
+
+    masked.backward(loss, lazy=lazy)
+
+    assert x.grad is None
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_large_gradient_takes_no_memory_twice(monkeypatch, keep):
+    """The tensor of the pass becomes the gradient, unless a graph may still hold it."""
+    from safeops.autodiff.torch import _first
+
+    found, finite = [], _first.finite
+    monkeypatch.setattr(_first, "finite", lambda *a: found.append(finite(*a)) or found[-1])
+    x = torch.ones(5000, requires_grad=True)
+
+    masked.backward((x**2).sum(), retain_graph=keep, lazy=True)
+
+    assert (x.grad.data_ptr() == found[0][0].data_ptr()) is not keep
+    assert not x.grad._is_view()
