@@ -23,15 +23,18 @@ With ``lazy=True`` that is all. By default:
   all that is added is finite, it keeps the ordinary gradient, NaN included.
 - No hook was registered since this thread has masked a pass, and all nodes are younger than that.
   No node tells of its hooks, but PyTorch counts all that are made. Nodes are numbered in each
-  thread: a node of another thread counts as older, unless this one has given its number too.
+  thread, so that hooks on those of another one are never known while it runs (daemons, such as
+  loaders of data and progress bars, make none).
 - Each node is a formula of PyTorch, in C++, or of this package. One that is Python is somebody's;
   an in-place write into a view hides what it has saved; an embedding bag may be finite and wrong.
 - What nodes have saved are plain tensors, without hooks: a checkpoint, or what moves tensors away,
   is a hook, and the class of a tensor may run Python. Versions of PyTorch that do not tell (2.9)
   mask from the start.
 
-What is not asked: whether an operator of PyTorch was replaced by Python, which then runs twice, and
-whether a profiler counts formulas, which then sees those of both passes.
+What is not asked: whether an operator of PyTorch was replaced by Python, which then runs twice,
+whether a profiler counts formulas, which then sees those of both passes, and whether a hook that
+this thread takes for known is on a node of a daemon, or of a thread that has ended, with a number
+that this thread has given since: it runs twice where the ordinary gradient is not finite.
 """
 
 import threading
@@ -61,7 +64,8 @@ class Known(threading.local):
 
     def note(self) -> None:
         """Take the hooks that are there as known: they are on graphs that are there alone."""
-        if self.hooks != private.hooks_made():
+        others = {*threading.enumerate()} - {threading.current_thread()}
+        if self.hooks != private.hooks_made() and all(thread.daemon for thread in others):
             self.hooks, self.node = private.hooks_made(), private.next_number()
 
 
@@ -223,7 +227,7 @@ def leaves_to(
     with torch.enable_grad():
         for i in views:
             if owners[memory_of(given[i])] == 1:
-                ends[i] = ends[i].permute(*range(ends[i].ndim))
+                ends[i] = ends[i].permute(tuple(range(ends[i].ndim)))
     return ends, given
 
 

@@ -1,8 +1,11 @@
 """What the ordinary pass that runs first leaves on the leaves: what PyTorch leaves there."""
 
+import threading
+
 import pytest
 
 from reported_torch import leaf, torch
+from safeops._backends.torch import private
 from safeops.autodiff import torch as masked
 
 pytestmark = pytest.mark.only("torch")
@@ -107,3 +110,31 @@ def test_a_large_gradient_takes_no_memory_twice(monkeypatch, keep):
 
     assert (x.grad.data_ptr() == found[0][0].data_ptr()) is not keep
     assert not x.grad._is_view()
+
+
+def test_a_hook_on_the_graph_of_another_thread_runs_once():
+    """A pass of this thread does not make it known, though this one numbers its nodes alike."""
+    x, seen, made, over = leaf([0.0, 4.0]), [], [], threading.Event()
+    number = private.next_number()
+
+    def work():
+        while private.next_number() < number + 100:
+            part = x * 1.0
+        part.register_hook(lambda _: seen.append(1))
+        made.append(torch.where(part > 0, part.sqrt(), 0.0).sum())
+        ready.set()
+        over.wait()
+
+    ready = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    ready.wait()
+    masked.backward(leaf([1.0]).sum(), lazy=False)
+    while private.next_number() < number + 200:
+        x.sin()
+    masked.backward(made[0])
+    over.set()
+    thread.join()
+
+    assert seen == [1]
+    assert x.grad.tolist() == [0.0, 0.25]
