@@ -102,6 +102,7 @@ def of_torch(way, size, fault):
         where=torch.where,
         sqrt=torch.sqrt,
         stop=torch.detach,
+        seen=lambda scores: scores,
         rows=lambda x: torch.arange(len(x))[:, None, None],
     )
     numbers, x = data(size)
@@ -142,6 +143,7 @@ def of_jax(way, size, fault):
         where=jnp.where,
         sqrt=jnp.sqrt,
         stop=jax.lax.stop_gradient,
+        seen=lambda scores: scores,
         rows=lambda x: jnp.arange(len(x))[:, None, None],
     )
     weights, x = jax.tree.map(jnp.asarray, data(size))
