@@ -6,7 +6,7 @@ result, over numbers of all exponents, and next to singular points and zeros: th
 and the error of the plain function, which is the framework's own (on NumPy also SciPy's) or written
 with its functions. JAX is compiled, PyTorch and TensorFlow run eagerly, as people use them.
 
-The exact results come from `tests/support/formulas.py`, in extended precision, and from
+The exact results come from `tests/specs`, in extended precision, and from
 `accuracy_slices.py`; the tests compare both with mpmath. Fills, exact zeros and results next to
 subnormal numbers have no units to count.
 
@@ -26,7 +26,8 @@ from typing import NamedTuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]
+TESTS = HERE.parent / "tests"
+sys.path[:0] = [str(HERE), str(TESTS), str(TESTS / "support")]
 
 import accuracy_points  # noqa: E402  (after the path)
 import accuracy_removable  # noqa: E402  (after the path)
@@ -40,12 +41,11 @@ from accuracy_slices import (  # noqa: E402  (after the path)
 )
 from plain import is_own, plain  # noqa: E402  (after the path)
 
-import composites  # noqa: E402  (after the path)
-import formulas  # noqa: E402  (after the path)
 import safeops as so  # noqa: E402  (after the path)
-import special_formulas  # noqa: E402  (after the path)
+import specs  # noqa: E402  (after the path)
 from exponents import FORMATS, ulps, wide  # noqa: E402  (after the path)
 from frameworks import asarray, to_numpy  # noqa: E402  (after the path)
+from specs import composites, gamma, losses, normal  # noqa: E402  (after the path)
 
 DTYPES = {
     "numpy": ("float64", "float32"),
@@ -59,10 +59,9 @@ LEAST = (
 )
 PICTURED = "float32"
 # Of each elementwise function: its points, if it has its own, and its formula.
-ELEMENTWISE = {row.name: (None, row.exact) for row in formulas.ROWS}
-for _row in (*composites.ROWS, *special_formulas.ROWS):
-    ELEMENTWISE[_row.name] = _row.points, _row.exact
-ELEMENTWISE |= {row.name: (accuracy_points.logits, row.exact) for row in formulas.LOSSES}
+OWN = {spec.name: spec.domain for family in (composites, gamma, normal) for spec in family.SPECS}
+OWN |= {spec.name: accuracy_points.logits for spec in losses.SPECS}
+ELEMENTWISE = {spec.name: (OWN.get(spec.name), spec.formula) for spec in specs.SWEPT}
 ELEMENTWISE |= accuracy_removable.ROWS
 NAMES = (*ELEMENTWISE, *SLICES)
 

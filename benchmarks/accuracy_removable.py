@@ -8,9 +8,9 @@ import accuracy_points
 import mpmath
 import numpy as np
 
+from by_mpmath import exactly
 from exponents import FORMATS, rounded, wide
 from formulas import Exact
-from special_formulas import exactly
 
 TERMS = 30  # of series up to 1, whose last term is below 1e-30
 SHAPES = 150  # of the gamma distribution, each with eight arguments

@@ -8,7 +8,7 @@ import numpy as np
 from plain import QUANTILE
 
 from exponents import FORMATS, rounded, wide
-from formulas import log_ratio
+from specs.logs import log_ratio
 
 ENTRIES = 8
 COUNT = 3000

@@ -11,7 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tests/support")]  # pages.py, and the case tables
+TESTS = HERE.parent / "tests"
+sys.path[:0] = [str(HERE), str(TESTS), str(TESTS / "support")]  # pages.py, and the specifications
 
 import links  # noqa: E402  (after the path)
 import listing  # noqa: E402  (after the path)

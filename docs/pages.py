@@ -11,48 +11,32 @@ import lint_pages
 import masked_classes
 import real_table
 
-import cases
 import derivatives
 import private_names
 import reductions
 import safeops
 import slices
+import specs
 from safeops import _recipes, linalg, rotations, segments
 from safeops._cli.recipe import FAMILIES, WHY_NONE, family_of, functions_of, path_of
 
-# Words that people may search for, by the name of the function.
-SYNONYMS = {
-    "log1mexp": "logarithm of the complement, survival",
-    "log_cosh": "logcosh loss",
-    "log_expm1": "inverse of softplus, softplus_inverse",
-    "log_sech2": "squashed normal, tanh bijector, log_abs_det_jacobian",
-    "log_sinhc": "von Mises-Fisher, Langevin function",
-    "safe_acos": "arccos",
-    "safe_acosh": "arccosh",
-    "safe_asin": "arcsin",
-    "safe_atan2": "arctan2, angle of a complex number",
-    "safe_atanh": "arctanh",
+# Words that people may search for, by the name of the function; those of elementwise operations
+# stand in their specifications.
+SYNONYMS = specs.SYNONYMS | {
     "safe_cdist": "pairwise distance, distance matrix",
     "safe_clip_by_norm": "gradient clipping, projection onto a ball",
     "safe_correlation": "Pearson correlation, corrcoef, concordance",
     "safe_cosine_similarity": "cosine distance",
     "safe_cross_entropy": "negative log likelihood",
     "safe_distance": "Euclidean distance, pairwise distance",
-    "safe_div": "divide, true_divide, divide_no_nan, div_no_nan",
-    "safe_exp": "overflow",
     "safe_interp": "linear interpolation, piecewise linear function, look-up table",
     "safe_log_softmax": "log_softmax",
-    "safe_mul": "multiply_no_nan",
     "safe_norm": "linalg.norm, vector_norm, length of a vector",
     "safe_normalize": "l2_normalize, unit vector",
-    "safe_pow": "power",
-    "safe_rsqrt": "inverse square root",
     "safe_standardize": "z-score, standard score, layer normalisation",
     "safe_std": "standard deviation",
     "safe_var": "variance",
     "safe_where": "apply_where, double where, select",
-    "rel_entr": "KL divergence, Kullback-Leibler",
-    "sinc": "removable singularity",
     "vectorized_cond": "cond, if",
 }
 DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
@@ -107,7 +91,7 @@ in the other modes only `nox -s exhaustive` tests them.
 Vectors at small angles lie along an axis in these tables, so that their directions are not rounded.
 In general position [the slopes of angles](../explain/limits.md) have larger errors."""
 SPECTRAL = ("the same by the framework's `eigh` or `svd`", error_tables.SPECTRAL, "spectral")
-TABLES = (*cases.ROWS, *slices.ROWS, *reductions.ROWS)
+TABLES = (*specs.ROWS, *slices.ROWS, *reductions.ROWS)
 
 
 def write(docs: Path) -> None:

@@ -6,9 +6,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-import cases
 import reductions
 import slices
+import specs
+from points import Row
 
 pytestmark = [
     pytest.mark.only("torch"),
@@ -17,7 +18,7 @@ pytestmark = [
 ]
 STEP = 1e-3
 ALONG_SLICES = (*slices.ROWS, *reductions.ROWS)
-ROWS = {row.name: row for row in (*cases.ROWS, *ALONG_SLICES)}
+ROWS = {row.name: row for row in (*specs.ROWS, *ALONG_SLICES)}
 
 
 def is_smooth(row, point):
@@ -38,7 +39,7 @@ def is_smooth(row, point):
 
 def smooth_samples(row):
     """Return what `row.op` takes at points that have differences, and which entries are kept."""
-    if isinstance(row, cases.Row):
+    if isinstance(row, Row):
         points = [p for p in row.points if is_smooth(row, p)]
         if points:
             yield [np.array(x) for x in zip(*(p.args for p in points), strict=True)], None

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import cases
 import slices
+import specs
 from assertions import assert_close
 from frameworks import asarray, to_numpy
 
@@ -31,7 +31,7 @@ def results(device, f, leaves):
 
 
 @DEVICES
-@pytest.mark.parametrize("row", cases.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", specs.ROWS, ids=lambda row: row.name)
 def test_elementwise_operations_on_devices(row, device):
     """Value and gradient are those of the table, at its singular points too."""
     args = np.array([point.args for point in row.points], float).T

@@ -7,10 +7,10 @@ from math import nan
 import numpy as np
 import pytest
 
-import cases
 import reductions
 import safeops as so
 import slices
+import specs
 from assertions import assert_close, differs
 from derivatives import SECOND, derivatives_in, directions, due
 from elementwise import (
@@ -34,7 +34,7 @@ RTOL = 1e-13
 ATOL = 1e-13
 SLICES = 8
 
-ELEMENTWISE = pytest.mark.parametrize("row", cases.ROWS, ids=lambda row: row.name)
+ELEMENTWISE = pytest.mark.parametrize("row", specs.ROWS, ids=lambda row: row.name)
 SLICE_ROWS = (*slices.ROWS, *reductions.ROWS)
 ALONG_SLICES = pytest.mark.parametrize("row", SLICE_ROWS, ids=lambda row: row.name)
 
@@ -161,7 +161,7 @@ def assert_naive(row, framework, got, exact):
 
 def test_a_naive_version_that_is_right_is_found():
     """A gradient that is right fails the test of the naive version, unless the row says why."""
-    row, right = cases.ROWS[0], {"reverse": 1.0}
+    row, right = specs.ROWS[0], {"reverse": 1.0}
     with pytest.raises(AssertionError, match="is right"):
         assert_naive(row, "torch", right, right)
     assert_naive(replace(row, naive_is_right={"torch": ""}), "torch", right, right)

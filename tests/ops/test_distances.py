@@ -5,10 +5,10 @@ import pytest
 
 import safeops as so
 from assertions import assert_close
-from cases import CONSTANT
 from derivatives import SECOND, derivatives_in, tools
 from elementwise import PLAIN, pytest_generate_tests
 from frameworks import asarray, to_numpy
+from points import CONSTANT
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import safeops as so
-import special_formulas
+import specs
 from derivatives import MODES, ORDERS, tools
 from exponents import EXHAUSTIVE, EXTENDED, FORMATS, assert_ulps, flushed, positive, rounded
 from frameworks import asarray, to_numpy
@@ -12,7 +12,7 @@ from safeops._backends import load
 from sweep import faults, is_filled, points_of, pulled, slopes_of
 
 inf, nan = np.inf, np.nan
-ROWS = pytest.mark.parametrize("row", special_formulas.EVERY, ids=lambda row: row.name)
+ROWS = pytest.mark.parametrize("row", specs.SWEPT, ids=lambda row: row.name)
 FIRST = ("value", "reverse", "forward")
 TAPES = ("value", "reverse", "rev-rev")
 # What the default run takes of each mode: the dtypes, and the derivatives. `nox -s exhaustive`
@@ -120,7 +120,7 @@ def test_no_reciprocal_of_a_divisor_is_formed(name, mode):
 
     PyTorch and JAX have these derivatives in the test of all exponents.
     """
-    row = next(row for row in special_formulas.EVERY if row.name == name)
+    row = next(row for row in specs.SWEPT if row.name == name)
     orders = dict.fromkeys(("forward", "rev-fwd", "fwd-fwd"))
 
     found = faults(row, "tensorflow", mode, "float32", orders)
@@ -132,7 +132,7 @@ def test_no_reciprocal_of_a_divisor_is_formed(name, mode):
 @pytest.mark.parametrize("name", ["safe_div", "safe_pow"])
 def test_no_part_of_a_slope_is_subnormal(name):
     """In float16 ``x / y`` loses digits that ``x / y / y`` has, so the rules are in float32."""
-    row = next(row for row in special_formulas.EVERY if row.name == name)
+    row = next(row for row in specs.SWEPT if row.name == name)
 
     found = faults(row, "jax", "jit", "float16", dict.fromkeys(("reverse", "rev-rev", "fwd-fwd")))
 

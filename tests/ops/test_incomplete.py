@@ -12,10 +12,9 @@ from assertions import assert_close
 from derivatives import due
 from elementwise import pytest_generate_tests, run_elementwise, under_detector
 from frameworks import asarray, in_one_program, to_numpy
-from points import Row, two
+from points import Row, of_framework, two
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of
-from special_cases import of_framework
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 

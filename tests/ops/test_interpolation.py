@@ -6,10 +6,10 @@ import pytest
 
 import safeops as so
 from assertions import assert_close
-from cases import CONSTANT
 from derivatives import SECOND, derivatives_in, directions
 from elementwise import pytest_generate_tests
 from frameworks import asarray, to_numpy
+from points import CONSTANT
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name, limits
 

@@ -7,13 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-import cases
 from assertions import assert_close
 from branches import minus, plus
-from cases import FLAT, one, two
 from derivatives import SECOND
 from elementwise import PLAIN, first_order, pytest_generate_tests, run_elementwise, under_detector
 from frameworks import asarray, to_numpy
+from points import FLAT, Row, one, two
 from safeops import make_safe, safe_where, stop_gradient, vectorized_cond
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of
@@ -34,19 +33,19 @@ LOG_OR_OTHER = (
 
 # As in the case table, but the safe version too is a function of the namespace.
 ROWS = (
-    cases.Row(
+    Row(
         "safe_where",
         lambda xp, x: safe_where(x > 0, x, xp.log, fill_value=0.0),
         lambda xp, x: xp.where(x > 0, xp.log(x), 0.0),
         LOG,
     ),
-    cases.Row(
+    Row(
         "safe_where, f2",
         lambda xp, x: safe_where(x > 1, x, xp.log, lambda x: xp.log(2 - x)),
         lambda xp, x: xp.where(x > 1, xp.log(x), xp.log(2 - x)),
         HALVES,
     ),
-    cases.Row(
+    Row(
         "safe_where, a placeholder for each argument",
         lambda xp, x, y: safe_where(
             y > 0, (x, y), xp.divide, fill_value=0.0, placeholder=(0.0, 1.0)
@@ -54,7 +53,7 @@ ROWS = (
         lambda xp, x, y: xp.where(y > 0, xp.divide(x, y), 0.0),
         QUOTIENT,
     ),
-    cases.Row(
+    Row(
         "safe_where, a parameter in the branch",
         lambda xp, x, a: safe_where(
             x > 0, x, lambda x: a * xp.log(x), fill_value=0.0, placeholder=1.0
@@ -62,19 +61,19 @@ ROWS = (
         lambda xp, x, a: xp.where(x > 0, a * xp.log(x), 0.0),
         SCALED_LOG,
     ),
-    cases.Row(
+    Row(
         "safe_where, an array as fill_value",
         lambda xp, x, c: safe_where(x > 0, x, xp.log, fill_value=c),
         lambda xp, x, c: xp.where(x > 0, xp.log(x), c),
         LOG_OR_OTHER,
     ),
-    cases.Row(
+    Row(
         "vectorized_cond",
         lambda xp, x, c: vectorized_cond(x > 0, lambda x, _: xp.log(x), lambda _, c: c, x, c),
         lambda xp, x, c: xp.where(x > 0, xp.log(x), c),
         LOG_OR_OTHER,
     ),
-    cases.Row(
+    Row(
         "vectorized_cond, a pair of placeholders",
         lambda xp, x: vectorized_cond(
             x > 1, xp.log, lambda x: xp.log(2 - x), x, placeholder=(2.0, 0.0)
@@ -82,7 +81,7 @@ ROWS = (
         lambda xp, x: xp.where(x > 1, xp.log(x), xp.log(2 - x)),
         HALVES,
     ),
-    cases.Row(
+    Row(
         "make_safe",
         lambda xp, x, c: make_safe(xp.log, lambda x: x > 0, placeholder=1.0, fill_value=c)(x),
         lambda xp, x, c: xp.where(x > 0, xp.log(x), c),
@@ -121,7 +120,7 @@ def test_values_and_derivatives_are_exact(row, way):
 def test_naive_versions_are_nan(row, autodiff_framework):
     """With the outer `where` alone the gradient at the edge is NaN."""
     mode = PLAIN[autodiff_framework]
-    row = cases.Row(
+    row = Row(
         *(row.name, row.op, row.naive, row.points),
         unsupported={(autodiff_framework, mode): (SECOND, "")},
     )

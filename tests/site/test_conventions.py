@@ -4,9 +4,9 @@ import mpmath
 import numpy as np
 import pytest
 
-import cases
 import safeops as so
 import slices
+import specs
 from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._dispatch import backend_of
@@ -15,7 +15,7 @@ from safeops._dispatch import backend_of
 INSIDE = {"safe_acosh": (1.25,), "safe_logsubexp": (0.5, 0.25)}
 
 
-@pytest.mark.parametrize("row", cases.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", specs.ROWS, ids=lambda row: row.name)
 def test_nan_stays_nan(row, framework):
     """A NaN in any argument of an elementwise operation is in the value."""
     inside = INSIDE.get(row.name, (0.25, 0.5)[: len(row.points[0].args)])

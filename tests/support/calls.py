@@ -5,10 +5,11 @@ import inspect
 import numpy as np
 import pytest
 
-import cases
+import points
 import reductions
 import safeops
 import slices
+import specs
 from frameworks import asarray, in_one_program, to_numpy
 from safeops._dispatch import backend_of
 
@@ -30,8 +31,8 @@ COMBINATORS |= {"safe_gammainc", "safe_gammaincc"}  # of which the standard has 
 COMBINATORS |= {"safe_attention", "safe_cdist", "safe_interp", "safe_nll", "safe_pdist"}
 # The first row of each operation.
 REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(reductions.ROWS)}
-OPS = {named(row): row for row in reversed((*cases.ROWS, *slices.ROWS))} | REDUCTIONS
-ELEMENTWISE = [name for name, row in OPS.items() if isinstance(row, cases.Row)]
+OPS = {named(row): row for row in reversed((*specs.ROWS, *slices.ROWS))} | REDUCTIONS
+ELEMENTWISE = [name for name, row in OPS.items() if isinstance(row, points.Row)]
 ALONG_SLICES = [name for name in OPS if name not in ELEMENTWISE]
 
 

@@ -13,8 +13,8 @@ import mpmath
 import numpy as np
 
 import safeops as so
-from cases import CONSTANT
 from derivatives import SECOND
+from points import CONSTANT
 
 WEIGHTS = (1.0, -0.5, 2.0)  # of the entries of a result, where it has a slice's shape
 

@@ -18,9 +18,9 @@ ROOM = {"value": 1, "slope": 2, "second": 16}
 def points_of(row, dtype):
     """Return the arguments, and what is exact there, and if some subnormal ones count as 0."""
     with np.errstate(all="ignore"):
-        args = row.points(dtype)
+        args = row.domain(dtype)
         choices = product(*((a, flushed(a, dtype)) for a in args))
-        return args, [row.exact(FORMATS[dtype], *map(wide, chosen)) for chosen in choices]
+        return args, [row.formula(FORMATS[dtype], *map(wide, chosen)) for chosen in choices]
 
 
 def directions(args):

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-import cases
 import safeops
 import slices
+import specs
 from frameworks import asarray
 from safeops.testing import Finding, Place, check_gradients
 
@@ -302,7 +302,7 @@ def test_an_unexpected_gradient_is_found(xp, x):
 @pytest.mark.parametrize("name", ["safe_log", "xlogy", "safe_acos", "safe_atan2"])
 def test_a_safe_operation_passes(name, autodiff_framework):
     """Operations of this library have no findings at their singular points."""
-    row = next(row for row in cases.ROWS if row.name == name)
+    row = next(row for row in specs.ROWS if row.name == name)
     args, wanted = zip(*((p.args, p.gradient) for p in row.points[:3]), strict=True)
     args = tuple(asarray(autodiff_framework, x) for x in zip(*args, strict=True))
 
