@@ -276,7 +276,7 @@ def bench(session: nox.Session) -> None:
 def accuracy(session: nox.Session) -> None:
     """Measure errors in units in the last place: the table of the documentation; minutes."""
     install(session, "bench", "test", *(PREFIX + name for name in FRAMEWORKS))
-    command = ["python", "-P", "benchmarks/accuracy.py", "--out", "benchmarks/accuracy.json"]
+    command = ["python", "-P", "benchmarks/accuracy.py", "--out", "docs/accuracy.json"]
     session.run(*command, *session.posargs)
 
 

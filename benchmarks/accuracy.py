@@ -14,7 +14,6 @@ subnormal numbers have no units to count.
 """
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -32,6 +31,7 @@ sys.path[:0] = [str(HERE), str(TESTS), str(TESTS / "support")]
 import accuracy_points  # noqa: E402  (after the path)
 import accuracy_removable  # noqa: E402  (after the path)
 import numpy as np  # noqa: E402  (after the path)
+import records  # noqa: E402  (after the path)
 from accuracy_slices import (  # noqa: E402  (after the path)
     CALLED,
     SHAPED,
@@ -297,7 +297,7 @@ def main():
     if options.out:
         packages = ("numpy", "scipy", "torch", "jax", "tensorflow-cpu")
         versions = {package: version(package) for package in packages}
-        write(options.out, {"versions": versions, "table": table})
+        records.write(options.out, {"versions": versions, "table": table}, 4)
 
 
 def report(name, framework, dtype, row):
@@ -305,21 +305,6 @@ def report(name, framework, dtype, row):
     for kind in ("value", "slope"):
         for who, numbers in row.get(kind, {}).items():
             print(f"{name:24}{framework:12}{dtype:10}{kind:7}{who:7}", *numbers, flush=True)
-
-
-def write(file, data):
-    """Write a line for each function, so that a change shows as a line."""
-    frameworks = []
-    for framework, dtypes in data["table"].items():
-        tables = []
-        for dtype, rows in dtypes.items():
-            lines = (
-                f'"{name}":{json.dumps(row, separators=(",", ":"))}' for name, row in rows.items()
-            )
-            tables.append(f'"{dtype}":{{\n' + ",\n".join(lines) + "\n}")
-        frameworks.append(f'"{framework}":{{\n' + ",\n".join(tables) + "\n}")
-    head = f'{{"versions":{json.dumps(data["versions"])},\n"table":{{\n'
-    file.write_text(head + ",\n".join(frameworks) + "}}\n")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """
-How exact smooth functions are: ``python benchmarks/rotations.py --out benchmarks/rotations.json``.
+How exact smooth functions are: ``python benchmarks/rotations.py --out docs/rotations.json``.
 
 For each function, framework and dtype, and at each point of `turning.py` and `removable.py` in
 `tests/support`: the error of the value, of the gradient and of the Hessian (forward over reverse
@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests/support")]
 
 import numpy as np  # noqa: E402  (after the path)
+import records  # noqa: E402  (after the path)
 
 import removable  # noqa: E402  (after the path)
 import turning  # noqa: E402  (after the path)
@@ -79,7 +80,7 @@ def main() -> None:
     for framework in given.framework:
         measure(data, framework, [row for row in ROWS if row.name in given.function])
     if given.out:
-        given.out.write_text(json.dumps(data, indent=1) + "\n")
+        records.write(given.out, data, 5)
 
 
 if __name__ == "__main__":

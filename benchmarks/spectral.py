@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "tests/support")]
 
 import numpy as np  # noqa: E402  (after the path)
+import records  # noqa: E402  (after the path)
 import scipy.linalg  # noqa: E402  (after the path)
 from mpmath import mp  # noqa: E402  (after the path)
 
@@ -202,7 +203,7 @@ def main():
             if found:
                 data[kind].setdefault(framework, {"float64": {}})["float64"] |= found
     if given.out:
-        given.out.write_text(json.dumps(data, indent=1) + "\n")
+        records.write(given.out, data, 5)
 
 
 if __name__ == "__main__":

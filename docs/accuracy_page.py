@@ -9,7 +9,7 @@ import matplotlib.style
 from accuracy_rows import ABSENT
 
 HERE = Path(__file__).parent
-DATA = HERE.parent / "benchmarks/accuracy.json"
+DATA = HERE / "accuracy.json"
 STYLE = HERE / "notebooks/matplotlibrc"
 TITLES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 DTYPES = ("float32", "float64", "float16", "bfloat16")

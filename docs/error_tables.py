@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from pathlib import Path
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+HERE = Path(__file__).parent
 TITLES = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "scipy": "SciPy"}
 SMOOTH = """## How exact they are
 
@@ -36,7 +36,7 @@ def sections(
     names: Iterable[str], naive: str = "", text: str = SMOOTH, file: str = "rotations"
 ) -> list[str]:
     """Return the text, the table of the worst errors, and one table a function."""
-    data = json.loads((BENCHMARKS / f"{file}.json").read_text())
+    data = json.loads((HERE / f"{file}.json").read_text())
     frameworks = [name for name in TITLES if name in data["versions"]]
     versions = ", ".join(f"{TITLES[name]} {data['versions'][name]}" for name in frameworks)
     text = text.format(versions=versions) + (BESIDE.format(naive=naive) if naive else "")

@@ -23,7 +23,7 @@ from plain import QUANTILE  # noqa: E402  (after the path)
 import removable  # noqa: E402  (after the path)
 import safeops  # noqa: E402  (after the path)
 
-ROWS = json.loads((ROOT / "benchmarks/accuracy.json").read_text())["table"]
+ROWS = json.loads((ROOT / "docs/accuracy.json").read_text())["table"]
 
 
 def kept(x):
