@@ -6,7 +6,6 @@ pairs that take turns in one process, with quartiles), time to trace and compile
 memory. A row "A/A" compares JAX with itself.
 """
 
-import sys
 import time
 from statistics import geometric_mean
 
@@ -15,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from options import parsed
 
 from safeops.autodiff import jax as masked
 
@@ -124,7 +124,7 @@ def ready(program, args):
 
 def main():
     """Print the table."""
-    pairs = 15 if "--quick" in sys.argv else 60
+    pairs = 15 if parsed(__doc__).quick else 60
     print("| program | way | run time | quartiles | compile time | memory |")
     print("| --- | --- | --- | --- | --- | --- |")
     means = {way: [] for way in WAYS}

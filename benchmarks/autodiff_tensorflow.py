@@ -6,11 +6,11 @@ by `tf.GradientTape`: the median of pairs that take turns in one process, with q
 "A/A" compares TensorFlow with itself.
 """
 
-import sys
 from statistics import geometric_mean
 
 import timing  # first: it sets the number of threads
 import tensorflow as tf
+from options import parsed
 
 from safeops.autodiff import tensorflow as masked
 
@@ -70,7 +70,7 @@ def ready(gradient):
 
 def main():
     """Print the table."""
-    pairs = 20 if "--quick" in sys.argv else 100
+    pairs = 20 if parsed(__doc__).quick else 100
     print("| program | way | run time | quartiles |")
     print("| --- | --- | --- | --- |")
     means = {way: [] for way in WAYS}

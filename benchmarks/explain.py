@@ -8,13 +8,13 @@ detector, and "watched" as a script under ``python -m safeops explain``. The las
 not finite.
 """
 
-import sys
 import time
 import warnings
 from functools import partial
 from statistics import quantiles
 
 import torch
+from options import parsed
 
 from safeops.autodiff.torch import explain_backward, record_lines, watch_backward
 
@@ -101,7 +101,7 @@ def seconds(way, program):
 
 def main():
     """Print the table."""
-    pairs = 8 if "--quick" in sys.argv else 40
+    pairs = 8 if parsed(__doc__).quick else 40
     print("| program | way | run time | quartiles |")
     print("| --- | --- | --- | --- |")
     for name, program in PROGRAMS.items():

@@ -1,5 +1,5 @@
 """
-What an explanation costs: ``python benchmarks/explain_traced.py jax [--quick]``, or tensorflow.
+What an explanation costs on JAX or TensorFlow: ``python benchmarks explain_traced jax [--quick]``.
 
 For each program, the time of `explain` with its text, divided by the time of value and gradient by
 the framework itself, eager and compiled: the median of pairs that take turns in one process, with
@@ -7,12 +7,12 @@ quartiles. A row "A/A" compares the eager ones with themselves. The last three p
 finite. `explain.py` measures PyTorch.
 """
 
-import sys
 import time
 from functools import partial
 from statistics import quantiles
 
 import numpy as np
+from options import parsed
 
 N, D = 256, 512
 NUMBERS = np.random.default_rng(0)
@@ -114,8 +114,9 @@ def seconds(way, f, x):
 
 def main():
     """Print the table."""
-    array, xp, loop, eager, compiled, explain = globals()[f"of_{sys.argv[1]}"]()
-    pairs = 4 if "--quick" in sys.argv else 16
+    options = parsed(__doc__, framework={"choices": ["jax", "tensorflow"]})
+    array, xp, loop, eager, compiled, explain = globals()[f"of_{options.framework}"]()
+    pairs = 4 if options.quick else 16
     print("| program | over | way | run time | quartiles |")
     print("| --- | --- | --- | --- | --- |")
     for name, (program, numbers) in PROGRAMS.items():

@@ -6,10 +6,9 @@ that take turns in one process, with quartiles, guarded over plain. A row "A/A" 
 against itself.
 """
 
-import sys
-
 import torch
 from timing import compare
+from options import parsed
 
 from safeops.integrations import guard
 
@@ -63,7 +62,7 @@ def steps(model, batch):
 
 def main():
     """Print the table."""
-    pairs = 15 if "--quick" in sys.argv else 60
+    pairs = 15 if parsed(__doc__).quick else 60
     print("| model | guarded / plain | quartiles | A/A |")
     print("| --- | --- | --- | --- |")
     for name, program in PROGRAMS.items():

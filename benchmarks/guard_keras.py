@@ -9,7 +9,6 @@ over plain. A row "A/A" holds the plain step against itself.
 """
 
 import os
-import sys
 import tempfile
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -18,8 +17,10 @@ from itertools import repeat
 from pathlib import Path
 
 from timing import compare
+from options import parsed
 
-BACKEND, OURS = sys.argv[1], "safeops.autodiff"
+OPTIONS = parsed(__doc__, backend={"choices": ["jax", "tensorflow", "torch"]})
+BACKEND, OURS = OPTIONS.backend, "safeops.autodiff"
 os.environ["KERAS_BACKEND"] = BACKEND
 
 import keras  # noqa: E402  (it reads the name of its backend)
@@ -163,7 +164,7 @@ def watched_by_jax(context):
 
 def main():
     """Print the rows."""
-    pairs = 15 if "--quick" in sys.argv else 60
+    pairs = 15 if OPTIONS.quick else 60
     rows = {
         "fit of Keras": (step_of_keras(guarded=True), step_of_keras(guarded=False)),
         "diary" if BACKEND == "torch" else "value_and_grad": gradients(),

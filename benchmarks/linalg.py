@@ -9,12 +9,12 @@ equal eigenvalues: with equal ones the plain root has no gradient.
 ``tensorflow-xla`` compiles by XLA what ``tensorflow`` runs as a graph.
 """
 
-import sys
 from functools import partial
 from importlib.util import find_spec
 
 import timing  # first: it sets the number of threads
 import numpy as np
+from options import parsed
 
 from safeops import linalg
 from safeops._backends import load
@@ -72,7 +72,8 @@ def compiled(way, f):
 
 def main():
     """Print the table."""
-    ways = [way for way in sys.argv[1:] or FRAMEWORKS if find_spec(way.partition("-")[0])]
+    ways = parsed(__doc__, quick=False, way={"nargs": "*", "default": FRAMEWORKS}).way
+    ways = [way for way in ways if find_spec(way.partition("-")[0])]
     print(
         "| framework | shape | forward | gradient | second order |\n| --- | --- | --- | --- | --- |"
     )

@@ -12,6 +12,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from options import parsed
+
 BAR = 20.0  # seconds of one core
 COUNT = 1000
 COMMANDS = {
@@ -44,7 +46,7 @@ def seconds(command, files):
 
 def main():
     """Print the table."""
-    files = files_in(sys.argv[1])
+    files = files_in(parsed(__doc__, quick=False, folder={}).folder)
     lines = sum(Path(file).read_bytes().count(b"\n") for file in files)
     print(f"{len(files)} files, {lines} lines\n\n| command | seconds |\n| --- | --- |")
     ours = 0.0

@@ -7,11 +7,11 @@ value of bad entries is still wrong. The columns are as in `ops.py`, with that i
 operation; a bar below its ratio to the plain operation is out of reach. A million entries, 1 % bad.
 """
 
-import sys
 import warnings
 from functools import partial
 
 import ops  # first: it sets the number of threads
+from options import parsed
 
 MODES = {"torch": ("compile",), "jax": ("jit",), "tensorflow": ("xla",)}
 SELECTS = {
@@ -35,7 +35,8 @@ def main():
     """Print the table."""
     print(ops.HEAD.strip())
     warnings.simplefilter("ignore")  # those of the unsafe operations
-    for framework in sys.argv[1:] or MODES:
+    names = {"nargs": "*", "choices": list(MODES), "default": list(MODES)}
+    for framework in parsed(__doc__, quick=False, framework=names).framework:
         world = ops.SET_UP[framework]()
         for name, select in SELECTS.items():
             plain = ops.OPERATIONS[name]
