@@ -191,7 +191,8 @@ def backward(
     tensor([0.0000, 0.2500])
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
-    lazy = chosen(lazy, return_mask, create_graph, on_unknown == "error")
+    # An ordinary pass returns gradients that are added to leaves without their graph.
+    lazy = chosen(None if create_graph else lazy, return_mask, create_graph, on_unknown == "error")
     graph = graph_of(listed(tensors), grad_tensors)
     to_add = None if inputs is None else listed(inputs)
     leaves = graph.leaves if to_add is None else tensors_of(to_add)

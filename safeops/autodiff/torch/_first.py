@@ -12,6 +12,8 @@ beforehand, each time, and why; one no, and the pass is masked from the start:
   these see a gradient when it is returned, and again when it is added.
 - No inference mode, in which what frees the graph and adds gradients has no nodes, nor inputs that
   were made there.
+- No output retains its gradient. A tensor on the way that does cannot be seen: see `Second`. Where
+  all that is added is finite, it keeps the ordinary gradient, NaN included.
 
 With ``lazy=True`` that is all. By default:
 
@@ -19,8 +21,6 @@ With ``lazy=True`` that is all. By default:
 - No anomaly detection, no mode, no hooks for what is saved now: they see each pass.
 - Inputs and outputs are plain tensors on a CPU: what is asked of a device has to be waited for, and
   was not measured. No copy that may come from a device, where there is one.
-- No output retains its gradient. A tensor on the way that does cannot be seen: see `Second`. Where
-  all that is added is finite, it keeps the ordinary gradient, NaN included.
 - No hook was registered since this thread has masked a pass, and all nodes are younger than that.
   No node tells of its hooks, but PyTorch counts all that are made. Nodes are numbered in each
   thread, so that hooks on those of another one are never known while it runs (daemons, such as
@@ -99,6 +99,7 @@ def carried(
         lazy is not False
         and not torch.is_inference_mode_enabled()
         and all(map(is_bare, inputs))
+        and not any(y.retains_grad for y in graph.outputs)
         and (lazy or is_unseen(graph, inputs))
     )
     if is_tried and (found := finite(first, inputs)) is not None:
@@ -143,7 +144,6 @@ def is_unseen(graph: Graph, inputs: Sequence[Array]) -> bool:
         or torch.is_anomaly_enabled()
         or private.is_in_mode()
         or private.hooks_saving()
-        or any(y.retains_grad for y in graph.outputs)
         or not all(map(is_usual, (*graph.outputs, *graph.cotangents, *inputs)))
         or not are_silent(graph.nodes)
     )

@@ -138,3 +138,28 @@ def test_a_hook_on_the_graph_of_another_thread_runs_once():
 
     assert seen == [1]
     assert x.grad.tolist() == [0.0, 0.25]
+
+
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_an_output_that_retains_its_gradient(lazy):
+    """It has its cotangent once, also where the ordinary gradient is NaN."""
+    loss = torch.where((x := leaf([0.0, 4.0])) > 0, x.sqrt(), 0.0).sum()
+    loss.retain_grad()
+
+    masked.backward(loss, lazy=lazy)
+
+    assert loss.grad.item() == 1.0
+    assert x.grad.tolist() == [0.0, 0.25]
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_a_gradient_with_a_graph(lazy):
+    """With `create_graph` the gradient of a leaf can be differentiated."""
+    x = leaf([1.0, 4.0])
+    masked.backward((x**3).sum(), create_graph=True, lazy=lazy)
+    first, x.grad = x.grad, None
+
+    masked.backward(first.sum(), lazy=lazy)
+
+    assert x.grad.tolist() == [6.0, 24.0]
