@@ -1,11 +1,14 @@
 """The formulas that the sweeps hold operations to are those of mpmath, with 300 digits."""
 
+from importlib import import_module
+
 import mpmath
 import numpy as np
 import pytest
 
 from exponents import EXTENDED, FORMATS, wide
-from specs import SWEPT
+from safeops._cli.families import family_of
+from specs import FAMILIES, SPECS, SWEPT
 from sweep import points_of
 
 SLOW = {"safe_erfinv", "safe_ndtri"}  # of 300 digits, a fifth of a second for a number
@@ -89,6 +92,19 @@ def test_assert_derivatives_can_fail():
 
 
 def test_every_formula_is_held_to_mpmath():
-    """An operation in the sweep without a function of mpmath does not exist."""
+    """A specification has a formula, its points and a function of mpmath, or none of them."""
+    parts = {spec.name: (spec.formula, spec.domain, spec.mpmath) for spec in SPECS}
+
     assert SWEPT
-    assert not [spec.name for spec in SWEPT if spec.mpmath is None or spec.domain is None]
+    assert not [name for name, some in parts.items() if None in some and any(some)]
+
+
+def test_a_specification_stands_beside_its_operation():
+    """`tests/specs/logs.py` has those of `_ops/logs.py`, each once."""
+    stand = [
+        (name, spec.name) for name in FAMILIES for spec in import_module(f"specs.{name}").SPECS
+    ]
+
+    assert stand
+    assert stand == [(family_of(name), name) for _, name in stand]
+    assert len(stand) == len({name for _, name in stand})
