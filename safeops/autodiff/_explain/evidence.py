@@ -7,9 +7,11 @@ the forward pass made values that are not finite. A cause that reaches the gradi
 """
 
 import functools
+import operator
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -98,9 +100,20 @@ def thin(mask: Any) -> Any:
     return folded(parts(mask)) if isinstance(mask, np.ndarray) else mask
 
 
-def parts(mask: np.ndarray) -> np.ndarray:
+def parts(mask: Any) -> np.ndarray:
     """Return a mask without the repetitions that its memory tells."""
+    mask = np.asarray(mask)
     return mask[tuple(slice(None if stride else 1) for stride in mask.strides)]
+
+
+def combined(f: Callable[..., Any], *masks: Any) -> np.ndarray:
+    """Return what a function of entries makes of masks; what they repeat is asked for once."""
+    return np.broadcast_to(f(*map(parts, masks)), np.broadcast_shapes(*map(np.shape, masks)))
+
+
+def but(mask: Any, other: Any) -> np.ndarray:
+    """Return where one mask is True and another is not."""
+    return combined(operator.gt, mask, other)
 
 
 class Forward:
@@ -188,10 +201,11 @@ def made_here(out: np.ndarray, operands: Sequence[np.ndarray]) -> np.ndarray:
     bad = [x for x in operands if not np.isfinite(x).all()]
     if any(x.shape not in (out.shape, ()) for x in bad):
         return np.isnan(out) & (not any(np.isnan(x).any() for x in bad))
-    nan, infinite = np.zeros(out.shape, bool), np.zeros(out.shape, bool)
+    nan, infinite = np.isnan(out), np.isinf(out)
     for x in bad:
-        nan, infinite = nan | np.isnan(x), infinite | ~np.isfinite(x)
-    return np.asarray((np.isnan(out) & ~nan) | (np.isinf(out) & ~infinite))
+        nan &= ~np.isnan(x)
+        infinite &= np.isfinite(x)
+    return np.asarray(nan | infinite)
 
 
 def name_of(numbers: np.ndarray) -> str:
@@ -264,15 +278,18 @@ class Evidence:
         """Return by cause where a nonfinite coefficient meets entries, and the counts of these."""
         found: dict[Cause, np.ndarray] = {}
         counts: list[Count] = []
-        bad = ~np.isfinite(m.slope)
-        if not bad.any():
+        if np.isfinite(m.slope).all():
             return found, counts
+        bad = compact(~np.isfinite(m.slope))
         # Behind an operation without a rule it is unknown whether an entry is used.
         unclear = united_masks(mask for cause, mask in m.tainted.items() if cause.kind == "UNKNOWN")
-        masks = {Cause("BLOCKED", m.site): ~m.active, Cause(m.used, m.site): m.active & ~unclear}
+        masks = {
+            Cause("BLOCKED", m.site): combined(np.logical_not, m.active),
+            Cause(m.used, m.site): but(m.active, unclear),
+        }
         for cause, mask in masks.items():
             hit = m.reached(mask, bad)
-            if not hit.any():
+            if not parts(hit).any():
                 continue
             found[cause] = hit
             if m.own:
@@ -281,7 +298,9 @@ class Evidence:
             where = hit if m.elementwise else bad
             counts[-1].add(where, name_of(np.broadcast_to(m.slope, where.shape)[where]))
             for selection, dropped in m.dropped.items():
-                counts[-1].selections[selection] += int(m.reached(dropped & mask, bad).sum())
+                counts[-1].selections[selection] += int(
+                    m.reached(combined(np.logical_and, dropped, mask), bad).sum()
+                )
         return found, counts
 
     def nearest(self, marks: Marks, new: Marks) -> dict[Any, np.ndarray]:
@@ -290,8 +309,8 @@ class Evidence:
         for cause, mask in marks.items():
             for other, hit in new.items():
                 if self.explains(other, cause):
-                    mask = mask & ~hit  # noqa: PLW2901  (what is left of it)
-            if mask.any():
+                    mask = but(mask, hit)  # noqa: PLW2901  (what is left of it)
+            if parts(mask).any():
                 left[cause] = mask
         return united(left, new)
 
@@ -317,8 +336,8 @@ class Evidence:
         self, marks: dict[Any, np.ndarray], site: Site, at: Any, value: np.ndarray, active: Any
     ) -> None:
         """Add used entries that are not finite and have no mark, such as those of an overflow."""
-        bad = ~np.isfinite(value) & active & ~united_masks(marks.values())
-        if bad.any():
+        bad = ~np.isfinite(value)
+        if bad.any() and (bad := bad & active & ~united_masks(marks.values())).any():
             cause = Cause("GENUINE", site)
             self.count(cause, at).add(bad, name_of(value[bad]))
             marks[cause] = bad
@@ -332,8 +351,8 @@ class Evidence:
         It lies before the operation in the program: ordinary autodiff multiplies these by 0.
         """
         for cause in [x for x in marks if x.kind == "GENUINE"]:
-            lost = marks[cause] & absent
-            if not lost.any():
+            lost = combined(np.logical_and, marks[cause], absent)
+            if not parts(lost).any():
                 continue
             blocked = replace(cause, kind="BLOCKED")
             # Several selections, as both operands of a maximum, may drop entries of one run.
@@ -345,8 +364,8 @@ class Evidence:
             count.add(lost, next((one.what for one in known), ""))
             if len(known) == len(same) == 1 and known[0].times == 1:
                 known[0].keep(~lost)
-            marks[blocked] = marks.get(blocked, False) | lost
-            marks[cause] = marks[cause] & ~lost
+            marks[blocked] = combined(np.logical_or, marks.get(blocked, False), lost)
+            marks[cause] = but(marks[cause], lost)
 
     def findings(
         self, reached: Iterable[Cause], result: Any, named: Callable[[Site], str]
@@ -477,20 +496,16 @@ def reaching(results: Iterable[tuple[Marks, np.ndarray]]) -> Iterator[Cause]:
 
 def united(a: Marks, b: Marks) -> dict[Any, np.ndarray]:
     """Return the union of two sets of marks."""
-    return {key: np.logical_or(a.get(key, False), b.get(key, False)) for key in {**a, **b}}
+    return {**a, **b, **{x: combined(np.logical_or, a[x], b[x]) for x in a.keys() & b}}
 
 
 def united_masks(masks: Iterable[np.ndarray]) -> Any:
     """Return where any of several masks is True."""
-    return functools.reduce(np.logical_or, masks, np.zeros((), bool))
+    return functools.reduce(partial(combined, np.logical_or), masks, np.zeros((), bool))
 
 
 def dropped_by_selection(site: Site, absent: np.ndarray, dropped: Marks) -> dict[Any, np.ndarray]:
     """Return which selection dropped each absent entry: this one, where no earlier one did."""
-    marks = {key: mask & absent for key, mask in dropped.items()}
-    new = absent.copy()
-    for mask in marks.values():
-        new &= ~mask
-    if new.any():
-        marks[site] = marks.get(site, False) | new
-    return {key: mask for key, mask in marks.items() if mask.any()}
+    marks = {key: combined(np.logical_and, mask, absent) for key, mask in dropped.items()}
+    new = functools.reduce(but, marks.values(), absent)
+    return {key: mask for key, mask in united(marks, {site: new}).items() if parts(mask).any()}

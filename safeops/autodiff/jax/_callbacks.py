@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 import jax
-from jax.extend.core import Jaxpr, jaxpr_as_fun
+from jax.extend.core import Jaxpr, JaxprEqn, jaxpr_as_fun
 
 from safeops._backends.jax.bodies import Program, bodies_in, opened, with_bodies
-from safeops._backends.jax.private import traced, with_callback
+from safeops._backends.jax.private import body_of_call, traced, with_callback
 from safeops.autodiff.jax._choosers import Choosing
+from safeops.autodiff.jax._lines import CALLS, eval_jaxpr_with
 
 SILENT = ("debug_callback", "debug_print")
 ANSWERING = ("pure_callback", "io_callback")
@@ -70,6 +71,8 @@ class Calling(Choosing):
     def operation(self, primitive: Any, args: Any, params: Any) -> Any:
         """Run one operation."""
         name = primitive.name
+        if name in CALLS and _is_one(body := body_of_call(params)):
+            return eval_jaxpr_with(body, args, self.equation)
         with self.below():
             if name in (*SILENT, *ANSWERING):
                 self.names.add(name)
@@ -78,6 +81,11 @@ class Calling(Choosing):
             if name in ANSWERING:
                 params = with_callback(params, self.change)
             return primitive.bind(*args, **with_bodies(params, self.changed))
+
+    def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
+        """Run one operation of a program."""
+        found = self.operation(eqn.primitive, ins, eqn.params)
+        return list(found) if eqn.primitive.multiple_results else [found]
 
     def changed(self, program: Program) -> Program:
         """Return a body with other callbacks."""
@@ -89,6 +97,12 @@ class Calling(Choosing):
         """Run a body, with each operation treated as at the top."""
         again = partial(Calling, names=self.names, change=self.change, silent=self.silent)
         return traced(jaxpr_as_fun(program), again)(*args)
+
+
+def _is_one(program: Program) -> bool:
+    """Whether a call is of one operation: later runs have it by itself, compiled once for all."""
+    eqns = opened(program).eqns
+    return len(eqns) == 1 and not bodies_in(eqns[0].params)
 
 
 def _calls(jaxpr: Jaxpr) -> bool:

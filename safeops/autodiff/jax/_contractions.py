@@ -22,7 +22,7 @@ from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded
 from safeops.autodiff.jax import _evaluator as evaluator
 from safeops.autodiff.jax._evaluator import Factors, Mask, Options
-from safeops.autodiff.jax._known import is_known
+from safeops.autodiff.jax._known import is_here, is_known
 
 
 def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
@@ -94,8 +94,10 @@ def _product(
     They are 0: where all results are finite they met none, and the product is right as it is.
     """
     x = pair.value
-    if not how.exact:
-        return evaluator.cleared(product(x, evaluator.cleared(y, met()).value), reached)
+    if not how.exact or is_here(y):
+        kept = evaluator.cleared(y, met()).value
+        if not how.exact or evaluator.all_finite(kept):
+            return evaluator.cleared(product(x, kept), reached)
     once = evaluator.cleared(product(x, y), reached)
 
     def again() -> Array:

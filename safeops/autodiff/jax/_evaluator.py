@@ -214,16 +214,21 @@ def _all_of_batch(size: int, in_batched: Any, good: Array) -> tuple[Array, bool]
     return _all(good), False
 
 
+def all_finite(x: Array) -> Any:
+    """Return whether all numbers of an array are finite."""
+    return np.isfinite(np.asarray(x)).all() if _known.is_here(x) else _all(jnp.isfinite(x))
+
+
 def if_finite(once: list[Array], again: Callable[[], list[Array]]) -> list[Array]:
     """Return arrays if all their numbers are finite, else those that `again` computes."""
-    right = reduce(jnp.logical_and, [_all(jnp.isfinite(x)) for x in once if is_inexact(x)], True)  # noqa: FBT003  (a value)
-    if not isinstance(right, jax.core.Tracer):  # eagerly, each branch would be compiled again
-        return once if right else again()
+    flags = [all_finite(x) for x in once if is_inexact(x)]
+    if not any(isinstance(x, jax.core.Tracer) for x in flags):  # else each branch would be compiled
+        return once if all(flags) else again()
 
     def other() -> list[Array]:
         return [varying_as(x, like) for x, like in zip(again(), once, strict=True)]
 
-    return list(lax.cond(right, lambda: once, other))
+    return list(lax.cond(reduce(jnp.logical_and, flags), lambda: once, other))
 
 
 def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
@@ -242,7 +247,8 @@ def on_masks(f: Callable[..., Any], *masks: Any) -> Mask:
 def transport(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Move entries: the same operation on the mask; a 0 that is filled in is absent."""
     operands = _moved(eqn)
-    values = private.plain(eqn, [value_of(x) for x in ins])
+    run = _known.moved_here if isinstance(value_of(ins[0]), np.ndarray) else private.plain
+    values = run(eqn, [value_of(x) for x in ins])
     params, filled = _with_mask_as_fill(eqn)
     masks = [mask_of(ins[i]) for i in operands]
     if all(m is False for m in masks) and not filled:

@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.core import JaxprEqn
 
 from safeops._backends.jax import private
+from safeops._core.types import Array
 from safeops.autodiff import _pairs
 from safeops.autodiff._small import SMALL, Shape, folded, is_worth_it, reshaped
 
@@ -142,6 +144,24 @@ def moved(eqn: JaxprEqn, mask: np.ndarray, shape: Shape) -> list[np.ndarray] | N
     if name == "pad":
         return padded(mask, shape, private.padding_of(eqn))
     return split(mask, shape, outs) if name == "split" else None
+
+
+def is_here(x: Any) -> bool:
+    """Whether an array is known, and in the memory of the processor: NumPy compiles nothing."""
+    if isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array):
+        return isinstance(x, np.ndarray)
+    return all(device.platform == "cpu" for device in x.devices())
+
+
+def moved_here(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Array]:
+    """Run one operation; what only moves numbers that are here compiles nothing."""
+    x: Any = ins[0] if len(ins) == 1 else None
+    if is_here(x) and x.size and jax.dtypes.issubdtype(x.dtype, np.inexact):
+        parts = moved(eqn, np.asarray(x), x.shape)
+        if parts is not None:
+            outs = zip(parts, eqn.outvars, strict=True)
+            return [np.broadcast_to(part, out.aval.shape) for part, out in outs]
+    return private.plain(eqn, ins)
 
 
 def cut(mask: np.ndarray, parts: Sequence[slice]) -> np.ndarray:

@@ -8,7 +8,7 @@ rules for masks.
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,16 +28,18 @@ from safeops.autodiff._explain.evidence import (
     Meeting,
     Site,
     Slope,
+    combined,
     compact,
     dropped_by_selection,
     name_of,
+    parts,
     thin,
     united,
     update_counts,
 )
 from safeops.autodiff._explain.marks import Marked, marks_of, slope_so_far
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff._small import narrowed
+from safeops.autodiff._small import SMALL, narrowed
 from safeops.autodiff.jax import _evaluator as pairs
 from safeops.autodiff.jax._choosers import CHOOSERS
 from safeops.autodiff.jax._evaluator import Factors, Options
@@ -46,6 +48,7 @@ from safeops.autodiff.jax._known import entries_of, is_known
 from safeops.autodiff.jax._lines import CALLS, Sites, eval_jaxpr_with, numbers_of
 
 ELEMENTWISE = ("mul", "div")
+FORMULAS = {"mul": np.multiply, "div": np.divide, "neg": np.negative}
 WHOLE = (*LOOPS, "cond", "shard_map")  # whose bodies are not looked into
 PRODUCTS = (*ELEMENTWISE, "dot_general", "conv_general_dilated")
 
@@ -55,6 +58,7 @@ class Backward:
 
     def __init__(self, how: Options, sites: Sites, evidence: Evidence, looking: LoopBudget) -> None:
         self.how, self.sites, self.evidence, self.looking = how, sites, evidence, looking
+        self.moved_before: dict[Any, list[np.ndarray | None]] = {}
         self.compiled: dict[Any, Any] = {}  # by identity of the equation, which is kept alive here
 
     def body(
@@ -78,8 +82,7 @@ class Backward:
             ins = [np.asarray(ins[0]), *ins[1:]]
         self.evidence.uses(site, [mask_of(x) for x in ins if isinstance(x, Pair)])
         outs = self.once(eqn, ins, self.how)
-        dropped = self.moved(eqn, ins, functools.partial(marks_of, name="dropped"), site)
-        tainted = self.moved(eqn, ins, functools.partial(marks_of, name="tainted"), site)
+        dropped, tainted = self.moved(eqn, ins, site)
         new, counts = self.blocked_entries(eqn, ins, site, run)
         slope = self.slope(eqn, ins, site, counts)
         found = []
@@ -88,27 +91,33 @@ class Backward:
             if not isinstance(out, Pair) or numbers_of(out.value) is None:
                 found.append(out)
                 continue
-            absent = ~mask_of(out)
+            active, numbers = mask_of(out), np.asarray(out.value)  # which NumPy moves
+            absent = combined(np.logical_not, active)
             own = self.evidence.nearest(tainted[i], new)
             if eqn.primitive.name in WHOLE:
                 before = Marked(out.value, out.active, dropped[i])
                 own = united(own, self.compare((eqn, run), ins, i, before, site))
             if self.is_unclear(eqn, site):
-                own[Cause("UNKNOWN", site)] = ~absent
-            self.evidence.overflow(own, site, (run, id(eqn)), np.asarray(out.value), ~absent)
+                own[Cause("UNKNOWN", site)] = active
+            self.evidence.overflow(own, site, (run, id(eqn)), numbers, active)
             dropped_by = dropped_by_selection(site, absent, dropped[i])
             self.evidence.spare(own, (run, id(eqn)), absent, dropped_by)
             dropped_by, own = (
                 {key: compact(mask) for key, mask in marks.items()} for marks in (dropped_by, own)
             )
-            found.append(Marked(out.value, thin(~absent), dropped_by, own, slope))
+            found.append(Marked(numbers, thin(active), dropped_by, own, slope))
         return found
 
     def moved(
-        self, eqn: JaxprEqn, ins: list[Any], of: Callable[[Any], Marks], site: Site
-    ) -> list[dict[Any, np.ndarray]]:
-        """Return the masks of marks in the results of an equation, by mark."""
-        found: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
+        self, eqn: JaxprEqn, ins: list[Any], site: Site
+    ) -> tuple[list[dict[Any, np.ndarray]], list[dict[Any, np.ndarray]]]:
+        """Return the masks of marks in the results of an equation: of what dropped, and taints."""
+        dropped: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
+        tainted: list[dict[Any, np.ndarray]] = [{} for _ in eqn.outvars]
+
+        def of(x: Pair) -> Marks:
+            return {**marks_of(x, "dropped"), **marks_of(x, "tainted")}
+
         keys = dict.fromkeys(key for x in ins if isinstance(x, Pair) for key in of(x))
         # A coefficient has no marks.
         shown = {
@@ -122,21 +131,31 @@ class Backward:
             ]
             for key in keys
         }
-        run = functools.partial(self.moves, eqn, site)
-        without_values = {} if eqn.primitive.name in WHOLE else traced(run, shown)
         for key, given in shown.items():
-            outs = without_values.get(key) or run(key, given)
-            for marks, out in zip(found, outs, strict=True):
-                if isinstance(out, Pair) and (mask := mask_of(out)).any():
+            every = dropped if isinstance(key, Site) else tainted
+            for marks, mask in zip(every, self.moves(eqn, site, key, given), strict=True):
+                if mask is not None and parts(mask).any():
                     marks[key] = mask
-        return found
+        return dropped, tainted
 
-    def moves(self, eqn: JaxprEqn, site: Site, key: Cause | Site, ins: list[Any]) -> list[Any]:
-        """Run one operation over pairs whose masks are those of a mark."""
+    def moves(
+        self, eqn: JaxprEqn, site: Site, key: Cause | Site, ins: list[Any]
+    ) -> list[np.ndarray | None]:
+        """Return the masks of results, for pairs whose masks are those of a mark."""
         how = replace(self.how, exact=False)  # which changes values only
-        if eqn.primitive.name == "select_n" and _stays(key, site):
-            return pairs.add(eqn, [pairs.Zero(ins[0]), *ins[1:]], how)  # no condition
-        return self.once(eqn, ins, how)
+        stays = eqn.primitive.name == "select_n" and _stays(key, site)
+        ins = [pairs.Zero(ins[0]), *ins[1:]] if stays else ins  # no condition
+
+        def run(ins: list[Any]) -> list[Any]:
+            return (pairs.add if stays else self.once)(eqn, ins, how)
+
+        if eqn.primitive.name in WHOLE:
+            return masks_of(run(ins))
+        form = form_of(eqn, ins)
+        found = self.moved_before.get(form) or traced(run, ins)
+        if form is not None and found is not None:
+            self.moved_before[form] = found
+        return masks_of(run(ins)) if found is None else found
 
     def blocked_entries(
         self, eqn: JaxprEqn, ins: list[Any], site: Site, run: int
@@ -176,16 +195,15 @@ class Backward:
         self, eqn: JaxprEqn, ins: list[Any], site: Site, counts: Sequence[Count]
     ) -> Slope | None:
         """Return the formula of an operation at 1, and update the counts of what has met it."""
-        if eqn.primitive.name not in (*ELEMENTWISE, "neg"):
+        if eqn.primitive.name not in FORMULAS:
             return None
         kept = slope_so_far(ins, site)
-        one = [
-            Pair(kept.value if kept else jnp.ones_like(x.value)) if isinstance(x, Pair) else x
-            for x in ins
-        ]
-        value = pairs.value_of(self.rule(eqn)(eqn, one, self.how)[0])
-        every = (*(kept.counts if kept else ()), *counts)
-        return update_counts(Slope(site, value, every), np.asarray(value))
+        one = kept.value if kept else 1
+        factors = [one if isinstance(x, Pair) else np.asarray(pairs.value_of(x)) for x in ins]
+        with np.errstate(all="ignore"):
+            value = FORMULAS[eqn.primitive.name](*factors)
+        value = np.broadcast_to(value, eqn.outvars[0].aval.shape)
+        return update_counts(Slope(site, value, (*(kept.counts if kept else ()), *counts)), value)
 
     def is_unclear(self, eqn: JaxprEqn, site: Site) -> bool:
         """Whether it is unknown which entries an operation uses."""
@@ -239,7 +257,7 @@ def reached(factors: Factors, mask: np.ndarray, bad: np.ndarray) -> np.ndarray:
     """Return which result entries depend on an entry in `mask` and a coefficient in `bad`."""
     name, shape = factors.eqn.primitive.name, factors.eqn.outvars[0].aval.shape
     if name in ELEMENTWISE:
-        return np.broadcast_to(mask & bad, shape)
+        return np.broadcast_to(combined(np.logical_and, mask, bad), shape)
     if name == "dot_general":
         x, y = (mask, bad)[:: 1 if factors.at == 0 else -1]
         return np.broadcast_to(product(axes_of_product(factors.eqn), x, y), shape)
@@ -275,28 +293,34 @@ def mask_of(x: Any) -> np.ndarray:
     return np.broadcast_to(np.asarray(entries_of(pairs.mask_of(x))), pairs.shape_of(x))
 
 
-def traced(
-    run: Callable[[Any, list[Any]], list[Any]], shown: Mapping[Any, list[Any]]
-) -> dict[Any, list[Any]]:
-    """Return results of an operation, as far as their masks do not depend on values."""
-    found: dict[Any, list[Any]] = {}
+def masks_of(outs: Sequence[Any]) -> list[np.ndarray | None]:
+    """Return where results are active; None for those that are no pairs."""
+    return [mask_of(x) if isinstance(x, Pair) else None for x in outs]
 
-    def trace(*values: Any) -> tuple[()]:
-        for key, ins in shown.items():
-            given = iter(values)
-            found[key] = run(
-                key, [Pair(next(given), x.active) if isinstance(x, Pair) else x for x in ins]
-            )
+
+def form_of(eqn: JaxprEqn, ins: Sequence[Any]) -> Any:
+    """Return all that decides where results are active, as layers repeat it; None if data do."""
+    if not all(isinstance(x, (Pair, pairs.Zero)) for x in ins):
+        return None
+    masks = [np.asarray(x.active) if isinstance(x, Pair) else None for x in ins]
+    if any(m is not None and m.nbytes > SMALL for m in masks):
+        return None
+    keys = [None if m is None else (m.shape, m.tobytes()) for m in masks]
+    return eqn.primitive, tuple(eqn.params.items()), (*keys,), tuple(x.aval for x in eqn.invars)
+
+
+def traced(run: Callable[[list[Any]], list[Any]], ins: list[Any]) -> list[np.ndarray | None] | None:
+    """Return where the results of an operation are active; None if that depends on values."""
+    found: list[Any] = []
+
+    def trace(values: list[Any]) -> tuple[()]:
+        given = iter(values)
+        found.extend(run([Pair(next(given), x.active) if isinstance(x, Pair) else x for x in ins]))
         return ()
 
-    if shown:  # the values are the same beside each mark
-        ins = next(iter(shown.values()))
-        jax.eval_shape(trace, *(x.value for x in ins if isinstance(x, Pair)))
-    return {
-        key: outs
-        for key, outs in found.items()
-        if all(is_known(entries_of(x.active)) for x in outs if isinstance(x, Pair))
-    }
+    jax.eval_shape(trace, [x.value for x in ins if isinstance(x, Pair)])
+    known = all(is_known(entries_of(x.active)) for x in found if isinstance(x, Pair))
+    return masks_of(found) if known else None
 
 
 def _stays(key: Cause | Site, site: Site) -> bool:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from safeops._backends.jax.bodies import opened
+from safeops._backends.jax.bodies import Program, opened
+from safeops._backends.jax.private import Passing, traced
 from safeops._core.types import Array
 from safeops.autodiff._explain.evidence import Evidence, Forward, missing, name_of, reaching
 from safeops.autodiff._explain.finding import Finding, entries_in_words
@@ -24,7 +25,8 @@ from safeops.autodiff.jax._evaluator import Options
 from safeops.autodiff.jax._explain.backward import Backward
 from safeops.autodiff.jax._explain.compiled_loops import LoopBudget, cost_of
 from safeops.autodiff.jax._explain.forward import Watch, watching
-from safeops.autodiff.jax._lines import Sites, count_of, named, numbers_of
+from safeops.autodiff.jax._known import moved_here
+from safeops.autodiff.jax._lines import Sites, count_of, eval_jaxpr_with, named, numbers_of
 from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._tables import RULES
@@ -58,7 +60,7 @@ def explained_call(
     entries = sum(np.size(x) for x in jax.tree.leaves(chosen))
     checked = f"the gradient at {entries_in_words(entries)}, through {operations(count)}"
     ordinary = _bad(slopes)
-    bad = not jnp.isfinite(value)
+    bad = not np.isfinite(value)
     if not (ordinary or bad or interim):
         return make_report("jax", (), checked)
     trial = trial and cost <= MOST
@@ -84,9 +86,16 @@ def _ordinary(f: Callable[..., Any], chosen: Sequence[Any]) -> tuple[Array, list
     """Return value and gradient, and how many operations its pullback has, and runs."""
     value, pullback = jax.vjp(f, *chosen)
     check_output(value)
-    program = opened(jax.make_jaxpr(pullback)(jnp.ones_like(value)))
-    slopes = jax.tree.leaves(pullback(jnp.ones_like(value)))
-    return value, slopes, count_of(program), cost_of(program)
+    start = jnp.ones_like(value)
+    closed = program_of(pullback, start)
+    slopes = eval_jaxpr_with(closed, [start], moved_here)
+    return value, slopes, count_of(opened(closed)), cost_of(opened(closed))
+
+
+def program_of(pullback: Callable[..., Any], start: Array) -> Program:
+    """Return the program of a pullback."""
+    # JAX prints, with its arrays, what is no function.
+    return jax.make_jaxpr(lambda *start: pullback(*start))(start)  # noqa: PLW0108
 
 
 def _arrays(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
@@ -113,7 +122,16 @@ def _of_chosen(f: Callable[..., Any], args: Sequence[Any], places: Sequence[int]
 
 def _bad(arrays: Sequence[Array]) -> int:
     """Return the number of nonfinite entries."""
-    return sum(int((~jnp.isfinite(x)).sum()) for x in arrays)
+    return sum(int((~np.isfinite(x)).sum()) for x in arrays)
+
+
+class Compiling(Passing):
+    """Compile each operation as elsewhere: by another setting JAX would compile it once more."""
+
+    def operation(self, primitive: Any, args: Any, params: Any) -> Any:
+        """Run one operation."""
+        with jax.disable_jit(disable=False):
+            return super().operation(primitive, args, params)
 
 
 def _program(
@@ -127,14 +145,15 @@ def _program(
     leaves, form = jax.tree.flatten(list(chosen))
 
     def arrays(given: Sequence[Any]) -> list[np.ndarray]:
-        wide = (np.complex128 if jnp.iscomplexobj(x) else np.float64 for x in given)
-        return [np.asarray(x).astype(dtype) for x, dtype in zip(given, wide, strict=True)]
+        numbers = map(np.asarray, given)
+        return [x.astype(np.result_type(x.dtype, np.float32), copy=False) for x in numbers]
 
     def value_and_grad() -> Any:
         with jax.disable_jit():
-            value, pullback = jax.vjp(callbacks.answering(f), *chosen)
-            gradients = pullback(jnp.ones_like(value))
-        return arrays([value])[0], arrays(jax.tree.leaves(gradients))
+            value, pullback = jax.vjp(traced(callbacks.answering(f), Compiling), *chosen)
+            closed = program_of(pullback, jnp.ones_like(value))
+        gradients = eval_jaxpr_with(closed, [jnp.ones_like(value)], moved_here)
+        return arrays([value])[0], arrays(gradients)
 
     def value_at(given: Sequence[np.ndarray]) -> Any:
         new = [jnp.asarray(y, x.dtype) for x, y in zip(leaves, given, strict=True)]
@@ -184,7 +203,7 @@ def _looked_at(
     value, pullback = jax.vjp(watched, *chosen)
     ((forward, result),) = runs
     evidence = Evidence(forward, batch, [x.shape for x in jax.tree.leaves(chosen)])
-    closed = jax.make_jaxpr(pullback)(jnp.ones_like(value))
+    closed = program_of(pullback, jnp.ones_like(value))
     how = Options(RULES, exact=True, on_unknown="ignore")
     start = Marked(jnp.ones_like(value), np.ones((), bool))
     return result, evidence, Backward(how, sites, evidence, looking).body(closed, [start])
