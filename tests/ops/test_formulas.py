@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from exponents import EXTENDED, FORMATS, wide
-from safeops._cli.families import family_of
+from safeops._cli.recipe import family_of
 from specs import FAMILIES, SPECS, SWEPT
 from sweep import points_of
 
