@@ -96,7 +96,8 @@ def _product(
     x = pair.value
     if not how.exact or is_here(y):
         kept = evaluator.cleared(y, met()).value
-        if not how.exact or evaluator.all_finite(kept):
+        # The coefficients may be here, and which of them an active entry meets be traced.
+        if not how.exact or (is_here(kept) and evaluator.all_finite(kept)):
             return evaluator.cleared(product(x, kept), reached)
     once = evaluator.cleared(product(x, y), reached)
 
