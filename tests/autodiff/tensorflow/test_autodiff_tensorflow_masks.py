@@ -248,7 +248,7 @@ PARTS, EITHER = masks._parts, masks.either
     ("name", "owner", "attribute", "plant"),
     [
         ("a part", masks, "_parts", careless_parts),
-        ("products", evaluator, "either", careless_sum),
+        ("products", masks, "either", careless_sum),
     ],
 )
 def test_a_planted_bug_is_found(name, owner, attribute, plant, monkeypatch):

@@ -15,6 +15,7 @@ from parts import IN_PARTS, seeds_of  # noqa: E402
 from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
+from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
 from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
 
@@ -327,7 +328,7 @@ def drop_what_is_no_cotangent(op, ins, _):
     """Select as if what is no cotangent were absent."""
     (value,) = running.run(op, ins)
     linear = [evaluator.widened(x.active, value) for x in ins if isinstance(x, evaluator.Pair)]
-    active = evaluator.union(*linear)
+    active = masks.union(*linear)
     return [evaluator.Pair(evaluator.cleaned(value, active), active)]
 
 
