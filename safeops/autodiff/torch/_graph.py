@@ -51,7 +51,14 @@ def graph_of(outputs: Sequence[Array], given: Any) -> Graph:
     """Return the graph of outputs, with their cotangents; raise RuntimeError if it is fused."""
     nodes = nodes_of(outputs)
     check_graph(nodes)
-    return Graph(nodes, leaves_of(nodes), outputs, seeds_of(outputs, given))
+    # An output may be a leaf, which has no node that leads to it.
+    leaves = dict.fromkeys([*leaves_of(nodes), *filter(is_open_leaf, outputs)])
+    return Graph(nodes, list(leaves), outputs, seeds_of(outputs, given))
+
+
+def is_open_leaf(x: Array) -> bool:
+    """Whether a tensor is a leaf to which gradients are added."""
+    return x.is_leaf and x.requires_grad
 
 
 def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:

@@ -48,6 +48,35 @@ def test_strides_along_axes_of_one(lazy, size):
 
 
 @pytest.mark.parametrize("lazy", [None, True, False])
+@pytest.mark.parametrize("value", [0.0, 4.0], ids=["absent", "finite"])
+def test_an_output_that_is_a_leaf(lazy, value):
+    """It gets its cotangent beside the gradients of the others, once, and a mask."""
+    x, w = leaf([value, 4.0]), leaf([1.0, 2.0])
+    v = leaf([1.0, 2.0])
+    others = [torch.where(x > 0, x.sqrt(), 0.0).sum(), (w * w).sum()]
+    given = [*(torch.tensor([3.0, 5.0], dtype=w.dtype),) * 2, *map(torch.ones_like, others)]
+    slope = 0.5 / value**0.5 if value else 0.0
+
+    masked.backward([v, w, *others], given, lazy=lazy)
+
+    assert x.grad.tolist() == [slope, 0.25]
+    assert v.grad.tolist() == [3.0, 5.0]
+    assert w.grad.tolist() == [5.0, 9.0]
+
+
+def test_the_mask_of_an_output_that_is_a_leaf():
+    """It is among those that are returned."""
+    x, w = leaf([0.0, 4.0]), leaf([1.0, 2.0])
+
+    masks = masked.backward([w, x.sqrt()[1]], [w.detach(), torch.ones_like(x[1])], return_mask=True)
+
+    assert {id(key): mask.tolist() for key, mask in masks.items()} == {
+        id(w): [True, True],
+        id(x): [False, True],
+    }
+
+
+@pytest.mark.parametrize("lazy", [None, True, False])
 def test_an_output_on_the_way_to_another(lazy):
     """Its cotangent is added to the gradient of the other; nothing retains that."""
     x = leaf([0.0, 4.0])
