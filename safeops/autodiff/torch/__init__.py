@@ -170,14 +170,14 @@ def backward(
     equals the gradient of `torch.autograd.backward` where that is finite.
 
     By default the ordinary pass runs first, on a CPU, in one process, without `return_mask`,
-    `create_graph`, ``on_unknown="error"``, modes and anomaly detection, unless hooks, a custom
-    function or a checkpoint would run twice. In-place writes into views, and versions of PyTorch
-    that do not tell of hooks on what is saved (2.9), are masked from the start. The ordinary pass
-    keeps the graph, which is freed at the end. Gradients are added once they are finite; else, or
-    after an error, the masked pass runs. A tensor on the way with `retain_grad()` then has the
-    gradient of the masked pass alone; it is an error if an earlier gradient is in it, or if its
-    ordinary one is all NaN, which cannot be told apart. Where the gradients of leaves are finite it
-    keeps its ordinary one, NaN included.
+    `create_graph`, ``on_unknown="error"``, modes, forward mode and anomaly detection, unless hooks,
+    a custom function or a checkpoint would run twice. In-place writes into views, and versions of
+    PyTorch that do not tell of hooks on what is saved (2.9), are masked from the start. The
+    ordinary pass keeps the graph, which is freed at the end. Gradients are added once they are
+    finite; else, or after an error, the masked pass runs. A tensor on the way with `retain_grad()`
+    then has the gradient of the masked pass alone; it is an error if an earlier gradient is in it,
+    or if its ordinary one is all NaN, which cannot be told apart. Where the gradients of leaves are
+    finite it keeps its ordinary one, NaN included.
 
     **Source.** PyTorch issue 4132, and 31829: "we have no way to differentiate a 0 that comes from
     unused from a 0 that comes from it is numerically 0".

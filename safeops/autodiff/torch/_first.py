@@ -12,6 +12,7 @@ beforehand, each time, and why; one no, and the pass is masked from the start:
   these see a gradient when it is returned, and again when it is added.
 - No inference mode, in which what frees the graph and adds gradients has no nodes, nor inputs that
   were made there.
+- No forward mode: a gradient that is finite may have a tangent that is not.
 - No output retains its gradient. A tensor on the way that does cannot be seen: see `Second`. Where
   all that is added is finite, it keeps the ordinary gradient, NaN included.
 
@@ -98,6 +99,7 @@ def carried(
     is_tried = (
         lazy is not False
         and not torch.is_inference_mode_enabled()
+        and private.forward_level() < 0
         and all(map(is_bare, inputs))
         and not any(y.retains_grad for y in graph.outputs)
         and (lazy or is_unseen(graph, inputs))

@@ -64,6 +64,20 @@ def test_an_output_that_is_a_leaf(lazy, value):
     assert w.grad.tolist() == [5.0, 9.0]
 
 
+@pytest.mark.parametrize("lazy", [None, True, False])
+def test_the_tangent_of_a_gradient(lazy):
+    """Forward mode over a gradient is masked too, though the gradient itself is finite."""
+    x, forward_ad = leaf([0.0, 4.0]), torch.autograd.forward_ad
+
+    with forward_ad.dual_level():
+        y = forward_ad.make_dual(x, torch.ones_like(x))
+        loss = torch.where(y > 0, y**1.5, 0.0).sum()
+        gradient, tangent = forward_ad.unpack_dual(*masked.grad(loss, x, lazy=lazy))
+
+    assert gradient.tolist() == [0.0, 3.0]
+    assert tangent.tolist() == [0.0, 0.375]
+
+
 def test_the_mask_of_an_output_that_is_a_leaf():
     """It is among those that are returned."""
     x, w = leaf([0.0, 4.0]), leaf([1.0, 2.0])
