@@ -13,29 +13,15 @@ import real_table
 
 import derivatives
 import private_names
-import reductions
 import safeops
-import slices
 import specs
 from safeops import _recipes, linalg, rotations, segments
 from safeops._cli.recipe import FAMILIES, WHY_NONE, family_of, functions_of, path_of
 
-# Words that people may search for, by the name of the function; those of elementwise operations
-# stand in their specifications.
+# Words that people may search for, by the name of a function that has no specification.
 SYNONYMS = specs.SYNONYMS | {
     "safe_cdist": "pairwise distance, distance matrix",
-    "safe_clip_by_norm": "gradient clipping, projection onto a ball",
-    "safe_correlation": "Pearson correlation, corrcoef, concordance",
-    "safe_cosine_similarity": "cosine distance",
-    "safe_cross_entropy": "negative log likelihood",
-    "safe_distance": "Euclidean distance, pairwise distance",
     "safe_interp": "linear interpolation, piecewise linear function, look-up table",
-    "safe_log_softmax": "log_softmax",
-    "safe_norm": "linalg.norm, vector_norm, length of a vector",
-    "safe_normalize": "l2_normalize, unit vector",
-    "safe_standardize": "z-score, standard score, layer normalisation",
-    "safe_std": "standard deviation",
-    "safe_var": "variance",
     "safe_where": "apply_where, double where, select",
     "vectorized_cond": "cond, if",
 }
@@ -91,7 +77,7 @@ in the other modes only `nox -s exhaustive` tests them.
 Vectors at small angles lie along an axis in these tables, so that their directions are not rounded.
 In general position [the slopes of angles](../explain/limits.md) have larger errors."""
 SPECTRAL = ("the same by the framework's `eigh` or `svd`", error_tables.SPECTRAL, "spectral")
-TABLES = (*specs.ROWS, *slices.ROWS, *reductions.ROWS)
+TABLES = (*specs.ROWS, *specs.SLICE_ROWS, *specs.REDUCTION_ROWS)
 
 
 def write(docs: Path) -> None:

@@ -6,8 +6,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-import reductions
-import slices
 import specs
 from points import Row
 
@@ -17,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),
 ]
 STEP = 1e-3
-ALONG_SLICES = (*slices.ROWS, *reductions.ROWS)
+ALONG_SLICES = (*specs.SLICE_ROWS, *specs.REDUCTION_ROWS)
 ROWS = {row.name: row for row in (*specs.ROWS, *ALONG_SLICES)}
 
 

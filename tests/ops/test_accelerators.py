@@ -12,7 +12,7 @@ pytestmark = pytest.mark.only("torch")
 
 # The processor too: so the test is known to be right where there is no accelerator.
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-SOME = slices.ROWS[::6]  # of which mpmath takes a second for some
+SOME = specs.SLICE_ROWS[::6]  # of which mpmath takes a second for some
 
 
 def on(device, args):

@@ -7,7 +7,6 @@ from math import nan
 import numpy as np
 import pytest
 
-import reductions
 import safeops as so
 import slices
 import specs
@@ -35,7 +34,7 @@ ATOL = 1e-13
 SLICES = 8
 
 ELEMENTWISE = pytest.mark.parametrize("row", specs.ROWS, ids=lambda row: row.name)
-SLICE_ROWS = (*slices.ROWS, *reductions.ROWS)
+SLICE_ROWS = (*specs.SLICE_ROWS, *specs.REDUCTION_ROWS)
 ALONG_SLICES = pytest.mark.parametrize("row", SLICE_ROWS, ids=lambda row: row.name)
 
 

@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 import safeops as so
 import slices
+import specs
 from assertions import assert_close
 from frameworks import asarray, to_numpy
 from safeops._dispatch import backend_of
@@ -206,7 +207,7 @@ def diff(formula, point, *by):
     return slope / math.prod(point[i] for i in by)
 
 
-@pytest.mark.parametrize("row", slices.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", specs.SLICE_ROWS, ids=lambda row: row.name)
 def test_slices_are_the_formula(row, autodiff_framework):
     """Without absent entries, value and gradient of a slice are those of the formula."""
     entries = st.lists(st.floats(6.5, 20.0), min_size=3, max_size=3, unique=True)

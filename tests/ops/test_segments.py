@@ -6,8 +6,8 @@ import mpmath
 import numpy as np
 import pytest
 
-import reductions
 import slices
+import specs
 from assertions import assert_close
 from derivatives import SECOND, derivatives_in, directions
 from elementwise import pytest_generate_tests
@@ -389,7 +389,7 @@ def test_wrong_arguments_are_named(call, words, framework):
 def test_the_tables_agree():
     """A segment of all entries is the slice of the row of that reduction."""
     for name in ("safe_sum", "safe_mean", "safe_prod", "safe_var", "safe_max"):
-        row = next(row for row in reductions.ROWS if row.name == name)
+        row = next(row for row in specs.REDUCTION_ROWS if row.name == name)
         piece = row.slices[0]
         x, keep = np.array(piece.args[0]), np.array(piece.where)
         f = getattr(segments, name.replace("safe", "segment"))

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import safeops as so
+import specs
 from exponents import EXTENDED, FORMATS, assert_ulps, count, rounded, wide
 from frameworks import asarray, to_numpy
 from safeops._dispatch import backend_of
-from slice_formulas import ROWS, WEIGHTS, constant
+from slice_formulas import WEIGHTS, constant
 from slice_sweep import (
     ALONG,
     PATTERNS,
@@ -20,31 +22,43 @@ __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
 UNITS = 16
 DTYPES = tuple(dtype for dtype in FORMATS if EXTENDED or dtype != "float64")
-NAMES = pytest.mark.parametrize("name", ROWS)
+SWEEPS = {
+    ", ".join(filter(None, (spec.name, sweep.of))): sweep
+    for spec in specs.ON_SLICES
+    for sweep in spec.sweeps
+}
+NAMES = pytest.mark.parametrize("name", SWEEPS)
 
 
 def slices(name, dtype):
     """Return the slices of all exponents, 0 for what JAX and TensorFlow flush; and their sizes."""
-    form, (factor, power) = FORMATS[dtype], ROWS[name].most
+    form, (factor, power) = FORMATS[dtype], SWEEPS[name].most
     near = scales(dtype)
     most = (form.max / 2 / factor) ** (1 / power)
-    near = near[(near >= ROWS[name].least * form.normal) & (near <= most)]
+    near = near[(near >= SWEEPS[name].least * form.normal) & (near <= most)]
     sizes = np.repeat(near, len(PATTERNS))
     entries = rounded(np.tile(PATTERNS, (len(near), 1)) * sizes[:, None], dtype)
     return np.where(np.abs(entries) < form.normal, 0.0, entries), sizes
 
 
+def call(name, x):
+    """Call an operation along the last axis."""
+    if SWEEPS[name].call:
+        return SWEEPS[name].call(x)
+    return getattr(so, name)(x, axis=-1)
+
+
 def exact_of(name, x):
     """Return what is exact at slices."""
     with np.errstate(all="ignore"):
-        return ROWS[name].exact(wide(x), np.broadcast_to(wide(ALONG), x.shape))
+        return SWEEPS[name].exact(wide(x), np.broadcast_to(wide(ALONG), x.shape))
 
 
 def weighted(name):
     """Return the operation with one number a slice, a weighted sum of several."""
 
     def f(x):
-        y = ROWS[name].call(x)
+        y = call(name, x)
         return backend_of(x).xp.sum(y * constant(y, WEIGHTS), axis=-1) if len(y.shape) > 1 else y
 
     return f
@@ -59,7 +73,7 @@ def test_values_of_all_exponents(name, dtype, framework):
     x, _ = slices(name, dtype)
     exact = exact_of(name, x)
 
-    got = to_numpy(ROWS[name].call(asarray(framework, x, dtype))).astype(float)
+    got = to_numpy(call(name, asarray(framework, x, dtype))).astype(float)
 
     checked = assert_ulps(got, exact.value, UNITS, dtype, size=exact.value_size, message=name)
     count((framework, "values", dtype, "slices"), name, *checked)
@@ -74,7 +88,7 @@ def test_derivatives_of_all_exponents(name, dtype, way):
 
     # There it is torch.prod, whose second derivatives are 0 where the product underflows (2.13).
     plain = way == ("torch", "compile") and name.endswith("prod")
-    got = derivatives_of(weighted(name), x, dtype, way, second=ROWS[name].curved and not plain)
+    got = derivatives_of(weighted(name), x, dtype, way, second=SWEEPS[name].curved and not plain)
 
     for order, (wanted, size, units) in wanted_of(exact, got, dtype).items():
         message = f"{name}, {order}"

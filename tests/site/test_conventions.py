@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 import safeops as so
-import slices
 import specs
 from assertions import assert_close
 from frameworks import asarray, to_numpy
@@ -25,7 +24,7 @@ def test_nan_stays_nan(row, framework):
         assert np.isnan(to_numpy(row.op(*args))).all()
 
 
-@pytest.mark.parametrize("row", slices.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", specs.SLICE_ROWS, ids=lambda row: row.name)
 def test_nan_of_a_kept_entry_stays(row, framework):
     """A NaN in a kept entry is in the value of its slice, and of no other."""
     for i in range(len(row.slices[0].args)):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import points
-import reductions
 import safeops
 import slices
 import specs
@@ -30,8 +29,8 @@ COMBINATORS = {"make_safe", "radial", "safe_where", "stop_gradient", "vectorized
 COMBINATORS |= {"safe_gammainc", "safe_gammaincc"}  # of which the standard has no values
 COMBINATORS |= {"safe_attention", "safe_cdist", "safe_interp", "safe_nll", "safe_pdist"}
 # The first row of each operation.
-REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(reductions.ROWS)}
-OPS = {named(row): row for row in reversed((*specs.ROWS, *slices.ROWS))} | REDUCTIONS
+REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(specs.REDUCTION_ROWS)}
+OPS = {named(row): row for row in reversed((*specs.ROWS, *specs.SLICE_ROWS))} | REDUCTIONS
 ELEMENTWISE = [name for name, row in OPS.items() if isinstance(row, points.Row)]
 ALONG_SLICES = [name for name in OPS if name not in ELEMENTWISE]
 

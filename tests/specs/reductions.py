@@ -1,12 +1,15 @@
-"""The case table of reductions; `slices` explains its columns."""
+"""The specifications of the operations in `_ops/reductions.py` and `nan_reductions.py`."""
 
 from math import inf, nan
 
 import mpmath
 
 import safeops as so
+import slice_formulas as swept
 from derivatives import SECOND
-from slices import CONSTANT, NONE, PART, WEIGHTS, Row, Slice, V
+from points import CONSTANT
+from slice_formulas import Sweep
+from slices import NONE, PART, WEIGHTS, Row, Slice, SliceSpec, V
 
 GAP = (True, False, True)
 
@@ -243,3 +246,22 @@ ROWS = (
     running(so.nancumprod, mpmath.fprod, empty=1.0),
     *OPTIONS,
 )
+SWEEPS = {
+    "safe_sum": (Sweep(swept.total, curved=False, most=(4.0, 1)),),
+    "nansum": (Sweep(swept.total, curved=False, most=(4.0, 1)),),
+    "nancumsum": (Sweep(swept.cumulative, curved=False, most=(4.0, 1)),),
+    "safe_prod": (Sweep(swept.product, most=(1.0, 4)),),
+    "nanprod": (Sweep(swept.product, most=(1.0, 4)),),
+    "safe_var": (Sweep(swept.variance, least=2.0**12, most=(8.0, 2)),),
+    "nanvar": (Sweep(swept.variance, least=2.0**12, most=(8.0, 2)),),
+}
+SYNONYMS = {"safe_std": "standard deviation", "safe_var": "variance"}
+
+
+def spec(name):
+    """Return the specification of an operation."""
+    own = tuple(row for row in ROWS if row.name.split(",")[0] == name)
+    return SliceSpec(name, own, SWEEPS.get(name, ()), SYNONYMS.get(name, ""))
+
+
+SPECS = tuple(map(spec, dict.fromkeys(row.name.split(",")[0] for row in ROWS)))

@@ -1,0 +1,193 @@
+"""The specifications of the operations in `_ops/norms.py`."""
+
+from math import inf, nan
+
+import mpmath
+
+import safeops as so
+import slice_formulas as swept
+from points import CONSTANT
+from slice_formulas import Sweep
+from slices import NONE, PART, Row, Slice, SliceSpec, V, norm, plain_norm
+from specs.rescaling import plain_scores, scores
+
+SPECS = (
+    SliceSpec(
+        "safe_norm",
+        (
+            Row(
+                "safe_norm",
+                lambda x, where: so.safe_norm(x, axis=-1, where=where),
+                plain_norm,
+                norm,
+                (
+                    Slice((V,)),
+                    Slice(((3.0, 4.0, nan),), PART),
+                    Slice(((-3.0, 4.0, inf),), PART),
+                    Slice(((0.0, 0.0, 0.0),), flat=0),
+                    Slice(((0.0, 0.0, nan),), PART, flat=0),
+                    Slice((V,), NONE, flat=0),
+                    Slice(((0.0, 2.0, 0.0),)),
+                ),
+                unsupported=CONSTANT,
+            ),
+            Row(
+                "safe_norm, ord=1",
+                lambda x, where: so.safe_norm(x, axis=-1, where=where, ord=1),
+                lambda xp, x, where: xp.sum(xp.where(where, xp.sqrt(x * x), 0.0), axis=-1),
+                lambda x: norm(x, 1),
+                (Slice((V,)), Slice(((-3.0, 4.0, nan),), PART), Slice(((0.0, 0.0, 0.0),), flat=0)),
+                unsupported=CONSTANT,
+            ),
+            Row(
+                "safe_norm, ord=inf",
+                lambda x, where: so.safe_norm(x, axis=-1, where=where, ord=inf),
+                lambda xp, x, where: xp.max(xp.where(where, xp.sqrt(x * x), 0.0), axis=-1),
+                lambda x: max(x, key=abs) * mpmath.sign(max(x, key=abs)),
+                (Slice((V,)), Slice(((-3.0, 1.0, nan),), PART), Slice(((0.0, 0.0, 0.0),), flat=0)),
+                unsupported=CONSTANT,
+            ),
+            Row(
+                "safe_norm, ord=3",
+                lambda x, where: so.safe_norm(x, axis=-1, where=where, ord=3),
+                lambda xp, x, where: (
+                    xp.sum(xp.where(where, xp.abs(x) ** 3, 0.0), axis=-1) ** (1 / 3)
+                ),
+                lambda x: norm(x, 3),
+                (Slice((V,)), Slice(((-3.0, 4.0, nan),), PART), Slice(((0.0, 0.0, 0.0),), flat=0)),
+                unsupported=CONSTANT,
+            ),
+            Row(
+                "safe_norm, min_norm=6",
+                lambda x, where: so.safe_norm(x, axis=-1, where=where, min_norm=6),
+                lambda xp, x, where: xp.where(
+                    plain_norm(xp, x, where) < 6, 6.0, plain_norm(xp, x, where)
+                ),
+                norm,
+                (
+                    Slice((V,)),
+                    Slice(((3.0, 4.0, nan),), PART, 6),
+                    Slice(((0.0, 0.0, 0.0),), flat=6),
+                ),
+                unsupported=CONSTANT,
+            ),
+        ),
+        synonyms="linalg.norm, vector_norm, length of a vector",
+    ),
+    SliceSpec(
+        "squared_norm",
+        (
+            Row(
+                "squared_norm",
+                lambda x, where: so.squared_norm(x, axis=-1, where=where),
+                lambda xp, x, where: plain_norm(xp, x, where) ** 2,
+                lambda x: sum(t * t for t in x),
+                (
+                    Slice((V,)),
+                    Slice(((3.0, 4.0, nan),), PART),
+                    Slice(((0.0, 0.0, 0.0),)),
+                    Slice((V,), NONE, 0),
+                ),
+            ),
+        ),
+        (Sweep(swept.square, most=(4.0, 2)),),
+    ),
+    SliceSpec(
+        "safe_rms",
+        (
+            Row(
+                "safe_rms",
+                lambda x, where: so.safe_rms(x, axis=-1, where=where),
+                lambda xp, x, where: (
+                    plain_norm(xp, x, where) / xp.sum(xp.where(where, 1.0, 0.0 * x)) ** 0.5
+                ),
+                lambda x: norm(x) / mpmath.sqrt(len(x)),
+                (
+                    Slice((V,)),
+                    Slice(((3.0, 4.0, nan),), PART),
+                    Slice(((0.0, 0.0, 0.0),), flat=0),
+                    Slice((V,), NONE, 0),
+                ),
+                unsupported=CONSTANT,
+            ),
+        ),
+    ),
+    SliceSpec(
+        "safe_distance",
+        (
+            Row(
+                "safe_distance",
+                lambda x, y, where: so.safe_distance(x, y, where=where),
+                lambda xp, x, y, where: plain_norm(xp, x - y, where),
+                lambda x, y: norm(x - y),
+                (
+                    Slice((V, (1.0, 1.0, 1.0))),
+                    Slice((V, V), flat=0),
+                    Slice(((3.0, 4.0, inf), (0.0, 0.0, inf)), PART),
+                ),
+                unsupported=CONSTANT,
+            ),
+        ),
+        synonyms="Euclidean distance, pairwise distance",
+    ),
+    SliceSpec(
+        "safe_cosine_similarity",
+        (
+            Row(
+                "safe_cosine_similarity",
+                lambda x, y, where: so.safe_cosine_similarity(x, y, where=where),
+                lambda xp, x, y, where: (
+                    xp.sum(xp.where(where, x * y, 0.0), axis=-1)
+                    / (plain_norm(xp, x, where) * plain_norm(xp, y, where))
+                ),
+                lambda x, y: sum(x * y) / (norm(x) * norm(y)),
+                (
+                    Slice((V, (1.0, -1.0, 1.0))),
+                    Slice(((3.0, 4.0, nan), (1.0, 2.0, inf)), PART),
+                    Slice((V, (0.0, 0.0, 0.0)), flat=0),
+                    Slice(((0.0, 0.0, 0.0), V), flat=0),
+                    Slice((V, V), NONE, 0),
+                ),
+                unsupported=CONSTANT,
+            ),
+        ),
+        (
+            Sweep(
+                swept.cosine,
+                call=lambda x: so.safe_cosine_similarity(x, swept.constant(x, swept.WEIGHTS)),
+            ),
+        ),
+        synonyms="cosine distance",
+    ),
+    SliceSpec(
+        "safe_correlation",
+        (
+            Row(
+                "safe_correlation",
+                lambda x, y, where: so.safe_correlation(x, y, where=where),
+                lambda xp, x, y, where: (
+                    xp.sum(plain_scores(xp, x, where) * plain_scores(xp, y, where), axis=-1)
+                    / xp.sum(xp.astype(where, x.dtype), axis=-1)
+                ),
+                lambda x, y: sum(a * b for a, b in zip(scores(x), scores(y), strict=True)) / len(x),
+                (
+                    Slice((V, (1.0, -1.0, 1.5))),
+                    Slice(((3.0, 4.0, nan), (1.0, 0.0, inf)), PART),
+                    Slice((V, (0.1, 0.1, 0.1)), flat=0),
+                    Slice(((0.1, 0.1, 0.1), V), flat=0),
+                    Slice((V, V), NONE, 0),
+                ),
+                unsupported=CONSTANT,
+            ),
+        ),
+        (
+            Sweep(
+                swept.correlation,
+                call=lambda x: so.safe_correlation(x, swept.constant(x, swept.WEIGHTS)),
+                least=2.0**12,
+                most=(256.0, 1),
+            ),
+        ),
+        synonyms="Pearson correlation, corrcoef, concordance",
+    ),
+)

@@ -1,0 +1,174 @@
+"""The specifications of the operations in `_ops/softmax.py`."""
+
+from math import inf, nan
+
+import mpmath
+
+import safeops as so
+import slice_formulas as swept
+from derivatives import SECOND
+from slice_formulas import Sweep
+from slices import ABSENT, NONE, PART, Row, Slice, SliceSpec
+
+
+def softmax(x):
+    """Return the softmax of numbers."""
+    return [mpmath.exp(t) / sum(map(mpmath.exp, x)) for t in x]
+
+
+def logsumexp(x):
+    """Return the logarithm of the sum of exponentials."""
+    return mpmath.log(sum(map(mpmath.exp, x)))
+
+
+def plain_softmax(xp, x, where):
+    """Return the softmax in which entries left out are at -inf."""
+    z = xp.exp(xp.where(where, x, -inf) - xp.max(xp.where(where, x, -inf), axis=-1, keepdims=True))
+    return z / xp.sum(z, axis=-1, keepdims=True)
+
+
+def plain_running(xp, x, where):
+    """Return running sums of exponentials below one maximum, as people write them."""
+    x = xp.where(where, x, -inf)
+    peak = xp.max(x, axis=-1, keepdims=True)
+    z = xp.exp(x - peak)
+    sums = [sum(z[..., j : j + 1] for j in range(i + 1)) for i in range(3)]
+    return peak + xp.log(xp.concat(sums, axis=-1))
+
+
+SLOW = {
+    ("tensorflow", "unknown-shape"): (
+        SECOND,
+        "31 doublings, each differentiated twice, trace for 20 s",
+    ),
+}
+
+SPECS = (
+    SliceSpec(
+        "safe_softmax",
+        (
+            Row(
+                "safe_softmax",
+                lambda x, where: so.safe_softmax(x, where=where),
+                plain_softmax,
+                softmax,
+                (
+                    Slice(((0.0, 1.0, -1.0),)),
+                    Slice(((0.0, 1.0, -inf),)),
+                    Slice(((0.0, 1.0, nan),), PART),
+                    Slice(((0.0, 1.0, inf),), PART),
+                    Slice(((1000.0, 1001.0, 1e30),), PART),
+                    Slice((ABSENT,), flat=0),
+                    Slice(((0.0, nan, 1.0),), NONE, 0),
+                    Slice(((-inf, 5.0, -inf),)),
+                ),
+                absent=0.0,
+                minus_inf_is_absent=True,
+            ),
+        ),
+        (Sweep(swept.softmax),),
+    ),
+    SliceSpec(
+        "safe_log_softmax",
+        (
+            Row(
+                "safe_log_softmax",
+                lambda x, where: so.safe_log_softmax(x, where=where),
+                lambda xp, x, where: xp.log(plain_softmax(xp, x, where)),
+                lambda x: [t - logsumexp(x) for t in x],
+                (
+                    Slice(((0.0, 1.0, -1.0),)),
+                    Slice(((0.0, 1.0, -inf),)),
+                    Slice(((0.0, 1.0, nan),), PART),
+                    Slice((ABSENT,), flat=-inf),
+                    Slice(((0.0, nan, 1.0),), NONE, -inf),
+                ),
+                absent=-inf,
+                minus_inf_is_absent=True,
+            ),
+        ),
+        (Sweep(swept.log_softmax),),
+        synonyms="log_softmax",
+    ),
+    SliceSpec(
+        "safe_logsumexp",
+        (
+            Row(
+                "safe_logsumexp",
+                lambda x, where: so.safe_logsumexp(x, axis=-1, where=where),
+                lambda xp, x, where: xp.log(xp.sum(xp.exp(xp.where(where, x, -inf)), axis=-1)),
+                logsumexp,
+                (
+                    Slice(((0.0, 1.0, -1.0),)),
+                    Slice(((0.0, 1.0, -inf),)),
+                    Slice(((0.0, 1.0, nan),), PART),
+                    Slice(((1000.0, 1001.0, 999.0),)),
+                    Slice((ABSENT,), flat=-inf),
+                    Slice(((0.0, nan, 1.0),), NONE, -inf),
+                ),
+                minus_inf_is_absent=True,
+            ),
+            Row(
+                "safe_logsumexp with b",
+                lambda x, b, where: so.safe_logsumexp(x, axis=-1, where=where, b=b),
+                lambda xp, x, b, where: xp.log(
+                    xp.sum(xp.where(where, b * xp.exp(x), 0.0), axis=-1)
+                ),
+                lambda x, b: mpmath.log(sum(c * mpmath.exp(t) for t, c in zip(x, b, strict=True))),
+                (
+                    Slice(((0.0, 1.0, -1.0), (1.0, 2.0, -0.5))),
+                    Slice(((0.0, 1.0, 2.0), (1.0, 2.0, 0.0))),
+                    Slice(((0.0, 1.0, nan), (1.0, 2.0, nan)), PART),
+                    Slice(((0.0, 1.0, -inf), (1.0, 2.0, 3.0))),
+                    Slice(((0.0, 1.0, 2.0), (0.0, 0.0, 0.0)), flat=-inf),
+                    Slice((ABSENT, (1.0, 1.0, 1.0)), flat=-inf),
+                ),
+                minus_inf_is_absent=True,
+            ),
+        ),
+        (Sweep(swept.log_sum),),
+    ),
+    SliceSpec(
+        "safe_logcumsumexp",
+        (
+            Row(
+                "safe_logcumsumexp",
+                lambda x, where: so.safe_logcumsumexp(x, axis=-1, where=where),
+                plain_running,
+                lambda x: [logsumexp(x[: i + 1]) for i in range(len(x))],
+                (
+                    Slice(((0.0, 1.0, -1.0),)),
+                    Slice(((-inf, 1.0, 3.0),)),
+                    Slice(((-inf, -inf, 3.0),)),
+                    Slice(((nan, 1.0, 2.0),), (False, True, True)),
+                    Slice(((inf, 1e30, 2.0),), (False, False, True)),
+                    Slice(((-1000.0, 0.0, 1.0),)),
+                    Slice((ABSENT,), flat=-inf),
+                    Slice(((0.0, nan, 1.0),), NONE, -inf),
+                ),
+                absent=-inf,
+                minus_inf_is_absent=True,
+                unsupported=SLOW,
+            ),
+        ),
+    ),
+    SliceSpec(
+        "safe_logmeanexp",
+        (
+            Row(
+                "safe_logmeanexp",
+                lambda x, where: so.safe_logmeanexp(x, axis=-1, where=where),
+                lambda xp, x, where: xp.log(xp.mean(xp.exp(xp.where(where, x, -inf)), axis=-1)),
+                lambda x: logsumexp(x) - mpmath.log(len(x)),
+                (
+                    Slice(((0.0, 1.0, -1.0),)),
+                    Slice(((0.0, 1.0, nan),), PART),
+                    Slice((ABSENT,), flat=-inf),
+                    Slice(((0.0, nan, 1.0),), NONE, -inf),
+                ),
+                minus_inf_is_absent=True,
+            ),
+        ),
+        (Sweep(lambda x, v: swept.log_sum(x, v, mean=True)),),
+    ),
+)
