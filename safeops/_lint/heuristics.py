@@ -20,11 +20,11 @@ ENDS = re.compile(r"(^|[^a-z])(high|low|upper|lower|max|min)([^a-z]|$)")
 SMALL = re.compile(r"(^|_)(eps|epsilon|tol|tolerance|tiny|atol|rtol)(_|$|\d)", re.IGNORECASE)
 
 # SO008 in `grid = helper(h, w); sqrt((grid * grid).sum(-1))`: sizes are plain numbers; so are
-# counts (`where(x > 0, x / n, 0.0)`), and advantages, which weigh a gradient and have none.
+# counts (`where(x > 0, x / n, 0.0)`); advantages, which weigh a gradient, and labels have none.
 PLAIN_NAMES = re.compile(
     r"(^|_)(height|width|depth|heights|widths|size|sizes|len|num|count|counts|dim|dims|ndim|rank|"
     r"steps?|(?<!_)bins|n|H|W|D|N|iter|iteration|iterations|epoch|index|idx|degree|adv|advantage|"
-    r"advantages)(_t)?$|^(num|n|max|len)_"
+    r"advantages|one_hot)(_t)?$|^(num|n|max|len)_"
 )
 
 # SO008 in `h, w = x.shape[-2:]; sqrt(h * h + w * w)`: unpacked shapes are plain numbers.
@@ -81,9 +81,10 @@ DATA = re.compile(
 # SO001 in `f_fwd`, `f_bwd` beside `f.defvjp(f_fwd, f_bwd)`: they are the derivative.
 OF_RULE = re.compile(r"_(fwd|bwd|jvp|vjp)$")
 
-# SO001 in `metrics/iou.py`, `optim/adam.py`: modules and packages that measure, step or draw.
+# SO001 in `metrics/iou.py`, `optim/adam.py`, `preprocessing/mix.py`: modules and packages that
+# measure, step, draw or prepare data.
 APART = re.compile(
     r"(^|_)(adaptation|augmentations?|constraints?|data|datasets?|diagnostics?|eval(uation)?|"
-    r"metrics?|miners?|optim(izers?)?|quantizers?|root_search|samplers?|schedulers?|"
+    r"metrics?|miners?|optim(izers?)?|preprocessing|quantizers?|root_search|samplers?|schedulers?|"
     r"visuali[sz]ation)$"
 )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from safeops._core.operations import REDUCTIONS, SINGULAR
 from safeops._lint.heuristics import ENDS, SAFE
+from safeops._lint.shapes import is_padded
 from safeops._lint.terms import COMPARISONS, Term, spelling
 from safeops._lint.values import Program, bounds, is_steep_norm
 
@@ -19,7 +20,6 @@ MOST = 8  # atoms; terms with more are not tried
 LARGEST = 150  # operations; terms with more are not tried
 BIG = 1e6  # a constant of the program from which on it is no point
 HUGE = 100.0  # a number at which operations overflow
-SMALL = 1e-2  # a number that is added as a protection
 TRIED = 8  # faults of one operation to examine
 OVERFLOWING = frozenset({"cosh", "exp", "expm1", "sinh"})
 CLOSE = (1e-4, 1e-2, 0.1, 0.5)
@@ -111,8 +111,7 @@ def causes_of(term: Term) -> tuple[Term, ...]:
 def is_sure(term: Term) -> bool:
     """Whether a term cannot reach its singular point: by its name, or by a number added to it."""
     is_length = term.operation == "sub" and all(map(ENDS.search, term.atoms))  # high - low
-    is_padded = term.operation == "add" and any(0 < (x.value or 0) <= SMALL for x in term.args)
-    return is_length or is_padded or any(SAFE.search(spelling(name)) for name in term.atoms)
+    return is_length or is_padded(term) or any(SAFE.search(spelling(name)) for name in term.atoms)
 
 
 def first_bad(term: Term) -> Hit | None:

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, zip_longest
 
-from safeops._lint.heuristics import SHAPE
+from safeops._lint.heuristics import SHAPE, SMALL
 from safeops._lint.names import Names
 from safeops._source.edits import last_word
 
@@ -31,7 +32,7 @@ class Definition:
     statement: ast.AST
     value: ast.expr | None = None
     is_plain: bool = False  # a Python number, by its annotation
-    is_number: bool = False  # a float, by its annotation
+    is_number: bool = False  # a float, by its annotation or its default
     perhaps: tuple[ast.expr, ...] = ()  # the values that it may have
 
 
@@ -211,14 +212,19 @@ def _in_place(node: ast.expr) -> str:
 
 
 def _parameters(node: Function) -> Iterator[Definition]:
-    """Yield the parameters of a function: numbers, integers or arrays of these by annotation."""
+    """Yield the parameters of a function: numbers by annotation or default, or integers."""
     args = node.args
-    for one in filter(
-        None, [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
-    ):
+    some, others = [*args.posonlyargs, *args.args], filter(None, (args.vararg, args.kwarg))
+    required = [None] * (len(some) - len(args.defaults))
+    defaults = chain(required, args.defaults, args.kw_defaults)
+    for one, default in zip_longest([*some, *args.kwonlyargs, *others], defaults):
         hint = one.annotation
         words = {x.id for x in ast.walk(hint) if isinstance(x, ast.Name)} if hint else set()
         is_integer = "int" in words and words.isdisjoint({"float", "Callable"})
         is_number = isinstance(hint, ast.Name) and hint.id in PLAIN
         is_float = is_number and words == {"float"}
-        yield Definition(one.arg, node, is_plain=is_number or is_integer, is_number=is_float)
+        number = getattr(default, "value", None) if hint is None else None
+        is_given = isinstance(number, float) and number != 0 and not SMALL.search(one.arg)
+        yield Definition(
+            one.arg, node, is_plain=is_number or is_integer, is_number=is_float or is_given
+        )

@@ -7,6 +7,8 @@ from safeops._lint.heuristics import EVENTS, MASK
 from safeops._lint.terms import Term, spelling
 from safeops._lint.values import bounds, is_steep_norm
 
+SMALL = 1e-2  # a number that is added as a protection
+
 
 def number(term: Term) -> float:
     """Return the number of a constant; NaN for any other term."""
@@ -24,8 +26,18 @@ def is_square(term: Term) -> bool:
 def is_squares(term: Term) -> bool:
     """Whether a term is a sum of squares, which is 0 where all of them are."""
     if term.operation in {"sum", "mean", "add"}:
-        return all(is_square(x) or is_squares(x) for x in term.args)
+        return all(is_square_of_any(x) or is_squares(x) for x in term.args)
     return term.operation == "mse_loss"
+
+
+def is_square_of_any(term: Term) -> bool:
+    """Whether a term is a square that is 0 where two things are equal: not ``(x - y + eps)**2``."""
+    return is_square(term) and not is_padded(term.args[0])
+
+
+def is_padded(term: Term) -> bool:
+    """Whether a small number is added to a term."""
+    return term.operation == "add" and any(0 < number(x) <= SMALL for x in term.args)
 
 
 def length_of(term: Term) -> Term | None:

@@ -3,16 +3,17 @@
 import ast
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 
 from safeops._core.operations import OPERATIONS, REDUCTIONS, TRUTH
-from safeops._lint.heuristics import PLAIN_NAMES, SMALL
+from safeops._lint.heuristics import MASK, PLAIN_NAMES, SMALL
 from safeops._lint.names import Called
 from safeops._lint.scopes import NO_GRADIENT, Definition, Scopes, mentions
-from safeops._source.edits import last_word, root
+from safeops._source.edits import Assignment, last_word, root
 
 DEEPEST = 200  # expressions in expressions and names; what is deeper is an atom
 LARGEST = 120  # operations that a name may stand for; beyond that it is an atom
@@ -215,7 +216,9 @@ class Reader(Scopes):
         return bool(values) and all(x.is_plain for x in values)
 
     def _attribute(self, node: ast.Attribute) -> Term | None:
-        word, full = node.attr, self.full(node)
+        word, full, given = node.attr, self.full(node), self._given(node)
+        if given is not None:
+            return self.term(given)
         if word in WORDS and (full or root(node) == "math"):
             return self.number(node, WORDS[word])
         if last_word(node.value) == "finfo":
@@ -225,6 +228,26 @@ class Reader(Scopes):
         if word in {"T", "mT", "real"}:
             return self.term(node.value)
         return self._atom(node, is_plain=bool(PLAIN_NAMES.search(word)) or word in ASPECTS)
+
+    @cached_property
+    def _members(self) -> dict[tuple[ast.AST | None, str], list[ast.expr]]:
+        """What a class assigns to each attribute of ``self``."""
+        found: dict[tuple[ast.AST | None, str], list[ast.expr]] = defaultdict(list)
+        for node in self.order:
+            targets = getattr(node, "targets", [getattr(node, "target", None)])
+            if isinstance(node, Assignment) and root(targets[0]) == "self" and node.value:
+                found[self._class_of(node), last_word(targets[0])].append(node.value)
+        return found
+
+    def _class_of(self, node: ast.AST) -> ast.AST | None:
+        return next((x for x in self.above(node) if isinstance(x, ast.ClassDef)), None)
+
+    def _given(self, node: ast.Attribute) -> ast.expr | None:
+        """Return the parameter, a number, that an attribute of ``self`` is and nothing else."""
+        values = self._members.get((self._class_of(node), node.attr), ())
+        one = values[0] if len(values) == 1 and root(node) == "self" else None
+        found = self.definition_of(one) if isinstance(one, ast.Name) else None
+        return one if found is not None and found.is_number else None
 
     def _subscript(self, node: ast.Subscript) -> Term | None:
         array, index = self.term(node.value), self.term(node.slice)
@@ -382,8 +405,10 @@ class Reader(Scopes):
         if not isinstance(at, ast.Subscript) or last_word(at.value) != "at" or len(node.args) != 1:
             return None
         array = at.value.value if isinstance(at.value, ast.Attribute) else at.value
-        parts = map(self.term, (at.slice, node.args[0], array))
-        return self._operation(node, "where", parts, "jax")
+        cond, *cases = map(self.term, (at.slice, node.args[0], array))
+        if cond.operation not in TRUTH and not MASK.search(last_word(at.slice)):
+            return None  # a place: `x.at[i].set(y / i)`
+        return self._operation(node, "where", (cond, *cases), "jax")
 
 
 def is_without_gradient(block: ast.With) -> bool:

@@ -119,7 +119,16 @@ def test_rules_that_the_packages_do_not_show(rule, program):
 
 
 @pytest.mark.parametrize(
-    "name", ["metrics", "seq_metrics", "optim", "schedulers", "evaluation", "augmentation"]
+    "name",
+    [
+        "metrics",
+        "seq_metrics",
+        "optim",
+        "schedulers",
+        "evaluation",
+        "augmentation",
+        "preprocessing",
+    ],
 )
 def test_a_module_apart_is_left_out(tmp_path, name):
     """What measures, steps or draws is not differentiated; `--everywhere` reports there too."""

@@ -210,6 +210,13 @@ BESIDE_SOUND = [
     ("torch", "SO008", "self.w = torch.sqrt((x * x).sum())"),
     ("jax", "SO008", "def by_length() -> Array:\n    return jnp.sqrt(jnp.sum(x**2))"),
     ("xp", "SO002", "return x / (xp.linalg.vector_norm(x) + 1e-6)"),
+    ("jax", "SO001", "i = jnp.sum(x)\nz = y / i\nreturn y.at[i != 0].set(z)"),
+    ("torch", "SO008", (
+        "class A(torch.nn.Module):\n    def __init__(self, mu=0.02):\n        self.mu = mu\n"
+        "        self.mu = helper(mu)\n"
+        "    def forward(self, x):\n        return (x * x + self.mu * self.mu).sqrt()"
+    )),
+    ("torch", "SO008", "z = x / (x.norm() + 1e-7)\nreturn torch.sqrt((z * z).sum())"),
     # Found by names, in other programs than those of x, y and mask.
     ("torch", "SO001", "def g(x, keep):\n    z = 1 / x\n    z[~keep] = 0\n    return z"),
     ("torch", "SO005", "def g(p, q):\n    return (p * (p / q).log()).sum()"),
@@ -335,6 +342,18 @@ SOUND_HERE = [
     ("torch", "with torch.autocast('cuda'):\n    return 1 / (x.norm() + 1e-12)"),
     ("torch", ("self.register_buffer('bias', torch.tril(torch.ones(3, 3)))\n"
      "z = x.masked_fill(self.bias == 0, -math.inf)\nreturn F.softmax(z, -1)")),
+    # A number by its default, an eps that is added before the square, a place that is no mask.
+    ("torch", "def g(x, mu=0.02):\n    return torch.sqrt(x * x + mu * mu)"),
+    ("torch", (
+        "class A(torch.nn.Module):\n    def __init__(self, mu=0.02):\n        self.mu = mu\n"
+        "    def forward(self, x):\n        mu = self.mu\n        return (x * x + mu * mu).sqrt()"
+    )),
+    ("torch", "w, h = x - y + 1e-7, y - x + 1e-7\nreturn torch.sqrt(w**2 + h**2)"),
+    ("jax", "def g(i, x, y):\n    z = jnp.sum(x) / i\n    return y.at[i].set(z)"),
+    ("torch", (
+        "def g(labels_one_hot):\n    z = 1 / labels_one_hot.sum(0)\n"
+        "    z[torch.isinf(z)] = 0\n    return z"
+    )),
     # What has no gradient: constants, whatever is made of them, and what NumPy gives.
     ("torch", "i = torch.arange(3.0).repeat_interleave(2)\nreturn torch.sqrt(i * i + i * i)"),
     ("torch", "h, w = x.shape[-2:]\ng = helper(h, w)\nreturn torch.sqrt((g * g).sum(-1))"),
