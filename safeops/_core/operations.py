@@ -183,13 +183,13 @@ OPERATIONS: dict[str, Operation] = {
     "clip": Operation(arrays=0, names="clip_by_value"),
     "matrixnorm": Operation(arrays=0, names="matrix_norm"),
     "maximum": Operation(arrays=2, names="clamp_min fmax"),
-    "mean": _reduction(names="reduce_mean"),
+    "mean": _reduction(),
     "minimum": Operation(arrays=2, names="clamp_max fmin"),
     "mse_loss": Operation(
         bounds=AT_LEAST_0, arrays=2, kind="reduction", names="MSE mean_squared_error mse"
     ),
     "prod": _reduction(names="reduce_prod"),
-    "sum": _reduction(names="nansum reduce_sum"),
+    "sum": _reduction(names="nansum"),
     "where": Operation(arrays=0, names="select where_v2"),
 }
 OPERATIONS |= dict.fromkeys(

@@ -13,7 +13,6 @@ from safeops._lint.shapes import number
 from safeops._lint.terms import Term
 from safeops._lint.values import STEEP, Program
 from safeops._source.edits import Edits, Page, enclosing_wheres, named
-from safeops._source.patterns import whole_of
 from safeops._source.rewrites import (
     LOGARITHMS,
     SMOOTH,
@@ -54,17 +53,20 @@ class Maker:
 
     def of_culprit(self, options: str = "") -> Rewrite:
         """Return the edit that makes the faulty operation safe."""
-        culprit, found = self.culprit, self.found
-        if culprit.operation in {*LOGARITHMS, "logit"}:
-            around = path_to(self.file.term(found.whole), culprit)
-            undone = [x.operation for x in around if x.operation in UNDOING]
-            is_whole = whole_of(self.file, culprit.node, is_dropped=False) is not None
-            if undone and found.filled is None and not is_whole:
-                refuse(undone_by(undone[-1]))
-            if is_sech2(unclipped(culprit.args[0])) and not is_whole:
-                refuse(SMOOTH)
-        is_dropped = found.filled is not None or found.rule == "SO004"
-        return rewrite_of(self.file, culprit.node, options, is_dropped=is_dropped)
+        file, node, reason = self.file, self.culprit.node, self.reason_to_keep()
+        is_dropped = self.found.filled is not None or self.found.rule == "SO004"
+        return rewrite_of(file, node, options, is_dropped=is_dropped, reason=reason)
+
+    def reason_to_keep(self) -> str:
+        """Return why a logarithm alone is not to be edited, by what names stand for too."""
+        culprit = self.culprit
+        if culprit.operation not in {*LOGARITHMS, "logit"}:
+            return ""
+        around = path_to(self.file.term(self.found.whole), culprit)
+        undoing = [x.operation for x in around if x.operation in UNDOING]
+        if undoing and self.found.filled is None:
+            return undone_by(undoing[-1])
+        return SMOOTH if is_sech2(unclipped(culprit.args[0])) else ""
 
     def of_selection(self) -> Rewrite:
         """Return the edit to `safe_where`, or to a safe operation in an earlier line."""

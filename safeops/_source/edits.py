@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 from safeops._source.locations import Location, Span
 from safeops._source.names import BY_WORD, NAMED
@@ -31,6 +31,11 @@ class Page:
     def expressions(self) -> list[ast.expr]:
         """All expressions, outer ones first."""
         return [node for node in ast.walk(self.tree) if isinstance(node, ast.expr)]
+
+    @cached_property
+    def forms(self) -> dict[ast.expr, Any]:
+        """The operations in their usual spelling, by `patterns.form_of`."""
+        return {}
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:

@@ -172,10 +172,11 @@ OPERATIONS = (
     Operation("pad", torch="constant_pad_nd"),
     Operation("slice", own="dynamic_slice", torch="split"),
     Operation("std", "reduce_std", own="*"),
-    Operation("sum", jax="reduce_sum"),
+    Operation("mean", "reduce_mean", own="mean"),
+    Operation("sum", "reduce_sum", jax="reduce_sum"),
     Operation("var", "reduce_variance", own="*"),
     *_plain("median nanmax nanmean nanmin nansum sort", own="*", by_value=True),
-    *_plain("cosine_similarity cumsum entr kl_div mean normalize", own="*"),
+    *_plain("cosine_similarity cumsum entr kl_div normalize", own="*"),
     *_plain(
         """
         aminmax argmax argmin clamp_max clamp_min cummax cummin fmax fmin kthvalue mode nan_to_num

@@ -11,8 +11,8 @@ from safeops._source.edits import Page, Rewriting, last_word, named, operands, r
 from safeops._source.names import NAMED
 
 # A capital stands for an expression, the same one wherever it stands, and `**O` for the options
-# axis and keepdims. Functions, squares, roots and options match in all their spellings, sums and
-# products in any order. The first pattern that matches is the answer.
+# axis and keepdims. Functions, squares, roots, limits from below and options match in all their
+# spellings, sums and products in any order. The first pattern that matches is the answer.
 PATTERNS = """
 log(cosh(X)) == log_cosh(X)
 log((exp(X) + exp(-X)) / 2) == log_cosh(X)
@@ -33,12 +33,6 @@ sqrt(sum(X**2, **O)) == safe_norm(X, **O)
 sqrt(mean(X**2, **O)) == safe_rms(X, **O)
 sqrt(X**2 + Y**2) == safe_hypot(X, Y)
 sqrt(maximum(X, 0)) == safe_sqrt(X)
-sqrt(clamp_min(X, 0)) == safe_sqrt(X)
-sqrt(clamp_min(X, min=0)) == safe_sqrt(X)
-sqrt(clip(X, 0)) == safe_sqrt(X)
-sqrt(clip(X, 0, None)) == safe_sqrt(X)
-sqrt(clip(X, min=0)) == safe_sqrt(X)
-sqrt(clip(X, a_min=0)) == safe_sqrt(X)
 X / norm(X) == safe_normalize(X, axis=None)
 X / norm(X, keepdims=True) == safe_normalize(X, axis=None)
 X / norm(X, axis=A, keepdims=True) == safe_normalize(X, axis=A)
@@ -78,7 +72,6 @@ ORDER = {
     "sum": ("axis", "keepdims"),
 }
 COMMUTES = frozenset({"add", "maximum", "mul"})
-WORDS = {"reduce_sum": "sum", "reduce_mean": "mean"}
 
 Options: TypeAlias = dict[str, ast.expr]
 
@@ -195,6 +188,12 @@ def texts_of(page: Page, options: Options) -> dict[str, str]:
 
 def form_of(page: Page, node: ast.expr) -> Form | None:
     """Return an operation in its usual spelling; None for all else."""
+    if node not in page.forms:
+        page.forms[node] = _form_of(page, node)
+    return page.forms[node]
+
+
+def _form_of(page: Page, node: ast.expr) -> Form | None:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return Form("neg", [node.operand], {})
     parts = operands(page, node)
@@ -213,8 +212,13 @@ def form_of(page: Page, node: ast.expr) -> Form | None:
 
 
 def plain_form(page: Page, form: Form) -> Form:
-    """Return squares and roots as such, in whatever way they are written."""
+    """Return squares, roots and limits from below as such, in whatever way they are written."""
     word, args, options = form
+    if word in {"clamp_min", "clip"}:
+        limits = dict(zip(("min", "max"), args[1:], strict=False))
+        limits |= {name.removeprefix("a_"): x for name, x in options.items()}
+        given = {name: x for name, x in limits.items() if getattr(x, "value", x) is not None}
+        return Form("maximum", [args[0], given["min"]], {}) if set(given) == {"min"} else form
     if len(args) != 2 or options:  # noqa: PLR2004  (a base and an exponent, or two factors)
         return form
     exponent = getattr(args[1], "value", None) if isinstance(args[1], ast.Constant) else None
@@ -228,7 +232,7 @@ def word_of(node: ast.expr, keywords: Options) -> str:
     """Return the word of a call: functions of one name differ between modules."""
     name, function = named(node), getattr(node, "func", node)
     row = NAMED.get(name)
-    word = WORDS.get(name, name if row is None else row.word)
+    word = name if row is None else row.word
     if word in {"cosine_similarity", "normalize"}:  # of `torch.nn.functional`, with its defaults
         module = last_word(getattr(function, "value", function))
         return f"F_{word}" if module in {"F", "functional"} else word

@@ -21,7 +21,7 @@ from safeops._source.edits import (
     scope_of,
 )
 from safeops._source.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
-from safeops._source.patterns import OPTIONS, form_of, options_of, whole_of
+from safeops._source.patterns import NOTHING, OPTIONS, matches, options_of, patterns, whole_of
 
 LOGARITHMS = frozenset({"log", "log10", "log1p", "log2"})
 # Operations that undo a logarithm: what is finite behind them is no longer the truth.
@@ -73,13 +73,14 @@ def is_along_axis(node: ast.expr) -> bool:
 
 
 def rewrite_of(
-    page: Page, node: ast.expr, options: str = "", *, is_dropped: bool = False
+    page: Page, node: ast.expr, options: str = "", *, is_dropped: bool = False, reason: str = ""
 ) -> Rewrite:
     """
     Return the safe operation for an expression, or for a whole that it is a part of.
 
     Refused if none is certainly right. If a selection drops the entries (`is_dropped`), the product
     with a logarithm stays, as ``xlogy(w, 0)`` is infinite unless w is 0, and any number will do.
+    A `reason` against an edit of this operation alone is said where there is no whole.
     """
     name = getattr(getattr(node, "func", None), "attr", "")
     if name.endswith("_"):
@@ -89,6 +90,8 @@ def rewrite_of(
     if whole is not None and (not options or whole.name.startswith("log")):
         fix = Rewrite(*whole)
     else:
+        if reason:
+            raise Refused(reason)
         check_undone(page, node, is_dropped=is_dropped)
         fix = _rewrite_of(page, node, options, is_dropped=is_dropped)
     if loses_comment(page, fix):
@@ -139,11 +142,8 @@ def undone_by(word: str) -> str:
 
 def is_sech2(page: Page, node: ast.expr | None) -> bool:
     """Whether an expression is ``1 - tanh(x)**2``, whose logarithm `log_sech2` has."""
-    form = None if node is None else form_of(page, node)
-    square = form_of(page, form.args[1]) if form is not None and form.word == "sub" else None
-    if form is None or square is None or not is_number(form.args[0], 1):
-        return False
-    return square.word == "square" and named(square.args[0]) == "tanh"
+    logs = (x.tree for x in patterns()[1] if x.name == "log_sech2" and isinstance(x.tree, ast.Call))
+    return node is not None and any(any(matches(page, x.args[0], node, NOTHING)) for x in logs)
 
 
 def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:
@@ -202,13 +202,6 @@ def operand_of(page: Page, node: ast.expr) -> ast.expr | None:
     """Return the operand of an operation with only one."""
     parts = operands(page, node)
     return parts[0][0] if parts is not None and len(parts[0]) == 1 and not parts[1] else None
-
-
-def is_number(node: ast.expr | None, value: float) -> bool:
-    """Whether an expression is this number."""
-    return (
-        isinstance(node, ast.Constant) and type(node.value) in {int, float} and node.value == value
-    )
 
 
 def _same(page: Page, a: ast.expr, b: ast.expr) -> bool:

@@ -30,11 +30,6 @@ def cosine(x, y, axis=1):
     return (unit(x, axis) * unit(y, axis)).sum(axis)
 
 
-def clip(x, a_min=None, a_max=None, **ends):
-    """Return a clip, whose ends have other names in other frameworks."""
-    return np.clip(x, ends.get("min", a_min), a_max)
-
-
 def unit_of_order(x, axis=1, **_):
     """Return slices of length 1; of the orders a pattern has that of Euclid alone."""
     return unit(x, axis)
@@ -43,8 +38,6 @@ def unit_of_order(x, axis=1, **_):
 # What a name means in a pattern, where NumPy has none.
 NAMES = {
     "F": SimpleNamespace(cosine_similarity=cosine, normalize=unit_of_order),
-    "clamp_min": lambda x, *low, **named: np.maximum(x, *low, *named.values()),
-    "clip": clip,
     "l2_normalize": unit,
     "logsumexp": special.logsumexp,
     "norm": np.linalg.norm,
@@ -89,6 +82,10 @@ SPELLINGS = [
     ("jnp.log(0.5 * (jnp.exp(-d) + jnp.exp(d)))", "exp", "log_cosh(d)"),
     ("((a - b)**2).sum(-1).sqrt()", "sqrt", "safe_norm(a - b, axis=-1)"),
     ("tf.sqrt(tf.reduce_mean(v * v, axis=1))", "sqrt", "safe_rms(v, axis=1)"),
+    ("jnp.sqrt(jnp.clip(x, 0, None))", "sqrt", "safe_sqrt(x)"),
+    ("jnp.sqrt(jnp.clip(x, min=0))", "sqrt", "safe_sqrt(x)"),
+    ("np.sqrt(np.clip(x, a_min=0.0, a_max=None))", "sqrt", "safe_sqrt(x)"),
+    ("x.clamp_min(0).sqrt()", "sqrt", "safe_sqrt(x)"),
     ("F.normalize(v, dim=-1)", "normalize", "safe_normalize(v, axis=-1)"),
     ("F.normalize(v)", "normalize", "safe_normalize(v, axis=1)"),
     (
@@ -113,6 +110,9 @@ SPELLINGS = [
     ),
 ]
 OTHERS = [
+    ("jnp.sqrt(jnp.clip(x, 0, 1))", "sqrt"),  # another limit
+    ("jnp.sqrt(jnp.clip(x, max=0))", "sqrt"),
+    ("jnp.sqrt(jnp.clip(x, 0, out=y))", "sqrt"),
     ("torch.log(x).exp().sum()", "log"),  # another order
     ("torch.exp(torch.sum(torch.log(x), dim=-1) / n)", "log"),  # a geometric mean
     ("torch.exp(torch.sum(torch.log(x), dim=-1, dtype=d))", "log"),  # an option
