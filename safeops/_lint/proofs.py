@@ -16,7 +16,7 @@ from safeops._lint.found import File, Found
 from safeops._lint.prover import Job, serve
 from safeops._lint.shapes import is_mask
 from safeops._lint.terms import Term
-from safeops._source.edits import Edits, rendered, root
+from safeops._source.edits import Edits
 
 LIMIT = 60.0  # seconds for one finding, with the import of its framework
 MODULES = {"jax": "jax", "tensorflow": "tensorflow", "torch": "torch", "xp": "jax"}
@@ -106,8 +106,10 @@ def job_of(file: File | None, finding: Found) -> Job:
         writer.edits = finding.edits
         with suppress(NotPureError):
             edited = ast.unparse(writer.written(whole))
-    imports = {x: full for x, full in file.meant.items() if x in writer.modules}
-    imports |= {name: f"safeops.{name}" for name in finding.names}
+    imports = file.meant | {name: f"safeops.{name}" for name in finding.names}
+    nodes = ast.walk(ast.parse(f"{ast.unparse(body)}\n{edited}"))
+    used = {x.id for x in nodes if isinstance(x, ast.Name)}
+    imports = {name: full for name, full in imports.items() if name in used}
     arrays, masks = writer.arrays, writer.masks
     return Job(ast.unparse(body), edited, imports, arrays, masks, writer.shown)
 
@@ -121,7 +123,6 @@ class Writer:
     arrays: dict[str, float] = field(default_factory=dict)
     masks: list[str] = field(default_factory=list)
     shown: dict[str, str] = field(default_factory=dict)
-    modules: set[str] = field(default_factory=set)
     edits: Edits | None = None  # which are made, if there are any
     _names: dict[str, str] = field(default_factory=dict)
 
@@ -135,14 +136,16 @@ class Writer:
             return node  # a constant, an operator, an axis
         if self.edits is None or id(node) not in self.edits.changes:
             return self.unedited(node)
-        new = ast.parse(rendered(self.file, node, self.edits.changes), mode="eval").body
-        known = {ast.unparse(x): x for x in ast.walk(node) if isinstance(x, ast.expr)}
-        return Replacer(self, known).visit(new)
+        # In parentheses: a name may stand for a sum.
+        change = self.edits.changes[id(node)]
+        return ast.parse(
+            change(lambda part: f"({ast.unparse(self.written(part))})"), mode="eval"
+        ).body
 
     def unedited(self, node: ast.expr) -> ast.expr:
         """Return the source of an expression that no edit replaces."""
         if isinstance(node, ast.Name | ast.Attribute) and self.file.full(node):
-            return self.module(node)
+            return node  # a module, or an attribute of it
         term = self.file.term(node)
         if isinstance(node, ast.Name) and term.operation != "atom" and term.node is not node:
             return self.written(term.node)
@@ -161,12 +164,7 @@ class Writer:
         """Return the source of a called function: a method of an array, or one of a module."""
         if isinstance(f, ast.Attribute) and not self.file.full(f):
             return ast.Attribute(self.written(f.value), f.attr, ast.Load())
-        return self.module(f)
-
-    def module(self, node: ast.expr) -> ast.expr:
-        """Return the name of a module or of an attribute of it."""
-        self.modules.add(root(node))
-        return node
+        return f
 
     def array(self, term: Term) -> ast.expr:
         """Return the name of an array that stands for an unknown expression."""
@@ -185,25 +183,3 @@ class Writer:
 def has_names(node: ast.AST) -> bool:
     """Whether a name is in an expression."""
     return any(isinstance(x, ast.Name) for x in ast.walk(node))
-
-
-class Replacer(ast.NodeTransformer):
-    """Writes what an edit has of the old expression; a lambda keeps its parameters."""
-
-    def __init__(self, writer: Writer, known: dict[str, ast.expr]) -> None:
-        """Take the old expressions by their source."""
-        self.writer, self.known = writer, known
-        self.parameters: set[str] = set()
-
-    def visit(self, node: ast.AST) -> Any:
-        """Return an expression written by the writer if it is an old one, or with old parts."""
-        if isinstance(node, ast.Lambda):
-            self.parameters = {x.arg for x in node.args.args}
-            node.body = self.visit(node.body)
-            self.parameters = set()
-            return node
-        old = self.known.get(ast.unparse(node)) if isinstance(node, ast.expr) else None
-        names = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
-        if old is None or not names or not names.isdisjoint(self.parameters):
-            return self.generic_visit(node)
-        return self.writer.unedited(old)

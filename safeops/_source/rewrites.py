@@ -240,7 +240,10 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
     if ask is not None:
         branches.reverse()
     functions = branches[:1] if _is_simple(branches[1]) else branches
-    parts = list(dict.fromkeys(page.text(x) for f in functions for x in _operands_in(page, f)))
+    nodes: dict[str, ast.expr] = {}
+    for x in chain.from_iterable(_operands_in(page, f) for f in functions):
+        nodes.setdefault(page.text(x), x)
+    parts = list(nodes)
     if not (names := _parameters(parts, page.modules)):
         return None
 
@@ -250,7 +253,8 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
 
     def rewriting(render: Callable[[ast.expr], str]) -> str:
         true, false = branches
-        given = parts[0] if len(parts) == 1 else f"({', '.join(parts)})"
+        given = ", ".join(render(nodes[x]) for x in parts)
+        given = given if len(parts) == 1 else f"({given})"
         first = _plain_function(page, true, parts) or function(true)
         if _is_simple(false):
             other = f"fill_value={render(false)}"
