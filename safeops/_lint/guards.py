@@ -58,6 +58,10 @@ class Guards(Reader):
             return statement not in seen
         seen.add(statement)
         uses = [use for target in targets for use in self.uses(target, statement)]
+        if isinstance(getattr(statement, "value", None), ast.Lambda) and any(
+            getattr(self.parents[x], "func", None) is not x for x in uses
+        ):
+            return True  # whoever takes a function may differentiate it
         return bool(targets) and (not uses or any(self._reaches(use, seen) for use in uses))
 
     def _is_stopped(self, node: ast.AST) -> bool:

@@ -47,13 +47,16 @@ MASK = re.compile(r"(^|_)(mask|masks|valid)$", re.IGNORECASE)
 
 # SO006 in `(w * x).sum() / w.sum()`: weights are not all 0; events and what is kept may be.
 EVENTS = re.compile(
-    r"(^|_)(censored|event|events|indicator|indicators|keep|observed|present|uncensored|visible)$|"
+    r"(^|_)(censored|event|events|indicator|indicators|keep|observed|positives?|present|uncensored|visible)$|"
     r"^(has|is)_\w+$",
     re.IGNORECASE,
 )
 
 # SO005 in `n * log(n)`, `sigma * log(sigma)`: only a probability is 0 as a rule.
 PROBABILITIES = re.compile(r"(^|_)(p|q|prob|probs|probability|probabilities|posterior)$")
+
+# SO005 in `exp(sum(log(diag_part(cholesky))))`: the diagonal of a Cholesky factor is positive.
+DIAGONAL = re.compile(r"diag", re.IGNORECASE)
 
 # SO006 and SO007 in `softmax(masked_fill(x, causal, -inf))`, `x.sum() / sequence_mask(y).sum()`:
 # triangles, lengths and the largest entries keep something in each row.

@@ -28,6 +28,7 @@ RULES = (
     selections.infinite,
     selections.multiplied,
     selections.weighed,
+    selections.undone,
     lengths.padded,
     domains.clipped,
     lengths.rooted,

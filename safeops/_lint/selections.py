@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from safeops._core.operations import TRUTH
 from safeops._lint.found import File, Found, Selection, zeros
-from safeops._lint.heuristics import NAN, PROBABILITIES
+from safeops._lint.heuristics import DIAGONAL, NAN, PROBABILITIES
 from safeops._lint.probes import Hit, asks_by_value, causes_of, first_bad, is_sure
 from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number, word_of
 from safeops._lint.terms import Term
@@ -149,6 +149,23 @@ def weighed(file: File) -> Iterator[Found]:
         if p.key == weight.key and file.is_live(term.node, log) and not any(map(is_sure, p.every)):
             why = f"`{file.brief(term.node)}` is 0 times infinity where a probability is 0: NaN"
             yield Found("SO005", log.node, why, term.node, log, zeros(p))
+
+
+def undone(file: File) -> Iterator[Found]:
+    """SO005: ``logsumexp(x + log(w))``, ``log_softmax(log(w))``, ``exp(sum(log(x)))``."""
+    for term in file.terms("logsumexp", "log_softmax", "exp"):
+        inner, outer = term.args[0], "sum" if term.operation == "exp" else "add"
+        parts = inner.args if inner.operation == outer else (inner,) if outer == "add" else ()
+        for log in (x for x in parts if x.operation in {"log", "log1p"}):
+            found = first_bad(log)
+            if found is None or found.culprit is not log or any(map(DIAGONAL.search, log.atoms)):
+                continue
+            if file.is_live(term.node, log):
+                why = (
+                    f"`{file.brief(term.node)}` undoes a logarithm that is -inf at "
+                    f"{file.at(*found)}, but not its slope: 0 times infinity is NaN in the gradient"
+                )
+                yield Found("SO005", log.node, why, term.node, *found)
 
 
 def log_of(term: Term) -> Hit | None:

@@ -175,6 +175,9 @@ RISKY_HERE = [
     ("torch", "SO004", "z = torch.sqrt(x)\nz = torch.where(torch.isnan(z), 0.0, z)\nreturn z"),
     ("torch", "SO004", "return torch.nan_to_num((y - x) / x)"),
     ("torch", "SO005", "p = torch.softmax(x, -1)\nreturn -(p * torch.log(p)).sum(-1)"),
+    ("torch", "SO005", "return torch.logsumexp(y[:, None] + torch.log(x), 0)"),
+    ("jax", "SO005", "return jax.nn.log_softmax(jnp.log(x))"),
+    ("torch", "SO005", "return 1 - torch.exp(torch.log1p(-x).sum())"),
     ("torch", "SO005", "q = y\nreturn (1 - mask) * float('-inf') + x"),
     (
         "torch",
@@ -217,6 +220,11 @@ BESIDE_SOUND = [
         "    def forward(self, x):\n        return (x * x + self.mu * self.mu).sqrt()"
     )),
     ("torch", "SO008", "z = x / (x.norm() + 1e-7)\nreturn torch.sqrt((z * z).sum())"),
+    ("torch", "SO006", "def g(x, positive):\n    return (positive * x).sum() / positive.sum()"),
+    # A function that is passed on is differentiated by whoever takes it.
+    ("torch", "SO008", (
+        "g = lambda z: torch.sqrt((z * z).sum())\nassert np.isfinite(slope(g, x))"
+    )),
     # Found by names, in other programs than those of x, y and mask.
     ("torch", "SO001", "def g(x, keep):\n    z = 1 / x\n    z[~keep] = 0\n    return z"),
     ("torch", "SO005", "def g(p, q):\n    return (p * (p / q).log()).sum()"),
@@ -342,6 +350,10 @@ SOUND_HERE = [
     ("torch", "with torch.autocast('cuda'):\n    return 1 / (x.norm() + 1e-12)"),
     ("torch", ("self.register_buffer('bias', torch.tril(torch.ones(3, 3)))\n"
      "z = x.masked_fill(self.bias == 0, -math.inf)\nreturn F.softmax(z, -1)")),
+    # A determinant of a Cholesky factor; the mean of logarithms undoes nothing.
+    ("torch", "def g(l):\n    return torch.exp(torch.sum(torch.log(l.diagonal())))"),
+    ("torch", "return torch.logsumexp(torch.log(x + 1e-6) + y, 0)"),
+    ("torch", "g = lambda z: torch.sqrt((z * z).sum())\nreturn np.isfinite(g(x))"),
     # A number by its default, an eps that is added before the square, a place that is no mask.
     ("torch", "def g(x, mu=0.02):\n    return torch.sqrt(x * x + mu * mu)"),
     ("torch", (
