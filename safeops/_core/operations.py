@@ -35,12 +35,13 @@ class Operation(NamedTuple):
 
     value: Callable[..., float] | None = None  # for numbers
     slopes: Slopes | None = None  # for numbers; without it they are finite wherever the value is
-    bounds: Bounds | None = None  # of its values, whatever the operands
+    bounds: Bounds = ALL  # of its values, whatever the operands
     ends: tuple[float, float] | None = None  # of its domain, at which the slope is infinite
     arrays: int = 1  # that it takes; 0 where a function of `terms` says which
     # Whether its values are 0 on purpose, as those of booleans, or depend on several entries.
     kind: Literal["truth", "reduction", ""] = ""
     names: str = ""  # in programs, that the table of `_source` lacks
+    interval: Callable[..., Bounds] | None = None  # of its values, from those of the operands
 
     def at(self, *given: float) -> float:
         """Return the value for numbers; NaN outside the domain."""
@@ -101,13 +102,53 @@ def _gamma(x: float) -> tuple[float, ...]:
     return (math.nan if x <= 0 else 1.0,)
 
 
+def _signed(above: bool, at_least: bool = True) -> Bounds:  # noqa: FBT001, FBT002  (of the two, which holds)
+    """Return the interval of what is above 0, at least 0, or any number."""
+    return ABOVE_0 if above else AT_LEAST_0 if at_least else ALL
+
+
+def _power(a: Bounds, p: Bounds) -> Bounds:
+    is_known = p.low == p.high
+    is_even = is_known and p.low % 2 == 0
+    return _signed(a.is_positive or (is_even and a.high < 0), is_even or (is_known and a.low >= 0))
+
+
+def _clipped(a: Bounds, low: Bounds, high: Bounds) -> Bounds:
+    least = a.low if math.isnan(low.low) else max(a.low, low.low)
+    most = a.high if math.isnan(high.high) else min(a.high, high.high)
+    return Bounds(least, most, above=a.above and least == a.low)
+
+
+def _either(lower: Callable[..., Bounds], upper: Callable[..., float], *ends: Bounds) -> Bounds:
+    """Return the interval of a maximum, a minimum or a choice, from the ends that it takes."""
+    end = lower(ends, key=lambda one: (one.low, one.above))
+    return Bounds(end.low, upper(x.high for x in ends), above=end.above)
+
+
+def _choice(_: Bounds, x: Bounds, y: Bounds) -> Bounds:
+    return _either(min, max, x, y)
+
+
+def _same(a: Bounds, *_: Bounds) -> Bounds:
+    return a
+
+
+def _total(a: Bounds) -> Bounds:
+    return a if a.low < 0 else _signed(a.is_positive)
+
+
 _truth = partial(Operation, kind="truth")
 _reduction = partial(Operation, kind="reduction")
 OPERATIONS: dict[str, Operation] = {
     "abs": Operation(abs, bounds=AT_LEAST_0),
     "acos": Operation(math.acos, _inverse, ends=(-1.0, 1.0)),
     "acosh": Operation(math.acosh, lambda x: (divided(1, math.sqrt(x * x - 1)),), ends=(1.0, INF)),
-    "add": Operation(lambda x, y: x + y, arrays=2, names="add_n"),
+    "add": Operation(
+        lambda x, y: x + y,
+        interval=lambda a, b: Bounds(a.low + b.low, a.high + b.high, above=a.above or b.above),
+        arrays=2,
+        names="add_n",
+    ),
     "asin": Operation(math.asin, _inverse, ends=(-1.0, 1.0)),
     "atan2": Operation(math.atan2, _angle, arrays=2),
     "atanh": Operation(
@@ -120,7 +161,12 @@ OPERATIONS: dict[str, Operation] = {
     "cosh": Operation(math.cosh, lambda x: (math.sinh(x),), bounds=Bounds(1.0)),
     "cosine_similarity": _reduction(arrays=0),
     "digamma": Operation(lambda x: 0.0 if x > 0 else math.nan, _gamma),
-    "div": Operation(divided, lambda x, y: (divided(1, y), divided(-x, y * y)), arrays=2),
+    "div": Operation(
+        divided,
+        lambda x, y: (divided(1, y), divided(-x, y * y)),
+        interval=lambda a, b: _signed(b.low >= 0 and a.is_positive, b.low >= 0 and a.low >= 0),
+        arrays=2,
+    ),
     "eq": _truth(lambda x, y: float(x == y), arrays=2, names="equal"),
     "exp": Operation(math.exp, lambda x: (math.exp(x),), bounds=ABOVE_0),
     "expm1": Operation(math.expm1, lambda x: (math.exp(x),)),
@@ -150,12 +196,21 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "logsigmoid": Operation(bounds=AT_MOST_0),
     "lt": _truth(lambda x, y: float(x < y), arrays=2, names="less"),
-    "mul": Operation(lambda x, y: x * y, lambda x, y: (y, x), arrays=2),
+    "mul": Operation(
+        lambda x, y: x * y,
+        lambda x, y: (y, x),
+        interval=lambda a, b: _signed(a.is_positive and b.is_positive, a.low >= 0 and b.low >= 0),
+        arrays=2,
+    ),
     "ne": _truth(lambda x, y: float(x != y), arrays=2, names="not_equal"),
-    "neg": Operation(lambda x: -x),
+    "neg": Operation(lambda x: -x, interval=lambda a: Bounds(-a.high, -a.low)),
     "norm": _reduction(bounds=AT_LEAST_0, names="reduce_euclidean_norm"),
     "pow": Operation(
-        power, lambda x, p: (p and p * power(x, p - 1), 0.0), arrays=2, names="float_power"
+        power,
+        lambda x, p: (p and p * power(x, p - 1), 0.0),
+        interval=_power,
+        arrays=2,
+        names="float_power",
     ),
     "reciprocal": Operation(lambda x: divided(1, x), lambda x: (divided(1, x * x),)),
     "relu": Operation(bounds=AT_LEAST_0),
@@ -164,7 +219,7 @@ OPERATIONS: dict[str, Operation] = {
         lambda x: (divided(1, math.sqrt(x) ** 3),),
         ends=(0.0, INF),
     ),
-    "segment": _reduction(arrays=0),
+    "segment": _reduction(interval=_total, arrays=0),
     "sigmoid": Operation(
         lambda x: 1 / (1 + math.exp(min(-x, 700))), bounds=OPEN_UNIT, names="expit"
     ),
@@ -175,29 +230,40 @@ OPERATIONS: dict[str, Operation] = {
     "softmax": _reduction(bounds=OPEN_UNIT),
     "softplus": Operation(lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0), bounds=ABOVE_0),
     "sqrt": Operation(math.sqrt, lambda x: (divided(0.5, math.sqrt(x)),), AT_LEAST_0, (0.0, INF)),
-    "square": Operation(lambda x: x * x, lambda x: (2 * x,)),
+    "square": Operation(
+        lambda x: x * x,
+        lambda x: (2 * x,),
+        interval=lambda a: _signed(a.is_positive or a.high < 0),
+    ),
     "std": _reduction(bounds=AT_LEAST_0),
-    "sub": Operation(lambda x, y: x - y, arrays=2),
+    "sub": Operation(
+        lambda x, y: x - y,
+        interval=lambda a, b: Bounds(a.low - b.high, a.high - b.low),
+        arrays=2,
+    ),
     "tanh": Operation(math.tanh, bounds=WITHIN_1),
     "var": _reduction(bounds=AT_LEAST_0),
-    "clip": Operation(arrays=0, names="clip_by_value"),
+    "clip": Operation(interval=_clipped, arrays=0, names="clip_by_value"),
+    "if": Operation(interval=_choice, arrays=0),
+    "index": Operation(interval=_same, arrays=0),
     "matrixnorm": Operation(arrays=0, names="matrix_norm"),
-    "maximum": Operation(arrays=2, names="clamp_min fmax"),
-    "mean": _reduction(),
-    "minimum": Operation(arrays=2, names="clamp_max fmin"),
+    "maximum": Operation(interval=partial(_either, max, max), arrays=2, names="clamp_min fmax"),
+    "mean": _reduction(interval=_same),
+    "minimum": Operation(interval=partial(_either, min, min), arrays=2, names="clamp_max fmin"),
     "mse_loss": Operation(
         bounds=AT_LEAST_0, arrays=2, kind="reduction", names="MSE mean_squared_error mse"
     ),
-    "prod": _reduction(names="reduce_prod"),
-    "sum": _reduction(names="nansum"),
-    "where": Operation(arrays=0, names="select where_v2"),
+    "prod": _reduction(interval=_total, names="reduce_prod"),
+    "sum": _reduction(interval=_total, names="nansum"),
+    "where": Operation(interval=_choice, arrays=0, names="select where_v2"),
 }
 OPERATIONS |= dict.fromkeys(
     ["asinh", "atan", "erf", "erfc", "erfinv", "nan_to_num", "ndtri", "sinc", "tan"], Operation()
 )
 OF_TWO = "cross divide_no_nan multiply_no_nan xdivy xlog1py xlogy"
 OPERATIONS |= dict.fromkeys(OF_TWO.split(), Operation(arrays=2))
-OPERATIONS |= dict.fromkeys(["cumsum", "logsumexp", "max", "min"], _reduction())
+OPERATIONS |= dict.fromkeys(["max", "min"], _reduction(interval=_same))
+OPERATIONS |= {"cumsum": _reduction(interval=_total), "logsumexp": _reduction()}
 OPERATIONS |= dict.fromkeys(["dot", "inner", "matmul", "vdot"], _reduction(arrays=2))
 
 UNKNOWN = Operation()  # for words that the table lacks

@@ -11,9 +11,6 @@ from functools import partial
 from typing import NamedTuple
 
 from safeops._core.operations import (
-    ABOVE_0,
-    ALL,
-    AT_LEAST_0,
     OPERATIONS,
     REDUCTIONS,
     UNKNOWN,
@@ -42,61 +39,10 @@ def bounds(term: Term) -> Bounds:
     word, args = term.operation, term.args
     if term.value is not None:
         return Bounds(term.value, term.value)
-    known = OPERATIONS.get(word, UNKNOWN).bounds
-    if known is not None or word not in INTERVALS:
-        return known or ALL
-    is_square = word == "mul" and args[0].key == args[1].key
-    return (
-        INTERVALS["square"](bounds(args[0])) if is_square else INTERVALS[word](*map(bounds, args))
-    )
-
-
-def _signed(above: bool, at_least: bool = True) -> Bounds:  # noqa: FBT001, FBT002  (of the two, which holds)
-    """Return the interval of what is above 0, at least 0, or any number."""
-    return ABOVE_0 if above else AT_LEAST_0 if at_least else ALL
-
-
-def _power(a: Bounds, p: Bounds) -> Bounds:
-    is_known = p.low == p.high
-    is_even = is_known and p.low % 2 == 0
-    return _signed(a.is_positive or (is_even and a.high < 0), is_even or (is_known and a.low >= 0))
-
-
-def _clipped(a: Bounds, low: Bounds, high: Bounds) -> Bounds:
-    least = a.low if math.isnan(low.low) else max(a.low, low.low)
-    most = a.high if math.isnan(high.high) else min(a.high, high.high)
-    return Bounds(least, most, above=a.above and least == a.low)
-
-
-def _either(lower: Callable[..., Bounds], upper: Callable[..., float], *ends: Bounds) -> Bounds:
-    """Return the interval of a maximum, a minimum or a choice, from the ends that it takes."""
-    end = lower(ends, key=lambda one: (one.low, one.above))
-    return Bounds(end.low, upper(x.high for x in ends), above=end.above)
-
-
-def _choice(_: Bounds, x: Bounds, y: Bounds) -> Bounds:
-    return _either(min, max, x, y)
-
-
-INTERVALS: dict[str, Callable[..., Bounds]] = {
-    "add": lambda a, b: Bounds(a.low + b.low, a.high + b.high, above=a.above or b.above),
-    "clip": _clipped,
-    "div": lambda a, b: _signed(b.low >= 0 and a.is_positive, b.low >= 0 and a.low >= 0),
-    "if": _choice,
-    "index": lambda a, _: a,
-    "maximum": partial(_either, max, max),
-    "minimum": partial(_either, min, min),
-    "mul": lambda a, b: _signed(a.is_positive and b.is_positive, a.low >= 0 and b.low >= 0),
-    "neg": lambda a: Bounds(-a.high, -a.low),
-    "pow": _power,
-    "square": lambda a: _signed(a.is_positive or a.high < 0),
-    "sub": lambda a, b: Bounds(a.low - b.high, a.high - b.low),
-    "where": _choice,
-}
-INTERVALS |= dict.fromkeys(["max", "mean", "min"], lambda a: a)
-INTERVALS |= dict.fromkeys(
-    ["segment", "sum", "prod", "cumsum"], lambda a: a if a.low < 0 else _signed(a.is_positive)
-)
+    row = OPERATIONS.get(word, UNKNOWN)
+    if word == "mul" and args[0].key == args[1].key:
+        row, args = OPERATIONS["square"], args[:1]
+    return row.bounds if row.interval is None else row.interval(*map(bounds, args))
 
 
 # Numbers
