@@ -272,3 +272,26 @@ REDUCTIONS = frozenset(word for word, row in OPERATIONS.items() if row.kind == "
 # Operations whose derivative may not be finite; a product passes on the faults of its factors.
 SINGULAR = frozenset(word for word, row in OPERATIONS.items() if row.slopes is not None)
 ENDS = {word: row.ends for word, row in OPERATIONS.items() if row.ends is not None}
+# Operations that return their argument in another shape, dtype or place.
+SAME = frozenset(
+    """
+    array as_tensor asarray astype broadcast_arrays broadcast_to cast clone constant contiguous
+    convert_to_tensor copy cpu cuda double ensure_shape expand expand_as expand_dims flatten float
+    float32 float64 half identity item moveaxis permute ravel repeat reshape scalar_tensor squeeze
+    swapaxes tensor tile to transpose type type_as unsqueeze view view_as
+    """.split()  # noqa: SIM905  (names read best in a row)
+)
+# Functions whose results are all one number: which, or the place of the argument that says it.
+CONSTANTS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
+CONSTANTS |= {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
+FULL = {"fill": 1, "full": 1, "full_like": 1, "new_full": 2}
+# Operations without a gradient: counts, indices, booleans.
+PLAIN = frozenset(
+    """
+    all any arange argmax argmin argsort argwhere bincount bool bucketize byte ceil colcount
+    count_nonzero degree detach digitize eye floor from_numpy int int32 int64 isin len linspace long
+    meshgrid nonzero numel numpy one_hot ones rand rand_like randint randn randn_like range rank
+    rint round rowcount searchsorted shape size sorted stop_gradient tolist tril tril_indices triu
+    triu_indices unique zero_stop_gradient zeros
+    """.split()  # noqa: SIM905  (names read best in a row)
+)

@@ -4,18 +4,17 @@ import ast
 import math
 from collections.abc import Iterable, Iterator
 
-from safeops._core.operations import TRUTH
+from safeops._core.operations import SAME, TRUTH
 from safeops._lint.found import File, Found, zeros
 from safeops._lint.heuristics import NEVER_EMPTY
 from safeops._lint.scopes import Function
-from safeops._lint.shapes import is_indicator, is_mask, is_named_mask, number
-from safeops._lint.terms import SAME, Term
+from safeops._lint.shapes import SMALL, is_indicator, is_mask, is_named_mask, number
+from safeops._lint.terms import Term
 from safeops._source.edits import last_word
 
 LEAST = -1e38
 MOST_USES = 20  # uses of a name that are looked at
 MENDS = frozenset({"nan_to_num", "masked_fill", "where", "nan_to_num_", "masked_fill_"})
-SMALL = 1e-2
 LENGTHS = frozenset({"norm", "abs", "sqrt", "max", "min", "sum", "mean", "div", "sub"})
 
 

@@ -5,6 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from safeops._core.operations import ENDS
 from safeops._lint.found import File, Found
 from safeops._lint.probes import causes_of
 from safeops._lint.terms import Term
@@ -20,10 +21,7 @@ SETTERS = re.compile(
     r"set_default_dtype|set_(global_)?policy|set_dtype_policy|tensor|to|type|uniform|Variable|"
     r"zeros)(_like)?$"
 )
-SINGULAR = (
-    "acos", "asin", "atanh", "div", "log", "log10", "log1p", "log2", "logit", "pow", "reciprocal",
-    "rsqrt", "sqrt",
-)  # fmt: skip
+SINGULAR = (*ENDS, "div", "pow", "reciprocal")
 # Operations whose result autocast of PyTorch leaves in float32.
 IN_FLOAT32 = frozenset(
     """

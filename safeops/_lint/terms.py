@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 
-from safeops._core.operations import OPERATIONS, REDUCTIONS, TRUTH
+from safeops._core.operations import (
+    CONSTANTS,
+    FULL,
+    OPERATIONS,
+    PLAIN,
+    REDUCTIONS,
+    SAME,
+    TRUTH,
+)
 from safeops._lint.heuristics import MASK, PLAIN_NAMES, SMALL
 from safeops._lint.names import Called
 from safeops._lint.scopes import NO_GRADIENT, Definition, Scopes, mentions
@@ -36,28 +44,6 @@ COMPARISONS = {
     ast.NotEq: "ne",
 }
 UNARY = {ast.USub: "neg", ast.Not: "logical_not", ast.Invert: "logical_not"}
-# Operations that return their argument in another shape, dtype or place.
-SAME = frozenset(
-    """
-    array as_tensor asarray astype broadcast_arrays broadcast_to cast clone constant contiguous
-    convert_to_tensor copy cpu cuda double ensure_shape expand expand_as expand_dims flatten float
-    float32 float64 half identity item moveaxis permute ravel repeat reshape scalar_tensor squeeze
-    swapaxes tensor tile to transpose type type_as unsqueeze view view_as
-    """.split()  # noqa: SIM905  (names read best in a row)
-)
-CONSTANTS = {"ones": 1.0, "ones_like": 1.0, "new_ones": 1.0}
-CONSTANTS |= {"zeros": 0.0, "zeros_like": 0.0, "new_zeros": 0.0}
-FULL = {"fill": 1, "full": 1, "full_like": 1, "new_full": 2}
-# Operations without a gradient: counts, indices, booleans.
-PLAIN = frozenset(
-    """
-    all any arange argmax argmin argsort argwhere bincount bool bucketize byte ceil colcount
-    count_nonzero degree detach digitize eye floor from_numpy int int32 int64 isin len linspace long
-    meshgrid nonzero numel numpy one_hot ones rand rand_like randint randn randn_like range rank
-    rint round rowcount searchsorted shape size sorted stop_gradient tolist tril tril_indices triu
-    triu_indices unique zero_stop_gradient zeros
-    """.split()  # noqa: SIM905  (names read best in a row)
-)
 # Attributes of finfo, about as large as in float32.
 LIMITS = {"tiny": 1.2e-38, "smallest_normal": 1.2e-38, "eps": 1e-7, "max": 3e38, "min": -3e38}
 OPTION = 1.7  # the value of a parameter that is a float by its annotation
