@@ -33,7 +33,8 @@ extensions = [
     "sphinx_design",
     "sphinx-mathjax-offline",
 ]
-exclude_patterns = ["_build", "jupyter_execute"]  # what is built, and what was executed
+# What is built, what was executed, and what pages are made of.
+exclude_patterns = ["_build", "jupyter_execute", "lint/texts"]
 html_theme = "furo"
 html_title = f"safeops {release}"
 pygments_dark_style = "github-dark"  # the default underlines names of modules, as if links

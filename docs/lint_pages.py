@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
+import lint_texts
+
 from safeops import _recipes
-from safeops._lint import texts
 from safeops._lint.found import TITLES
 
 CORPUS = Path(__file__).parent / "lint_corpus.json"
@@ -15,14 +16,14 @@ INDEX = Path(__file__).parent / "lint/index.in"
 
 def pages() -> dict[str, str]:
     """Return the pages by their files."""
-    made = {f"lint/{rule}.md": rule_page(texts.read(rule)) for rule in TITLES}
+    made = {f"lint/{rule}.md": rule_page(lint_texts.read(rule)) for rule in TITLES}
     return made | {"lint/index.md": index()}
 
 
-def rule_page(text: texts.Text) -> str:
+def rule_page(text: lint_texts.Text) -> str:
     """Return the page of a rule."""
     parts = [f"# {text.rule}: {text.title}", text.summary]
-    for title in texts.SECTIONS:
+    for title in lint_texts.SECTIONS:
         section = text.sections[title]
         parts += [f"## {title}", section.text]
         if title == "The cure":
@@ -46,7 +47,9 @@ def tabs(code: str) -> str:
 
 def index() -> str:
     """Return the page of the command."""
-    rules = "\n".join(f"- [{r}]({r}.md) `{TITLES[r]}`: {texts.read(r).summary}" for r in TITLES)
+    rules = "\n".join(
+        f"- [{r}]({r}.md) `{TITLES[r]}`: {lint_texts.read(r).summary}" for r in TITLES
+    )
     corpus = json.loads(CORPUS.read_text())
     known, unseen = corpus["repaired_on"], corpus["unseen"]
     return INDEX.read_text().format(

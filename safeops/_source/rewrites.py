@@ -240,9 +240,7 @@ def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
     if ask is not None:
         branches.reverse()
     functions = branches[:1] if _is_simple(branches[1]) else branches
-    nodes: dict[str, ast.expr] = {}
-    for x in chain.from_iterable(_operands_in(page, f) for f in functions):
-        nodes.setdefault(page.text(x), x)
+    nodes = {page.text(x): x for f in functions for x in _operands_in(page, f)}
     parts = list(nodes)
     if not (names := _parameters(parts, page.modules)):
         return None

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import safeops
 from safeops._lint.linting import lint
 
 FOLDER = Path(__file__).with_name("fixtures")
@@ -52,6 +51,6 @@ def test_what_is_fixed(rule):
 
 def test_each_rule_has_a_folder():
     """What has a page has an example of what is found, and of its edit."""
-    pages = (Path(safeops.__file__).parent / "_lint/rules_text").glob("*.md")
+    pages = (Path(__file__).parents[2] / "docs/lint/texts").glob("*.md")
 
     assert sorted(page.stem for page in pages) == RULES

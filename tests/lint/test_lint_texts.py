@@ -1,12 +1,18 @@
 """The texts of the rules of `safeops lint`: pattern and cure, executed, found and not found."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
 import safeops
 from safeops import _recipes
-from safeops._lint import texts
 from safeops._lint.found import TITLES
 from safeops._lint.linting import lint
+
+sys.path.append(str(Path(__file__).parents[2] / "docs"))
+
+import lint_texts
 
 SPELLED = ("torch", "jax", "tensorflow")
 NOT_FOUND = {"SO007"}  # its pattern is written out: each framework has a softmax of its own
@@ -14,7 +20,7 @@ NOT_FOUND = {"SO007"}  # its pattern is written out: each framework has a softma
 
 def spelled(rule, framework):
     """Return the code of pattern and cure in the spelling of a framework."""
-    sections = texts.read(rule).sections
+    sections = lint_texts.read(rule).sections
     return [_recipes.spell(sections[name].code, framework) for name in ("The pattern", "The cure")]
 
 
@@ -36,7 +42,7 @@ def test_pattern_and_cure_run(rule, framework):
 @pytest.mark.parametrize("rule", sorted(set(TITLES) - NOT_FOUND))
 def test_the_pattern_is_found_and_the_cure_is_not(rule, spelling):
     """The rule finds the function of the pattern, and nothing in that of the cure."""
-    pattern, cure = (texts.function_of(code) for code in spelled(rule, spelling))
+    pattern, cure = (lint_texts.function_of(code) for code in spelled(rule, spelling))
     pattern = pattern.replace('return "refused"', "raise ValueError")
     imports = _recipes.imports_of(pattern)
 
@@ -49,9 +55,9 @@ def test_the_pattern_is_found_and_the_cure_is_not(rule, spelling):
 @pytest.mark.parametrize("rule", TITLES)
 def test_a_text_has_all_parts(rule):
     """There is a pattern, a public case, a cure as a diff, and when to ignore it."""
-    text = texts.read(rule)
+    text = lint_texts.read(rule)
 
-    assert tuple(text.sections) == texts.SECTIONS
+    assert tuple(text.sections) == lint_texts.SECTIONS
     assert all(section.text for section in text.sections.values())
     assert "#" in text.sections["The public case"].text
     assert [line[0] for line in text.diff.splitlines() if line[0] in "+-"]

@@ -1,12 +1,13 @@
 """The text of each rule: the pattern, a public case, the cure, and when to ignore it."""
 
 import difflib
-from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 from safeops._lint.found import TITLES
 from safeops._recipes import Section, parts_of
 
+FOLDER = Path(__file__).parent / "lint/texts"
 SECTIONS = ("The pattern", "The public case", "The cure", "When to ignore it")
 
 
@@ -34,5 +35,5 @@ def function_of(code: str) -> str:
 
 def read(rule: str) -> Text:
     """Return the text of a rule."""
-    text = (files("safeops._lint") / "rules_text" / f"{rule}.md").read_text("utf-8")
+    text = (FOLDER / f"{rule}.md").read_text("utf-8")
     return Text(rule, TITLES[rule], *parts_of(text))
