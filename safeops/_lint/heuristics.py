@@ -36,7 +36,7 @@ CONSTANTS = re.compile(r"(^|_|\.)(eta|sigma|scale|std)s?(_\w+)?$", re.IGNORECASE
 WINDOW = re.compile(r"(^|_|\.)windows?$")
 
 # SO003 in `sqrt(clamp(sigma_next**2 - sigma_down**2, min=0))`: a schedule has no gradient.
-SCHEDULE = re.compile(r"(^|_|\.)sigmas?(_|$)", re.IGNORECASE)
+SCHEDULE = re.compile(r"(^|_|\.)(alpha|sigma)s?(_|$)", re.IGNORECASE)
 
 # SO005 and SO006 in `weights * log(x)`, `x.sum() / weights.sum()`: only a mask is 0 on purpose.
 MASK = re.compile(r"(^|_)masks?$", re.IGNORECASE)

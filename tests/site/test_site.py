@@ -90,10 +90,11 @@ def unexecuted(text):
 
 
 def hand_written():
-    """Return the pages that are not made."""
+    """Return the pages that are not made; the texts of lint's rules have tests of their own."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "docs"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return [ROOT / name for name in done.stdout.split() if name.endswith(".md")]
+    names = (x for x in done.stdout.split() if x.endswith(".md") and "lint/texts" not in x)
+    return [ROOT / name for name in names]
 
 
 @pytest.mark.site
