@@ -4,16 +4,12 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
-from safeops import __version__
 from safeops._lint.found import TITLES, File, Found
 from safeops._lint.sources import Source, lines_of
 from safeops._source.locations import path_of
-
-SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+from safeops._source.sarif import sarif_log, sarif_place
 
 
 class Row(NamedTuple):
@@ -145,24 +141,6 @@ def as_sarif(rows: Sequence[Row]) -> str:
     """Return a log in SARIF 2.1.0."""
     used = sorted({row.finding.rule for row in rows})
     return sarif_log([(rule, TITLES[rule]) for rule in used], [result(row, used) for row in rows])
-
-
-def sarif_log(rules: Sequence[tuple[str, str]], results: Sequence[Any]) -> str:
-    """Return a log in SARIF 2.1.0, of rules with their titles and of results."""
-    named = [
-        {"id": rule, "name": title, "shortDescription": {"text": title.replace("-", " ")}}
-        for rule, title in rules
-    ]
-    driver = {"name": "safeops", "version": __version__, "rules": named}
-    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": list(results)}
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
-
-
-def sarif_place(path: str, region: Mapping[str, int]) -> dict[str, Any]:
-    """Return a place in a file as a SARIF location: an absolute path is a URI with a scheme."""
-    is_absolute = Path(path).is_absolute()
-    uri = Path(path).as_uri() if is_absolute else quote(path.encode(errors="surrogateescape"))
-    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": dict(region)}}
 
 
 def result(row: Row, used: Sequence[str]) -> dict[str, Any]:

@@ -50,15 +50,15 @@ PROBABILITIES = re.compile(r"(^|_)(p|q|prob|probs|probability|probabilities|post
 # SO005 in `exp(sum(log(diag_part(cholesky))))`: the diagonal of a Cholesky factor is positive.
 DIAGONAL = re.compile(r"diag", re.IGNORECASE)
 
-# SO006 and SO007 in `softmax(masked_fill(x, causal, -inf))`, `x.sum() / sequence_mask(y).sum()`:
-# triangles, lengths and the largest entries keep something in each row.
+# SO006 and SO007 in `softmax(masked_fill(x, triu(ones), -inf))`, `x.sum() / sequence_mask(y).sum()`:
+# triangles, lengths and what is sorted keep something in each row.
 NEVER_EMPTY = (
     "arange", "eye", "length", "lens", "pad_mask", "sequence_mask", "sort", "threshold", "tril",
     "triu",
 )  # fmt: skip
 
 # SO002 in `def init_weights(w): w / (sqrt((w * w).sum()) + 1e-4)`: what fills weights before
-# training, draws (`rsample` is what is differentiated), plots, fits, or keeps running numbers.
+# training, draws (`rsample` is what is differentiated), fits, or keeps running numbers.
 FIRST = re.compile(
     r"^_?(init(ialize)?_weight\w*|sample$|quantize|diagnos|fit(_|$)|maximum_likelihood|"
     r"update_(running|moving)_)|(_init|_initializer)_?$"
