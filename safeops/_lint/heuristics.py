@@ -50,7 +50,7 @@ PROBABILITIES = re.compile(r"(^|_)(p|q|prob|probs|probability|probabilities|post
 # SO005 in `exp(sum(log(diag_part(cholesky))))`: the diagonal of a Cholesky factor is positive.
 DIAGONAL = re.compile(r"diag", re.IGNORECASE)
 
-# SO006 and SO007 in `softmax(masked_fill(x, triu(ones), -inf))`, `x.sum() / sequence_mask(y).sum()`:
+# SO006 and SO007 in `softmax(masked_fill(x, triu(y), -inf))`, `x.sum() / sequence_mask(y).sum()`:
 # triangles, lengths and what is sorted keep something in each row.
 NEVER_EMPTY = (
     "arange", "eye", "length", "lens", "pad_mask", "sequence_mask", "sort", "threshold", "tril",
