@@ -138,6 +138,7 @@ def cases_of_numbers():
         yield name, getattr(so, name), (np.linspace(1.6, 9, 40),)
         yield f"{name}, ends", getattr(so, name), (np.asarray([0.0, 1.0, 2.0, math.inf]),)
     yield from cases_of_few()
+    yield from cases_of_singularities()
     pairs = ("safe_logaddexp", "safe_logsubexp", "safe_hypot", "safe_atan2", "safe_mul", "xdivy")
     for name in pairs:
         f = getattr(so, name)
@@ -146,6 +147,29 @@ def cases_of_numbers():
         tied = with_entries(LOGITS, _0_0=0.0)
         yield f"{name}, zero and equal", f, (tied, tied.copy())
         yield f"{name}, tiny", f, (1e-300 * LOGITS, 1e-310 * LOGITS)
+
+
+def cases_of_singularities():
+    """Return the same of functions that are 0 / 0 at a point, or a logarithm that is 0 there."""
+    x = np.concatenate([np.linspace(-8, 8, 61) ** 3 / 10, [0.0, -0.0, 1e-40, 1e-6, 0.999, 1.001]])
+    for name in ("exprel", "sinhc", "log_sinhc"):
+        f = getattr(so, name)
+        yield name, f, (x,)
+        yield f"{name}, few", f, (with_entries(x, _7=math.inf, _9=math.nan, _11=-900.0),)
+    x = np.concatenate([np.linspace(0.02, 3, 61) ** 3, [math.log(2.0), 0.693, 0.44, 0.45, 100.0]])
+    for name in ("log1mexp", "log_expm1"):
+        f = getattr(so, name)
+        yield name, f, (x,)
+        yield f"{name}, few", f, (with_entries(x, _7=math.inf, _9=math.nan, _11=0.0),)
+    x, y = np.linspace(0.2, 4, 67), np.linspace(-3, 3, 67)
+    for name in ("boxcox", "inv_boxcox", "logarithmic_mean"):
+        f = getattr(so, name)
+        other = y[::-1].copy() if name != "logarithmic_mean" else x[::-1] ** 3
+        first = x / 2 if name != "inv_boxcox" else other / 10
+        near = with_entries(first, _33=1.0, _5=1.001), with_entries(other, _33=1.0, _6=1e-12)
+        yield name, f, near
+        yield f"{name}, few", f, (with_entries(first, _7=math.inf, _9=0.0), other)
+        yield f"{name}, two", f, (first, with_entries(other, _7=math.nan, _9=0.0))
 
 
 def cases_of_few():

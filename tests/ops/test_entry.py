@@ -161,7 +161,7 @@ NUMBERS = [name for name in OPS if name not in {"safe_cross_entropy", *KEPT_INTE
 @pytest.mark.parametrize("dtype", ["bool", "int8", "int64"])
 @pytest.mark.parametrize("name", NUMBERS)
 def test_integers_promote_as_in_division(name, dtype, framework):
-    """Integers and booleans become what the framework divides them to, with the same value."""
+    """Integers and booleans become what the framework divides them to, with the value of those."""
     x = asarray(framework, [0, 1, 1], dtype)
     # TensorFlow divides no booleans; its default float is float32.
     refuses = framework == "tensorflow" and dtype == "bool"
@@ -173,7 +173,9 @@ def test_integers_promote_as_in_division(name, dtype, framework):
     result = op(*(x for _ in sample(name)))
 
     assert dtype_name(result.dtype) == wanted
-    np.testing.assert_array_equal(to_numpy(result), to_numpy(op(*(as_float for _ in sample(name)))))
+    expected = to_numpy(op(*(as_float for _ in sample(name))))
+    rounding = np.finfo(expected.dtype).eps  # floats may have a kernel
+    np.testing.assert_allclose(to_numpy(result), expected, rtol=2 * rounding)
 
 
 @pytest.mark.only("jax")  # which brings ml_dtypes

@@ -19,11 +19,13 @@ from safeops._backends.torch import (
     fused,
     namespace,
     pairs,
+    quantiles,
     reductions,
     remade_masks,
     rough_norms,
     segments,
     slices,
+    smooth,
     special,
 )
 from safeops._backends.torch.reductions import cumulative_product, loses, product
@@ -42,9 +44,12 @@ class Torch(ArrayAPI):
         | exact_slopes.KERNELS
         | fused.KERNELS
         | segments.KERNELS
+        | quantiles.KERNELS
         | special.KERNELS
     )
-    kernels_of_steps: Mapping[str, Function] = fused.OF_STEPS | pairs.OF_STEPS | special.OF_STEPS
+    kernels_of_steps: Mapping[str, Function] = (
+        fused.OF_STEPS | pairs.OF_STEPS | smooth.OF_STEPS | special.OF_STEPS
+    )
     formulas: Mapping[str, Function] = exact_slopes.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
     differentiates = True

@@ -120,26 +120,49 @@ class _Logit(Fused):
 
     @classmethod
     def run(cls, x: Array) -> tuple[Array]:
-        lesser = torch.minimum(x, 1 - x)
+        lesser = 1 - x
+        lesser = torch.minimum(x, lesser, out=lesser)
         ratio = torch.rsub(lesser, 1, alpha=2).div_(lesser)
-        return (ratio.log1p_().copysign_(x - 0.5),)
+        return (ratio.log1p_().copysign_(torch.sub(x, 0.5, out=lesser)),)
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
         return (torch.ops.aten.logit_backward.default(cotangent, given.args[0], None),)
 
 
+def _log_of_rest(away: Array) -> tuple[Array, Array, Array]:
+    """
+    Return ``log(1 - exp(away))``, the exponential and the difference; `away` is written over.
+
+    The logarithm is that of two factors, of a share below 1 / 2 and above.
+    """
+    rest = away.expm1().neg_()
+    rest = _threshold(rest, _largest_zero(rest), 0.0)
+    share = away.exp_()
+    out = share.clamp(max=0.5).neg_().log1p_()
+    return out.add_(rest.clamp(max=0.5).mul_(2).log_()), share, rest
+
+
+class _LogOfRest(Fused):
+    """Logarithm of ``1 - exp(-x)``."""
+
+    @classmethod
+    def run(cls, x: Array) -> tuple[Array, ...]:
+        return _log_of_rest(-x)
+
+    @classmethod
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        share, rest = given.kept
+        return ((share / rest).mul_(cotangent),)
+
+
 class _LogDifference(Fused):
-    """Logarithm of ``exp(x) - exp(y)``, as two factors, of a share below 1 / 2 and above."""
+    """Logarithm of ``exp(x) - exp(y)``."""
 
     @classmethod
     def run(cls, x: Array, y: Array) -> tuple[Array, ...]:
-        away = y - x
-        rest = away.expm1().neg_()
-        rest = _threshold(rest, _largest_zero(rest), 0.0)
-        share = away.exp_()
-        out = share.clamp(max=0.5).neg_().log1p_()
-        return out.add_(rest.clamp(max=0.5).mul_(2).log_()).add_(x), share, rest
+        out, share, rest = _log_of_rest(y - x)
+        return out.add_(x), share, rest
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
@@ -212,22 +235,37 @@ class _Box(NamedTuple):
         return ~((size >= self.low) & (size <= self.high))
 
 
-def _fit(boxes: Sequence[_Box], args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether these are plain arrays of one shape, one for each box, and nothing else."""
-    if options or len(args) != len(boxes) or not _are_plain(*args) or not args[0].numel():
-        return False
-    return all(x.shape == args[0].shape for x in args)
+def _fitting(
+    boxes: Sequence[_Box], args: Sequence[Any], options: Mapping[str, Any]
+) -> Sequence[Array] | None:
+    """Return plain arrays of one shape, one for each box; None if there is anything else."""
+    arrays = [x for x in args if isinstance(x, torch.Tensor)]
+    if options or len(args) != len(boxes) or not arrays or not _are_plain(*arrays):
+        return None
+    if not all(x.numel() for x in arrays):
+        return None
+    if len(arrays) < len(args):
+        if not all(isinstance(x, torch.Tensor) or type(x) is float for x in args):
+            return None
+        args = [arrays[0].new_full((), x) if type(x) is float else x for x in args]
+    if all(x.shape == args[0].shape for x in args):
+        return args
+    try:
+        return torch.broadcast_tensors(*args)
+    except RuntimeError:  # of which the steps say what is wrong
+        return None
 
 
 def _in_boxes(
     kind: type[Fused], boxes: Sequence[_Box], steps: Function, *args: Any, **options: Any
 ) -> Array | None:
     """Return a fused function of numbers inside of the boxes, and the steps of a few others."""
-    if not _fit(boxes, args, options):
+    arrays = _fitting(boxes, args, options)
+    if arrays is None:
         return None
-    found = [box.lacks(x) for box, x in zip(boxes, args, strict=True) if not box.holds(x)]
+    found = [box.lacks(x) for box, x in zip(boxes, arrays, strict=True) if not box.holds(x)]
     places = reduce(torch.logical_or, found).nonzero(as_tuple=True) if found else ()
-    return of_most(kind, steps, args, places=places)
+    return of_most(kind, steps, arrays, places=places)
 
 
 def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: Any) -> Array | None:
@@ -236,9 +274,10 @@ def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: An
 
     To find a few numbers outside takes as long as such a function.
     """
-    fit = _fit(boxes, args, options)
-    inside = fit and all(box.holds(x) for box, x in zip(boxes, args, strict=True))
-    return function(*args) if inside else None
+    arrays = _fitting(boxes, args, options)
+    if arrays is None or not all(box.holds(x) for box, x in zip(boxes, arrays, strict=True)):
+        return None
+    return function(*arrays)
 
 
 def _length(steps: Function, x: Array, y: Any) -> Array | None:
@@ -266,6 +305,7 @@ KERNELS: dict[str, Function] = {
     "xdivy": partial(_direct, torch.div, (_Box(0.0, 1e9, is_signed=True), _SIGNED)),
 }
 OF_STEPS: dict[str, Function] = {
+    "log1mexp": partial(_in_boxes, _LogOfRest, (_Box(1e-30, _LIMIT.max),)),
     "log_cosh": partial(_in_boxes, _LogCosh, (_Box(0.0, 60.0, is_signed=True),)),
     "log_ndtr": partial(_in_boxes, _LogNormal, (_Box(-1e15, 13.0),)),
     "log_sech2": partial(_in_boxes, _LogSech2, (_Box(0.0, 60.0, is_signed=True),)),
