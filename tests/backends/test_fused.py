@@ -14,7 +14,7 @@ import pytest
 
 import safeops as so
 from assertions import assert_close
-from safeops import segments
+from safeops import linalg, segments
 from safeops._backends import load
 
 pytestmark = [pytest.mark.only("torch", "jax", "tensorflow")]
@@ -85,6 +85,11 @@ def cases():
     )
     zeros = np.asarray([0.0, -0.0, 0.0, -0.0]), np.asarray([0.0, 0.0, 1.0, 1.0])
     yield "safe_binary_cross_entropy at 0", so.safe_binary_cross_entropy, zeros
+    square = LOGITS[None, :, :4] * np.asarray([0.1, 1.0, 3.0])[:, None, None]
+    yield "safe_det", linalg.safe_det, (square,)
+    yield "safe_det, singular", linalg.safe_det, (with_entries(square, _1_2=square[1, 1]),)
+    yield "safe_det, NaN", linalg.safe_det, (with_entries(square, _1_2=math.nan),)
+    yield "safe_det, out of range", linalg.safe_det, (1e-90 * square,)
     near = with_entries(POINTS, _1_0=POINTS[0, 3])
     yield "safe_cdist", so.safe_cdist, tuple(near)
     yield "safe_cdist, tiny", so.safe_cdist, tuple(1e-200 * near)

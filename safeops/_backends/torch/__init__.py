@@ -17,6 +17,7 @@ from safeops._backends.torch import (
     exact_slopes,
     fast_paths,
     fused,
+    linalg,
     namespace,
     pairs,
     quantiles,
@@ -48,7 +49,7 @@ class Torch(ArrayAPI):
         | special.KERNELS
     )
     kernels_of_steps: Mapping[str, Function] = (
-        fused.OF_STEPS | pairs.OF_STEPS | smooth.OF_STEPS | special.OF_STEPS
+        fused.OF_STEPS | linalg.OF_STEPS | pairs.OF_STEPS | smooth.OF_STEPS | special.OF_STEPS
     )
     formulas: Mapping[str, Function] = exact_slopes.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (2.13)
