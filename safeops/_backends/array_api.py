@@ -42,7 +42,7 @@ class ArrayAPI:
 
     xp: Namespace  # functions by their names in the array API standard
     kernels: Mapping[str, Function] = {}  # its implementations of functions of the house, by name
-    formulas: Mapping[str, Function] = {}  # products with logarithms, whose slopes stay in range
+    formulas: Mapping[str, Function] = {}  # with logarithms, whose slopes stay in range
     keeps_exponent = True  # whether the slope of x**p for x rightly depends on p at p == 0
     differentiates = False  # whether `grad` and `jvp` have derivatives
     precedence = 0  # if two backends share a name (NumPy and dask), the larger number wins

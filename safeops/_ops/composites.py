@@ -5,7 +5,7 @@ from functools import partial
 
 from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
-from safeops._dispatch import fast_path, promote
+from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
 from safeops._ops.series import HYPERBOLIC, polynomial
 from safeops._ops.where import double_where
@@ -164,7 +164,7 @@ def log_expm1(x: T, /) -> T:
     >>> log_expm1(np.asarray([0.0, 1.0, 20.0]))
     array([       -inf,  0.54132485, 20.        ])
     """
-    return _above_zero(x, _log_expm1)
+    return _above_zero(x, lambda xp, x: _formula(x, "log_expm1", partial(_log_expm1, xp))(x))
 
 
 def _above_zero(x: Array, formula: Function) -> Array:
@@ -174,8 +174,17 @@ def _above_zero(x: Array, formula: Function) -> Array:
     return double_where(xp, x < limits(xp, x).smallest_nonzero, (x,), -math.inf, inside)
 
 
+def _formula(x: Array, name: str, formula: Function) -> Function:
+    """Return the formula, or that of the backend."""
+    return backend_of(x).formulas.get(name, formula)
+
+
 def log_of_rest(xp: Namespace, x: Array) -> Array:
     """Return ``log(1 - exp(-x))`` of positive numbers."""
+    return _formula(x, "log_of_rest", partial(_log_of_rest, xp))(x)
+
+
+def _log_of_rest(xp: Namespace, x: Array) -> Array:
     return double_where(
         xp,
         x < LN2,

@@ -192,7 +192,7 @@ def safe_logit(x: T, /) -> T:
             placeholder=0.5,
         )
 
-    return double_where(xp, filled, (x,), ends, in_float32(xp, logit), placeholder=0.5)
+    return double_where(xp, filled, (x,), ends, _formula(x, "logit", logit), placeholder=0.5)
 
 
 @fast_path

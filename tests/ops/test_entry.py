@@ -124,7 +124,8 @@ def test_python_scalars_are_weak(name, framework):
     for a, b in numbers:
         for result in (call(name, x, b), call(name, a, y)):
             assert dtype_name(result.dtype) == "float32"
-            np.testing.assert_array_equal(to_numpy(result), exact)
+            # A compiler that knows the number may compute with it.
+            np.testing.assert_allclose(to_numpy(result), exact, rtol=2 * np.finfo("float32").eps)
 
 
 @pytest.mark.parametrize("name", [name for name in OPS if takes(name, "fill_value")])

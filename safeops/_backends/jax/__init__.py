@@ -14,7 +14,7 @@ from safeops._core.errors import require
 require("safeops", "JAX", jax.__version__, "0.6")
 
 from safeops._backends.array_api import ArrayAPI
-from safeops._backends.jax import barriers
+from safeops._backends.jax import barriers, logs
 from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS, with_rule
 from safeops._backends.jax.programs import Jitted, require_range
 from safeops._backends.jax.rules import Context
@@ -81,7 +81,7 @@ class Jax(ArrayAPI):
     """JAX arrays, under any transformation."""
 
     name = "jax"
-    formulas: Mapping[str, Function] = PRODUCTS
+    formulas: Mapping[str, Function] = PRODUCTS | logs.FORMULAS
     keeps_exponent = False  # at p == 0 the slope is a constant 0 (0.10.2)
     differentiates = True
 
