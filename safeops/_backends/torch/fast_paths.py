@@ -15,6 +15,7 @@ import math
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 
 from safeops._backends.devices import has_kernels
@@ -215,6 +216,19 @@ def _are_equal(x: Array, y: Array) -> bool:
         return torch.equal(x, y)
     difference = x - y
     return difference.amin().item() == 0 == difference.amax().item()
+
+
+def _places(mask: Any) -> tuple[Array, ...]:
+    """Return where a mask of NumPy is True: `nonzero` of PyTorch takes ten times as long."""
+    if not mask.ndim:
+        return torch.as_tensor(mask).nonzero(as_tuple=True)
+    found = np.unravel_index(np.flatnonzero(mask), mask.shape)
+    return tuple(torch.from_numpy(axis) for axis in found)
+
+
+@_unseen
+def _in_numpy(x: Array) -> Any:
+    return x.detach().resolve_neg().numpy()
 
 
 def _are_finite(*args: Array) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -22,9 +23,11 @@ from safeops._backends.torch.fast_paths import (
     _are_finite,
     _are_plain,
     _has_memory,
+    _in_numpy,
     _is_watched,
     _least,
     _most,
+    _places,
     _records,
     _total,
     _zero_where_at_most,
@@ -53,7 +56,7 @@ class Few:
         """Return a result with 0 there."""
         out = self.put(out, 0.0)
         if not _are_finite(out):
-            found = (out - out).nonzero(as_tuple=True)  # NaN is not 0
+            found = _places(~np.isfinite(_in_numpy(out)))
             pairs = zip(self.positions, found, strict=True)
             self.positions = [torch.cat(pair) for pair in pairs] if self.positions else found
         return self.put(out, 0.0)

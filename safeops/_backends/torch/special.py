@@ -5,16 +5,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from safeops._backends.torch.fast_paths import (
     _LIMITS,
     _are_finite,
     _are_plain,
+    _in_numpy,
     _largest_zero,
     _least,
     _most,
+    _places,
     _threshold,
+    _unseen,
     _zero_where_at_most,
 )
 from safeops._backends.torch.fused import Fused, Given, of_most
@@ -229,9 +233,9 @@ class _Box(NamedTuple):
         size = x.detach().abs()
         return _least(size) >= self.low and _most(size) <= self.high
 
-    def lacks(self, x: Array) -> Array:
-        """Return which numbers are outside."""
-        size = x.detach().abs() if self.is_signed else x.detach()
+    def lacks(self, x: Any) -> Any:
+        """Return which numbers of NumPy are outside."""
+        size = np.abs(x) if self.is_signed else x
         return ~((size >= self.low) & (size <= self.high))
 
 
@@ -263,9 +267,17 @@ def _in_boxes(
     arrays = _fitting(boxes, args, options)
     if arrays is None:
         return None
-    found = [box.lacks(x) for box, x in zip(boxes, arrays, strict=True) if not box.holds(x)]
-    places = reduce(torch.logical_or, found).nonzero(as_tuple=True) if found else ()
-    return of_most(kind, steps, arrays, places=places)
+    return of_most(kind, steps, arrays, places=_outside(boxes, arrays))
+
+
+@_unseen
+def _outside(boxes: Sequence[_Box], arrays: Sequence[Array]) -> Sequence[Array]:
+    """Return where a number is outside of its box."""
+    found = [(box, x) for box, x in zip(boxes, arrays, strict=True) if not box.holds(x)]
+    if not found:
+        return ()
+    lacking = reduce(np.logical_or, (box.lacks(_in_numpy(x)) for box, x in found))
+    return _places(lacking)
 
 
 def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: Any) -> Array | None:
