@@ -157,7 +157,7 @@ def cases_of_numbers():
 def cases_of_singularities():
     """Return the same of functions that are 0 / 0 at a point, or a logarithm that is 0 there."""
     x = np.concatenate([np.linspace(-8, 8, 61) ** 3 / 10, [0.0, -0.0, 1e-40, 1e-6, 0.999, 1.001]])
-    for name in ("exprel", "sinhc", "log_sinhc"):
+    for name in ("exprel", "sinc", "sinhc", "log_sinhc"):
         f = getattr(so, name)
         yield name, f, (x,)
         yield f"{name}, few", f, (with_entries(x, _7=math.inf, _9=math.nan, _11=-900.0),)

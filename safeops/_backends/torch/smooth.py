@@ -80,6 +80,41 @@ class _SinhC(Fused):
         return (_langevin(x, 1.0).mul_(out).lerp_(far, _is_far(x)).mul_(cotangent),)
 
 
+class _SinC(Fused):
+    """Half turns are taken off first, which rounds nothing."""
+
+    @classmethod
+    def run(cls, x: Array) -> tuple[Array, Array]:
+        x = _off_zero(x)
+        rest, sign = cls._turned(x)
+        out = rest.sin_().mul_(sign).div_(x.mul_(math.pi))
+        return out, out
+
+    @staticmethod
+    def _turned(x: Array) -> tuple[Array, Array]:
+        """Return the angle beyond the half turns of x, and 1 or -1, as these are even or odd."""
+        turns = x.round()
+        rest = (x - turns).mul_(math.pi)
+        half = turns.mul_(0.5)
+        return rest, half.sub_(half.floor()).mul_(-4.0).add_(1.0)
+
+    @classmethod
+    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
+        (x,), (out,) = given.args, given.kept
+        angle = (x * math.pi).clamp_(-1.0, 1.0)
+        square = angle * angle
+        factors = [(2 * n + 2) / math.factorial(2 * n + 3) for n in range(_TERMS[x.dtype])]
+        near = square * -factors[-1]
+        for factor in reversed(factors[1:-1]):
+            near.add_(factor).mul_(square).neg_()
+        near.add_(factors[0]).mul_(angle.mul_(-math.pi))
+        rest, sign = cls._turned(x)
+        far = rest.cos_().mul_(sign).sub_(out).div_(_off_zero(x))
+        size = x.abs()
+        is_far = torch.gt(size, 1.0 / math.pi, out=size)
+        return (near.lerp_(far, is_far).mul_(cotangent),)
+
+
 class _LogSinhC(Fused):
     @classmethod
     def run(cls, x: Array) -> tuple[Array, Array]:
@@ -197,5 +232,6 @@ OF_STEPS: dict[str, Function] = {
     "log_expm1": partial(_in_boxes, _LogExpm1, (_Box(_TINY, 1e30),)),
     "log_sinhc": partial(_in_boxes, _LogSinhC, (_Box(0.0, 1e15, is_signed=True),)),
     "logarithmic_mean": partial(_in_boxes, _LogarithmicMean, (_BASE, _BASE)),
+    "sinc": partial(_in_boxes, _SinC, (_Box(0.0, 1e6, is_signed=True),)),
     "sinhc": partial(_in_boxes, _SinhC, (_SIZE,)),
 }
