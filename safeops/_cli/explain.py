@@ -19,7 +19,7 @@ from typing import Any
 
 from safeops._cli.terminal import progress_line
 from safeops._core.errors import INSTALL
-from safeops._source.sarif import sarif_log, sarif_place
+from safeops._lint.sarif import sarif_log, sarif_place
 from safeops.autodiff import Report
 from safeops.autodiff._options import NonFiniteGradientError
 

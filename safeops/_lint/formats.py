@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from safeops._lint.found import TITLES, File, Found
+from safeops._lint.sarif import sarif_log, sarif_place
 from safeops._lint.sources import Source, lines_of
 from safeops._source.locations import path_of
-from safeops._source.sarif import sarif_log, sarif_place
 
 
 class Row(NamedTuple):
