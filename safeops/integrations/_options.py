@@ -29,9 +29,10 @@ class Outlet:
         """Send a report."""
         title = "a gradient is not finite"
         if report.step is not None:
-            title += f" at step {report.step}{DONE.get(self.on_nan, '')}"
+            title += f" at step {report.step}"
         if report.rank is not None:
             title += f" on rank {report.rank}"
+        title += DONE.get(self.on_nan, "")
         key = tuple((f.kind, f.operation, f.where) for f in report.findings), report.parameters
         first, times = self.known.get(key, (report.step, 0))
         self.known[key] = first, times + 1

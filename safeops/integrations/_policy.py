@@ -1,13 +1,18 @@
 """What follows a step whose gradients are not finite: raise, skip or mask, in every framework."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from safeops.autodiff._explain.repairs import MASKED
 from safeops.autodiff._explain.report import Report
 from safeops.autodiff._options import NonFiniteGradientError
 
 NOT_CURED = "the masked gradient is not finite either"
 NAN_IS_USED = "the masked gradient is finite, but the loss is NaN by an entry that is used"
+# In a guarded step, in place of calls that the training may not make itself, as in `fit`.
+GUARDS = 'on_nan="mask" of this guard, which takes the masked gradient'
+TAKEN = "the masked gradient, which this guard takes if it is finite"
 
 
 class BadStep(NamedTuple):
@@ -23,7 +28,7 @@ class BadStep(NamedTuple):
 
 def handle_bad_step(step: BadStep, on_nan: str, tell: Callable[[Report], None]) -> Any:
     """Report a step; then skip it, return its masked result, or raise."""
-    report = step.explain()
+    report = advised(step.explain(), TAKEN if on_nan == "mask" else GUARDS)
     step.restore()
     tell(report)
     if on_nan == "skip":
@@ -37,3 +42,13 @@ def handle_bad_step(step: BadStep, on_nan: str, tell: Callable[[Report], None]) 
         error.add_note(fault)
     step.release()
     raise error
+
+
+def advised(report: Report, masked: str) -> Report:
+    """Return a report that has other words for how to take a masked gradient."""
+    usual = MASKED[report.framework]
+    findings = (
+        replace(f, repair=replace(f.repair, text=f.repair.text.replace(usual, masked)))
+        for f in report.findings
+    )
+    return replace(report, findings=tuple(findings))

@@ -42,10 +42,23 @@ def quotient_of_roots(xp, x):
     return xp.sum(ratio)
 
 
-def report_on(f, framework):
+def quotient_of_exponentials(xp, x):
+    """Divide exponentials that float16 does not have."""
+    weights = xp.exp(15 * x)
+    ratio = weights / xp.sum(weights)
+    return ratio[0]
+
+
+def log_of_no_weight(xp, x):
+    """Return a logarithm that is -inf at a weight of 0, by choice, and has the slope 0 there."""
+    logarithms = xp.where(x > 0.5, xp.log(x - 0.5), float("-inf"))
+    return xp.sum(logarithms)
+
+
+def report_on(f, framework, dtype="float32"):
     """Return the report at a singular point."""
     xp = load(framework).xp
-    return explain(lambda x: f(xp, x), asarray(framework, [1.0, 0.5]))
+    return explain(lambda x: f(xp, x), asarray(framework, [1.0, 0.5], dtype))
 
 
 def test_a_wrong_edit_is_not_offered(autodiff_framework):
@@ -118,3 +131,20 @@ def test_an_overflow_of_float16_is_called_that(autodiff_framework):
     report = explain(f, asarray(autodiff_framework, [1000.0], "float16"))
 
     assert any("float16 overflows above 65504" in note for note in report.notes)
+
+
+def test_an_overflow_that_makes_a_nan(autodiff_framework):
+    """An overflow is told also where it makes a NaN, and is not replaced by a finite number."""
+    report = report_on(quotient_of_exponentials, autodiff_framework, "float16")
+
+    assert [x.repair.edit for x in report.findings] == [None]
+    assert any("float16 overflows above 65504" in note for note in report.notes)
+    assert "the edit is for" not in str(report)
+
+
+def test_a_value_that_stays_infinite(autodiff_framework):
+    """An edit that makes the gradient finite is enough where an infinite value is meant."""
+    report = report_on(log_of_no_weight, autodiff_framework)
+
+    assert any(x.repair.edit for x in report.findings)
+    assert report.notes[-1] == "with the edits the gradient is finite, and the value stays -inf"

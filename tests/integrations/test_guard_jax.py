@@ -1,6 +1,7 @@
 """A guarded gradient of JAX: nothing changes while it is finite, and what is not is explained."""
 
 import logging
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -143,3 +144,19 @@ def test_a_traced_call():
     for transform in (jax.jit, jax.grad, jax.vmap):
         with pytest.raises(TypeError, match="outside of jit"):
             transform(gradient)(jnp.ones(2) if transform is jax.vmap else 1.0)
+
+
+@pytest.mark.parametrize("on_nan", ["raise", "mask"])
+def test_the_advice_of_a_guard(on_nan, caplog):
+    """A guard advises what it can do, or says that it does so, and no call of `jax.grad`."""
+    gradient = value_and_grad(lambda x: jnp.where(x > 0, jnp.log(x), 0.0), on_nan=on_nan)
+
+    with suppress(NonFiniteGradientError):
+        gradient(jnp.asarray(0.0))
+
+    told = {
+        "raise": 'on_nan="mask" of this guard, which takes the masked gradient',
+        "mask": "the masked gradient, which this guard takes if it is finite",
+    }
+    assert f"  or: {told[on_nan]}" in caplog.text
+    assert "in place of" not in caplog.text

@@ -36,6 +36,7 @@ class Repair:
 
 
 NOTHING = Repair()
+CAVEAT = "; the edit is for "  # what follows is about the edit of a repair
 
 
 Kind: TypeAlias = Literal["FORWARD", "GENUINE", "BLOCKED", "UNKNOWN", "INTERIM"]

@@ -26,7 +26,7 @@ from safeops._source.rewrites import (
     safe_where_of,
     softmax_of,
 )
-from safeops.autodiff._explain.finding import Edit, Finding, Repair
+from safeops.autodiff._explain.finding import CAVEAT, Edit, Finding, Repair
 
 if TYPE_CHECKING:
     import ast
@@ -127,6 +127,8 @@ def operation_rewrite(
         caveat = UNSURE if by_value is None else caveat
         options = ', fill_value=float("-inf")' if by_value else ""
     found = rewrite_of(page, node, options, is_dropped=is_dropped)
+    if finding.kind == "FORWARD" and found.name in ("safe_exp", "safe_expm1"):
+        raise Refused(OVERFLOW)
     if found.name in OVERFLOWING and finding.value in ("", "finite"):
         # A quotient is not finite at 0, a norm is.
         if finding.value and found.name != "safe_pow" and finding.operation != "norm":
@@ -135,12 +137,17 @@ def operation_rewrite(
     return replace(found, note=caveat)
 
 
+# Of a quotient of two exponentials it would make 0, or 1.
+OVERFLOW = (
+    "the exponential overflows, and the largest number in its place would be wrong: subtract the "
+    "maximum first, as safe_softmax and safe_logsumexp do, or compute in a wider dtype"
+)
 # At a tiny denominator or a huge base the slope overflows, in these safe functions too.
 OVERFLOWING = ("safe_div", "safe_normalize", "safe_pow", "safe_reciprocal")
-BESIDE = "; the edit is for a singular point, not for a slope that overflows beside it"
-UNSURE = "; the edit is for a selection that does not look at this value"
+BESIDE = f"{CAVEAT}a singular point, not for a slope that overflows beside it"
+UNSURE = f"{CAVEAT}a selection that does not look at this value"
 # JAX and TensorFlow run a softmax as several operations, which make NaN of a row of -inf.
-NO_NAN = "; the edit is for rows without NaN in the input"
+NO_NAN = f"{CAVEAT}rows without NaN in the input"
 
 
 def repair_of(

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from safeops.autodiff._explain.finding import Edit, Repair
+from safeops.autodiff._explain.finding import CAVEAT, Edit, Repair
 from safeops.autodiff._explain.report import Report
 
 Leaves: TypeAlias = Sequence[np.ndarray]
@@ -27,9 +27,10 @@ ROUND = "with the edits some entries are still not finite: edit, and explain aga
 UNTRIED = "the edits have not been run: apply them, and explain again"
 FAILED = "with the edits the program raises {}, so none is given"
 IN_VAIN = "with the edits as many entries are not finite, so none is given"
+STAYS = "with the edits the gradient is finite, and the value stays {}"
 HALF = (
-    "float16 overflows above 65504, where no safe operation helps: compute in float32, or use "
-    "safe_standardize"
+    "float16 overflows above 65504: compute in float32, or by one operation for the whole, such as "
+    "safe_softmax or safe_standardize"
 )
 WRONG = (
     "the whole has a slope of about {:.3g} where the edits would make {:.3g}, so none is given; "
@@ -52,7 +53,8 @@ class Program:
 def tried(report: Report, program: Program) -> Report:
     """Return a report whose edits have run, with what they make of value and gradient."""
     found = with_verdict(report, program)
-    overflows = any(f.kind == "FORWARD" and "inf" in f.what for f in report.findings)
+    forward = [f for f in report.findings if f.kind == "FORWARD"]
+    overflows = any("inf" in f.what or f.entered_at is not None for f in forward)
     is_cured = ROUND not in found.notes and any(f.repair.edit for f in found.findings)
     return noted(found, HALF) if program.is_half and overflows and not is_cured else found
 
@@ -71,7 +73,7 @@ def with_verdict(report: Report, program: Program) -> Report:
     if after is None:
         return report
     left, bad = count_of(after), count_of(before)
-    if left:
+    if left and not is_infinite_alone(before, after):
         return noted(report, ROUND) if left < bad else without_edits(report, IN_VAIN)
     slopes = list(differences(program, before, after))
     for slope, found in slopes:
@@ -81,12 +83,19 @@ def with_verdict(report: Report, program: Program) -> Report:
     return noted(report, verdict(program, before, after, is_smooth=is_smooth))
 
 
+def is_infinite_alone(before: tuple[Any, Leaves], after: tuple[Any, Leaves]) -> bool:
+    """Whether edits make the gradient finite, and leave the value at the infinity that it was."""
+    return bool(after[0] == before[0]) and all(np.isfinite(x).all() for x in after[1])
+
+
 def verdict(
     program: Program, before: tuple[Any, Leaves], after: tuple[Any, Leaves], *, is_smooth: bool
 ) -> str:
     """Return what edits make of value and gradient, in words."""
     (was, _), (value, gradients) = before, after
     same = bool(np.isclose(was, value, rtol=1e-4, atol=1e-6))
+    if same and not np.isfinite(was):
+        return STAYS.format(was)
     text = (
         "" if same else f"the value becomes {value:.4g}, it was {was:.4g}: is that what you mean?"
     )
@@ -159,7 +168,10 @@ def untried(report: Report) -> Report:
 
 def without_edits(report: Report, why: str) -> Report:
     """Return a report without edits, and with the reason."""
-    findings = (replace(f, repair=Repair(text=f.repair.text)) for f in report.findings)
+    texts = (f.repair.text.partition(CAVEAT)[0] for f in report.findings)
+    findings = (
+        replace(f, repair=Repair(text=text)) for f, text in zip(report.findings, texts, strict=True)
+    )
     return noted(replace(report, findings=tuple(findings)), why)
 
 
