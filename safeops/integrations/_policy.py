@@ -1,11 +1,9 @@
 """What follows a step whose gradients are not finite: raise, skip or mask, in every framework."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-from safeops.autodiff._explain.repairs import MASKED
-from safeops.autodiff._explain.report import Report
+from safeops.autodiff._explain.report import Report, advised
 from safeops.autodiff._options import NonFiniteGradientError
 
 NOT_CURED = "the masked gradient is not finite either"
@@ -42,13 +40,3 @@ def handle_bad_step(step: BadStep, on_nan: str, tell: Callable[[Report], None]) 
         error.add_note(fault)
     step.release()
     raise error
-
-
-def advised(report: Report, masked: str) -> Report:
-    """Return a report that has other words for how to take a masked gradient."""
-    usual = MASKED[report.framework]
-    findings = (
-        replace(f, repair=replace(f.repair, text=f.repair.text.replace(usual, masked)))
-        for f in report.findings
-    )
-    return replace(report, findings=tuple(findings))

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from safeops._source.locations import Location, column_in, path_of
 from safeops.autodiff._explain.finding import KINDS, NOTHING, Finding, Repair
-from safeops.autodiff._explain.repairs import repairs_of
+from safeops.autodiff._explain.repairs import MASKED, repairs_of
 
 # Findings as plain data, for JSON: the keys are those of `python -m safeops lint`.
 
@@ -285,3 +285,13 @@ def never_clean(report: Report) -> Report:
     finding = Finding("UNKNOWN", "the step", reason="again")
     (found,) = make_report(report.framework, [finding], "").findings
     return replace(report, findings=(found,))
+
+
+def advised(report: Report, masked: str) -> Report:
+    """Return a report that has other words for how to take a masked gradient."""
+    usual = MASKED[report.framework]
+    findings = (
+        replace(f, repair=replace(f.repair, text=f.repair.text.replace(usual, masked)))
+        for f in report.findings
+    )
+    return replace(report, findings=tuple(findings))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from safeops._core.types import Array
 from safeops.autodiff._explain.finding import Finding
-from safeops.autodiff._explain.report import Report, make_report, never_clean
+from safeops.autodiff._explain.report import Report, advised, make_report, never_clean
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._passes import is_float0
@@ -94,7 +94,7 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
             found = ordinary(loss, argnums, has_aux, *others, **options)(*args, **kwargs)
             slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
-            tell_contexts(record, chosen(args, argnums), slopes)
+            tell_contexts(name, record, chosen(args, argnums), slopes)
             return found
 
         return gradient
@@ -107,8 +107,8 @@ def chosen(args: Sequence[Any], argnums: int | Sequence[int]) -> dict[int, Any]:
     return {i: args[i] for i in places_of(argnums, len(args))}
 
 
-def tell_contexts(record: Record, args: dict[int, Any], slopes: Any) -> None:
-    """Tell the contexts of a gradient, now or, if JAX traces, when the program runs."""
+def tell_contexts(call: str, record: Record, args: dict[int, Any], slopes: Any) -> None:
+    """Tell the contexts of the gradient of a call, now or, if JAX traces, when the program runs."""
     leaves = jax.tree_util.tree_flatten_with_path(args)[0]
     arrays = [x for _, x in leaves]
     gradients = jax.tree.leaves(slopes)
@@ -117,9 +117,9 @@ def tell_contexts(record: Record, args: dict[int, Any], slopes: Any) -> None:
     finite = all_finite([gradients[i] for i in real])
     values = (finite, arrays, record.sent())
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values)):
-        jax.debug.callback(partial(end, record, real, names), *values)
+        jax.debug.callback(partial(end, call, record, real, names), *values)
     else:
-        note(record, real, names, *values)
+        note(call, record, real, names, *values)
         for watch in OPEN.looking():
             watch.report_first()
 
@@ -137,6 +137,7 @@ def name_of(path: Any, count: int) -> str:
 
 
 def note(
+    call: str,
     record: Record,
     real: Sequence[int],
     names: Sequence[str],
@@ -151,7 +152,8 @@ def note(
         watch.passes.append(bool(bad))
         if bad:
             step = len(watch.passes) - 1
-            explain = partial(explained, record, real, arrays, sent, watch.batch)
+            plain = partial(explained, record, real, arrays, sent, watch.batch)
+            explain = partial(as_called, plain, call)
             watch.found.append(partial(named, explain, bad, step))
     return bool(bad and watches)
 
@@ -177,6 +179,11 @@ def explained(
         return value.real if jnp.iscomplexobj(value) else value
 
     return explained_call(loss, [arrays[i] for i in real], range(len(real)), LIMIT, None, batch)
+
+
+def as_called(explain: Callable[[], Report], call: str) -> Report:
+    """Explain a gradient, with advice that has the call by which the program takes it."""
+    return advised(explain(), f"safeops.autodiff.jax.{call}(f) in place of jax.{call}(f)")
 
 
 def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Report:

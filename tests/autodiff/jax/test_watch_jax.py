@@ -381,3 +381,19 @@ print(jax.vmap(f, axis_name="i")(jnp.asarray([0.0, 4.0])))
     assert done.returncode == NOT_FINITE, done.stderr
     assert done.stdout.startswith("UNKNOWN  the backward pass made a gradient that is not finite")
     assert "unbound axis name" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["grad", "value_and_grad"])
+def test_the_advice_has_the_call_of_the_program(name):
+    """The masked gradient is advised by the name by which the program takes the ordinary one."""
+    import jax
+    import jax.numpy as jnp
+
+    from safeops.autodiff.jax import watch_grad
+
+    reports = []
+
+    with watch_grad(reports.append):
+        getattr(jax, name)(lambda x: jnp.where(x > 0, jnp.log(x), 0.0))(0.0)
+
+    assert f"safeops.autodiff.jax.{name}(f) in place of jax.{name}(f)" in str(reports[0])
