@@ -290,8 +290,11 @@ def never_clean(report: Report) -> Report:
 def advised(report: Report, masked: str) -> Report:
     """Return a report that has other words for how to take a masked gradient."""
     usual = MASKED[report.framework]
-    findings = (
-        replace(f, repair=replace(f.repair, text=f.repair.text.replace(usual, masked)))
-        for f in report.findings
-    )
-    return replace(report, findings=tuple(findings))
+    findings = report.findings
+    for words in (usual, usual.replace(".grad(", ".value_and_grad(")):  # a watch may have said it
+        texts = [f.repair.text.replace(words, masked) for f in findings]
+        findings = tuple(
+            replace(f, repair=replace(f.repair, text=text))
+            for f, text in zip(findings, texts, strict=True)
+        )
+    return replace(report, findings=findings)
