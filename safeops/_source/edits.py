@@ -199,7 +199,24 @@ def operands(page: Page, node: ast.expr) -> tuple[list[ast.expr], dict[str, ast.
     if isinstance(node.func, ast.Name) or is_module(page, node.func):
         return (list(node.args), keywords) if node.args else None
     receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
-    return None if receiver is None else ([receiver, *node.args], keywords)
+    if receiver is None or (is_along_axis(node) and not all(map(is_option, node.args))):
+        return None  # of a namespace, as in m.softmax(x): a method has an axis there
+    return [receiver, *node.args], keywords
+
+
+def is_along_axis(node: ast.expr) -> bool:
+    """Whether an expression is an operation along an axis that has a twin, such as a softmax."""
+    row = NAMED.get(named(node))
+    return row is not None and row.kind == "axis" and row.has_twin
+
+
+def is_option(node: ast.expr) -> bool:
+    """Whether an argument of a method may be an axis, by its value or its name."""
+    if isinstance(node, ast.Name):
+        return node.id in {"axis", "dim", "ord", "p"}
+    if isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return isinstance(node, ast.Constant | ast.Tuple | ast.List)
 
 
 def is_module(page: Page, function: ast.expr) -> bool:

@@ -13,6 +13,7 @@ from keyword import iskeyword
 from safeops._source.edits import (
     Page,
     Rewriting,
+    is_along_axis,
     is_module,
     is_where,
     named,
@@ -21,7 +22,7 @@ from safeops._source.edits import (
     scope_of,
 )
 from safeops._source.names import BY_WORD, NAMED, OF_ENTRIES, SAFE
-from safeops._source.patterns import NOTHING, OPTIONS, matches, options_of, patterns, whole_of
+from safeops._source.patterns import OPTIONS, form_of, options_of, whole_of
 
 LOGARITHMS = frozenset({"log", "log10", "log1p", "log2"})
 # Operations that undo a logarithm: what is finite behind them is no longer the truth.
@@ -64,12 +65,6 @@ def comments_in(text: str) -> list[str]:
     """Return the comments in a text."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     return [x.string for x in tokens if x.type == tokenize.COMMENT]
-
-
-def is_along_axis(node: ast.expr) -> bool:
-    """Whether an expression is an operation along an axis that has a twin, such as a softmax."""
-    row = NAMED.get(named(node))
-    return row is not None and row.kind == "axis" and row.has_twin
 
 
 def rewrite_of(
@@ -141,9 +136,20 @@ def undone_by(word: str) -> str:
 
 
 def is_sech2(page: Page, node: ast.expr | None) -> bool:
-    """Whether an expression is ``1 - tanh(x)**2``, whose logarithm `log_sech2` has."""
-    logs = (x.tree for x in patterns()[1] if x.name == "log_sech2" and isinstance(x.tree, ast.Call))
-    return node is not None and any(any(matches(page, x.args[0], node, NOTHING)) for x in logs)
+    """Whether an expression is ``1 - tanh(x)**2``, also by a name, whose logarithm is smooth."""
+    less = None if node is None else form_of(page, node)
+    if less is None or less.word != "sub" or getattr(less.args[0], "value", None) != 1:
+        return False
+    square = form_of(page, less.args[1])
+    return square is not None and square.word == "square" and is_tanh(page, square.args[0])
+
+
+def is_tanh(page: Page, node: ast.expr) -> bool:
+    """Whether an expression is a hyperbolic tangent, or a name for one."""
+    values = [node]
+    if isinstance(node, ast.Name):
+        values = page.assigned.get((scope_of(page, node), node.id), [])
+    return bool(values) and all(named(x) == "tanh" for x in values)
 
 
 def safe_operation(page: Page, node: ast.expr, options: str = "") -> tuple[str, Rewriting] | None:

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from scipy import special
 import safeops
 from safeops._source.edits import Page
 from safeops._source.patterns import patterns, whole_of
+from safeops._source.rewrites import Refused, check_undone, safe_operation
 
 pytestmark = pytest.mark.only("numpy")
 
@@ -158,3 +160,33 @@ def test_a_whole_is_found_in_every_spelling(source, operation, wanted):
 def test_another_whole_is_not_taken_for_it(source, operation):
     """Nothing takes the place of what is not the same by its source."""
     assert found_in(source, operation) == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("m.softmax(scores)", ""),  # of a namespace, or along an axis: the source does not say
+        ("m.logsumexp(scores, -1)", ""),
+        ("scores.softmax(-1)", "safe_softmax(scores, axis=-1)"),
+        ("scores.softmax(dim)", "safe_softmax(scores, axis=dim)"),
+        ("torch.softmax(scores, last)", "safe_softmax(scores, axis=last)"),
+    ],
+)
+def test_a_namespace_is_not_edited_as_an_array(source, wanted):
+    """A method has an axis where a function of a namespace has its argument."""
+    page = Page((source + "\n",), ast.parse(source))
+    found = safe_operation(page, page.expressions[0])
+    assert (found[1](page.text) if found else "") == wanted
+
+
+@pytest.mark.parametrize("square", ["t * t", "t**2", "t.square()", "torch.square(t)"])
+def test_the_slope_of_a_tangent_is_known_by_its_name(square):
+    """A logarithm of it is smooth, where a safe logarithm would have another value."""
+    source = "t = torch.{}(x)\ny = torch.log(1 - " + square + ")\n"
+
+    for function, is_refused in (("tanh", True), ("sin", False)):
+        text = source.format(function)
+        page = Page(tuple(text.splitlines(keepends=True)), ast.parse(text))
+        log = next(x for x in page.expressions if is_named(x, "log"))
+        with pytest.raises(Refused) if is_refused else nullcontext():
+            check_undone(page, log, is_dropped=False)

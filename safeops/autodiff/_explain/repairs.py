@@ -11,6 +11,7 @@ from safeops._source.edits import (
     enclosing_wheres,
     expression_at,
     expressions_at,
+    is_along_axis,
     page_of,
     span_of,
 )
@@ -20,7 +21,6 @@ from safeops._source.rewrites import (
     LOGARITHMS,
     Refused,
     Rewrite,
-    is_along_axis,
     product_with_log,
     rewrite_of,
     safe_where_of,
