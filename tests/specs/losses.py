@@ -10,14 +10,11 @@ import mpmath
 import numpy as np
 
 import safeops as so
-import slice_formulas as swept
 import slices
 from exponents import rounded
 from formulas import of_two, whole_line
 from points import FLAT, Row, Spec, two
-from slice_formulas import Sweep
 from slices import SliceSpec
-from specs.softmax import logsumexp, plain_softmax
 
 S = 1 / (1 + 1 / e)  # the sigmoid of 1
 SP = log(1 + e)  # softplus of 1
@@ -105,15 +102,6 @@ def focal_of_mpmath(x):
     return (1 + mpmath.exp(x)) ** -2 * mpmath.log1p(mpmath.exp(-x))
 
 
-def one_two_three(x):
-    """Return those numbers, weights of classes, as an array of the framework of x."""
-    from safeops._dispatch import backend_of
-
-    xp = backend_of(x).xp
-    one = xp.ones_like(xp.reshape(x, (-1, 3))[0, :1])
-    return xp.concat([one, 2.0 * one, 3.0 * one], axis=0)
-
-
 SPECS = (
     Spec(
         "safe_binary_cross_entropy",
@@ -164,63 +152,6 @@ SPECS = (
         formula=focal,
         domain=logits_and_labels,
         mpmath=lambda x, y: y * focal_of_mpmath(x) + (1 - y) * focal_of_mpmath(-x),
-    ),
-    SliceSpec(
-        "safe_cross_entropy",
-        (
-            slices.Row(
-                "safe_cross_entropy",
-                lambda x, p, where: so.safe_cross_entropy(x, p, where=where),
-                lambda xp, x, p, where: (
-                    -xp.sum(xp.where(where, p * xp.log(plain_softmax(xp, x, where)), 0.0), axis=-1)
-                ),
-                lambda x, p: sum(c * (logsumexp(x) - t) for t, c in zip(x, p, strict=True)),
-                (
-                    slices.Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
-                    slices.Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
-                    slices.Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), slices.PART),
-                    slices.Slice((slices.ABSENT, (0.25, 0.5, 0.25)), flat=0),
-                    slices.Slice((slices.V, (0.25, 0.5, 0.25)), slices.NONE, 0),
-                ),
-                minus_inf_is_absent=True,
-            ),
-            slices.Row(
-                "safe_cross_entropy, label_smoothing and weights",
-                lambda x, p, where: so.safe_cross_entropy(
-                    x, p, where=where, label_smoothing=0.25, weights=one_two_three(x)
-                ),
-                lambda xp, x, p, where: (
-                    -xp.sum(
-                        one_two_three(x)
-                        * (0.75 * p + 0.25 / 3)
-                        * xp.log(plain_softmax(xp, x, where)),
-                        axis=-1,
-                    )
-                ),
-                lambda x, p: sum(
-                    w * (0.75 * c + mpmath.mpf(1) / 4 / len(x)) * (logsumexp(x) - t)
-                    for t, c, w in zip(x, p, (1, 2, 3), strict=False)
-                ),
-                (
-                    slices.Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
-                    slices.Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
-                    slices.Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), slices.PART),
-                    slices.Slice((slices.ABSENT, (0.25, 0.5, 0.25)), flat=0),
-                    slices.Slice((slices.V, (0.25, 0.5, 0.25)), slices.NONE, 0),
-                ),
-                minus_inf_is_absent=True,
-            ),
-        ),
-        (
-            Sweep(
-                swept.loss(swept.TARGETS),
-                call=lambda x: so.safe_cross_entropy(x, swept.constant(x, swept.TARGETS)),
-            ),
-            Sweep(
-                swept.loss((0, 0, 1, 0)), call=lambda x: so.safe_cross_entropy(x, 2), of="classes"
-            ),
-        ),
-        synonyms="negative log likelihood",
     ),
     SliceSpec(
         "safe_kl_divergence",

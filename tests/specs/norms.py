@@ -9,7 +9,6 @@ import slice_formulas as swept
 from points import CONSTANT
 from slice_formulas import Sweep
 from slices import NONE, PART, Row, Slice, SliceSpec, V, norm, plain_norm
-from specs.rescaling import plain_scores, scores
 
 SPECS = (
     SliceSpec(
@@ -160,34 +159,28 @@ SPECS = (
         synonyms="cosine distance",
     ),
     SliceSpec(
-        "safe_correlation",
+        "safe_normalize",
         (
             Row(
-                "safe_correlation",
-                lambda x, y, where: so.safe_correlation(x, y, where=where),
-                lambda xp, x, y, where: (
-                    xp.sum(plain_scores(xp, x, where) * plain_scores(xp, y, where), axis=-1)
-                    / xp.sum(xp.astype(where, x.dtype), axis=-1)
-                ),
-                lambda x, y: sum(a * b for a, b in zip(scores(x), scores(y), strict=True)) / len(x),
-                (
-                    Slice((V, (1.0, -1.0, 1.5))),
-                    Slice(((3.0, 4.0, nan), (1.0, 0.0, inf)), PART),
-                    Slice((V, (0.1, 0.1, 0.1)), flat=0),
-                    Slice(((0.1, 0.1, 0.1), V), flat=0),
-                    Slice((V, V), NONE, 0),
-                ),
+                "safe_normalize",
+                lambda x, _: so.safe_normalize(x),
+                lambda xp, x, _: x / xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True)),
+                lambda x: [t / norm(x) for t in x],
+                (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0), Slice(((0.0, -2.0, 0.0),))),
+                absent=0.0,
+                unsupported=CONSTANT,
+            ),
+            Row(
+                "safe_normalize, ord=1",
+                lambda x, _: so.safe_normalize(x, ord=1),
+                lambda xp, x, _: x / xp.sum(xp.abs(x), axis=-1, keepdims=True),
+                lambda x: [t / norm(x, 1) for t in x],
+                (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0)),
+                absent=0.0,
                 unsupported=CONSTANT,
             ),
         ),
-        (
-            Sweep(
-                swept.correlation,
-                call=lambda x: so.safe_correlation(x, swept.constant(x, swept.WEIGHTS)),
-                least=2.0**12,
-                most=(256.0, 1),
-            ),
-        ),
-        synonyms="Pearson correlation, corrcoef, concordance",
+        (Sweep(swept.direction(swept.WEIGHTS)),),
+        synonyms="l2_normalize, unit vector",
     ),
 )

@@ -8,7 +8,7 @@ import safeops as so
 import slice_formulas as swept
 from derivatives import SECOND
 from slice_formulas import Sweep
-from slices import ABSENT, NONE, PART, Row, Slice, SliceSpec
+from slices import ABSENT, NONE, PART, Row, Slice, SliceSpec, V
 
 
 def softmax(x):
@@ -42,6 +42,16 @@ SLOW = {
         "31 doublings, each differentiated twice, trace for 20 s",
     ),
 }
+
+
+def one_two_three(x):
+    """Return those numbers, weights of classes, as an array of the framework of x."""
+    from safeops._dispatch import backend_of
+
+    xp = backend_of(x).xp
+    one = xp.ones_like(xp.reshape(x, (-1, 3))[0, :1])
+    return xp.concat([one, 2.0 * one, 3.0 * one], axis=0)
+
 
 SPECS = (
     SliceSpec(
@@ -170,5 +180,62 @@ SPECS = (
             ),
         ),
         (Sweep(lambda x, v: swept.log_sum(x, v, mean=True)),),
+    ),
+    SliceSpec(
+        "safe_cross_entropy",
+        (
+            Row(
+                "safe_cross_entropy",
+                lambda x, p, where: so.safe_cross_entropy(x, p, where=where),
+                lambda xp, x, p, where: (
+                    -xp.sum(xp.where(where, p * xp.log(plain_softmax(xp, x, where)), 0.0), axis=-1)
+                ),
+                lambda x, p: sum(c * (logsumexp(x) - t) for t, c in zip(x, p, strict=True)),
+                (
+                    Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
+                    Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
+                    Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), PART),
+                    Slice((ABSENT, (0.25, 0.5, 0.25)), flat=0),
+                    Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
+                ),
+                minus_inf_is_absent=True,
+            ),
+            Row(
+                "safe_cross_entropy, label_smoothing and weights",
+                lambda x, p, where: so.safe_cross_entropy(
+                    x, p, where=where, label_smoothing=0.25, weights=one_two_three(x)
+                ),
+                lambda xp, x, p, where: (
+                    -xp.sum(
+                        one_two_three(x)
+                        * (0.75 * p + 0.25 / 3)
+                        * xp.log(plain_softmax(xp, x, where)),
+                        axis=-1,
+                    )
+                ),
+                lambda x, p: sum(
+                    w * (0.75 * c + mpmath.mpf(1) / 4 / len(x)) * (logsumexp(x) - t)
+                    for t, c, w in zip(x, p, (1, 2, 3), strict=False)
+                ),
+                (
+                    Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
+                    Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
+                    Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), PART),
+                    Slice((ABSENT, (0.25, 0.5, 0.25)), flat=0),
+                    Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
+                ),
+                minus_inf_is_absent=True,
+            ),
+        ),
+        (
+            Sweep(
+                swept.loss(swept.TARGETS),
+                call=lambda x: so.safe_cross_entropy(x, swept.constant(x, swept.TARGETS)),
+            ),
+            Sweep(
+                swept.loss((0, 0, 1, 0)), call=lambda x: so.safe_cross_entropy(x, 2), of="classes"
+            ),
+        ),
+        synonyms="negative log likelihood",
     ),
 )
