@@ -97,3 +97,14 @@ def limits(xp: Namespace, x: Array) -> Limits:
         normal = float(info.smallest_normal)
         found = Limits(float(info.max), float(info.eps), normal, normal)
     return found
+
+
+LN2 = math.log(2.0)
+_LN2_REST = 2.3190468138462996e-17  # the digits of log(2) that float64 has not
+
+
+def near_log2(eps: float) -> tuple[float, float]:
+    """Return the number of a dtype next to log(2), and its exponential less 2."""
+    spacing = eps / 2
+    middle = round(LN2 / spacing) * spacing
+    return middle, 2.0 * (middle - LN2 - _LN2_REST)

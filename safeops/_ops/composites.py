@@ -3,15 +3,12 @@
 import math
 from functools import partial
 
-from safeops._core.dtypes import limits
+from safeops._core.dtypes import LN2, limits, near_log2
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
 from safeops._ops.series import HYPERBOLIC, polynomial
 from safeops._ops.where import double_where
-
-LN2 = math.log(2.0)
-LN2_REST = 2.3190468138462996e-17  # the digits of log(2) that float64 has not
 
 
 @fast_path
@@ -201,9 +198,7 @@ def _log_expm1(xp: Namespace, x: Array) -> Array:
     Near its zero, log(2), from the distance to `middle`, the next number of the dtype, which is
     exact. Not from ``x - middle - rest``: XLA adds the two constants.
     """
-    spacing = limits(xp, x).eps / 2
-    middle = round(LN2 / spacing) * spacing
-    rest = 2.0 * (middle - LN2 - LN2_REST)  # exp(middle) - 2
+    middle, rest = near_log2(limits(xp, x).eps)
 
     def near(x: Array) -> Array:
         return xp.log1p(2.0 * xp.expm1(x - middle) + rest)

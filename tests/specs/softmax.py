@@ -53,6 +53,14 @@ def one_two_three(x):
     return xp.concat([one, 2.0 * one, 3.0 * one], axis=0)
 
 
+LOGITS_AND_LABELS = (
+    Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
+    Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
+    Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), PART),
+    Slice((ABSENT, (0.25, 0.5, 0.25)), flat=0),
+    Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
+)
+
 SPECS = (
     SliceSpec(
         "safe_softmax",
@@ -191,13 +199,7 @@ SPECS = (
                     -xp.sum(xp.where(where, p * xp.log(plain_softmax(xp, x, where)), 0.0), axis=-1)
                 ),
                 lambda x, p: sum(c * (logsumexp(x) - t) for t, c in zip(x, p, strict=True)),
-                (
-                    Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
-                    Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
-                    Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), PART),
-                    Slice((ABSENT, (0.25, 0.5, 0.25)), flat=0),
-                    Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
-                ),
+                LOGITS_AND_LABELS,
                 minus_inf_is_absent=True,
             ),
             Row(
@@ -217,13 +219,7 @@ SPECS = (
                     w * (0.75 * c + mpmath.mpf(1) / 4 / len(x)) * (logsumexp(x) - t)
                     for t, c, w in zip(x, p, (1, 2, 3), strict=False)
                 ),
-                (
-                    Slice(((0.0, 1.0, -1.0), (0.25, 0.5, 0.25))),
-                    Slice(((0.0, 1.0, -inf), (0.5, 0.5, 0.0))),
-                    Slice(((0.0, 1.0, nan), (0.5, 0.25, nan)), PART),
-                    Slice((ABSENT, (0.25, 0.5, 0.25)), flat=0),
-                    Slice((V, (0.25, 0.5, 0.25)), NONE, 0),
-                ),
+                LOGITS_AND_LABELS,
                 minus_inf_is_absent=True,
             ),
         ),

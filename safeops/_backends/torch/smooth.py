@@ -15,11 +15,10 @@ import torch
 from safeops._backends.torch.fast_paths import _LIMITS
 from safeops._backends.torch.fused import Fused, Given
 from safeops._backends.torch.special import _Box, _in_boxes
+from safeops._core.dtypes import LN2, near_log2
 from safeops._core.types import Array, Function
 
 _TINY = 1e-30  # next to it each function here is what it is at 0
-_LN2 = math.log(2.0)
-_LN2_REST = 2.3190468138462996e-17  # the digits of log(2) that float64 has not
 # How far the continued fraction of Langevin's function goes, and how many terms sinh(x) / x has.
 _LAST = {torch.float32: 11, torch.float64: 19}
 _TERMS = {torch.float32: 7, torch.float64: 13}
@@ -143,17 +142,16 @@ class _LogExpm1(Fused):
 
     @classmethod
     def run(cls, x: Array) -> tuple[Array, Array]:
-        spacing = _LIMITS[x.dtype].eps / 2
-        middle = round(_LN2 / spacing) * spacing
+        middle, rest_of_two = near_log2(_LIMITS[x.dtype].eps)
         above = x - middle
         power = above.abs().neg_().expm1_()
         # Of exp(x) - 1 below the middle, and of 1 - exp(-x) above it, times 2.
         factor = torch.gt(above, 0.0, out=torch.empty_like(above)).mul_(-3.0).add_(2.0)
-        power.mul_(factor).add_(2.0 * (middle - _LN2 - _LN2_REST)).clamp_(min=-0.75)
+        power.mul_(factor).add_(rest_of_two).clamp_(min=-0.75)
         usual = power.log1p_().add_(above.clamp_(min=0.0))
         rest = x.neg().expm1_().neg_()
         low = rest.log().add_(x)
-        return usual.lerp_(low, torch.lt(x, _LN2 - 0.25, out=factor)), rest
+        return usual.lerp_(low, torch.lt(x, LN2 - 0.25, out=factor)), rest
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
