@@ -292,6 +292,7 @@ def test_a_file_without_findings_is_not_kept():
         "y = x" + ".log()" * 300 + "\n",
         "def g(x0):\n" + "".join(f"    x{i + 1} = x{i}.log()\n" for i in range(999)),
     ],
+    ids=["global in a function", "global", "sum", "chain", "names"],
 )  # fmt: skip
 def test_no_name_and_no_sum_is_too_deep(program):
     """Beside names that stand for each other, long sums and long chains the rest is found."""
@@ -305,7 +306,11 @@ APART = "def g{0}(x):\n    y = jnp.log(x)\n    return jnp.where(x > 0, y, 0.0)\n
 SAME = "    z = torch.softmax(x.masked_fill(x > {0}, -torch.inf), -1)\n"
 
 
-@pytest.mark.parametrize(("head", "line"), [(JAX, ONE), (JAX, APART), (TORCH, SAME)])
+@pytest.mark.parametrize(
+    ("head", "line"),
+    [(JAX, ONE), (JAX, APART), (TORCH, SAME)],
+    ids=["one function", "functions", "one finding"],
+)
 def test_time_is_linear(head, line):
     """Four times the findings take less than eight times the time: they are not compared."""
 

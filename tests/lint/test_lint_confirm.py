@@ -1,5 +1,6 @@
 """`safeops lint --confirm`: expressions executed at the singular point, in another process."""
 
+import re
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +21,7 @@ pytestmark = pytest.mark.whole  # facts of each framework
 APART = ("SO009", "SO011")
 SPARED = {  # eager TensorFlow has slope 0 where the cotangent of a root is 0; XLA has not
     "tensorflow": 0.75,
-    # Modules are not executed; from 2.14 on `clip` has slope 0 at its ends.
-    "torch": 0.8 if torch_from(2, 14) else 0.85,
+    "torch": 0.85,  # modules are not executed
     "jax": 0.9,
 }
 
@@ -49,9 +49,11 @@ def test_what_is_found_is_true(autodiff_framework):
     """Most risky snippets are proved: the gradient or the value was NaN or infinite."""
     mine, seen, _ = of_all(autodiff_framework)
 
-    confirmed = [x for x in seen if x.startswith("confirmed: the ")]
-    others = [(str(x), said) for x, said in zip(mine, seen, strict=True) if said not in confirmed]
-    assert len(confirmed) >= SPARED[autodiff_framework] * len(mine), others
+    pairs = zip(mine, seen, strict=True)
+    if autodiff_framework == "torch" and torch_from(2, 14):  # there they have slope 0 at their ends
+        pairs = (x for x in pairs if not {"clip", "clamp"} & {*re.findall("[a-z]+", x[0].body)})
+    others = [(str(x), said) for x, said in pairs if not said.startswith("confirmed: the ")]
+    assert len(others) <= (1 - SPARED[autodiff_framework]) * len(mine), others
 
 
 @pytest.mark.only("torch", "jax", "tensorflow")

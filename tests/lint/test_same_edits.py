@@ -6,7 +6,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 import pytest
 
 import lint_cases
-from frameworks import asarray
+from frameworks import asarray, torch_from
 from safeops import _recipes
 from safeops._lint.linting import lint
 from safeops.autodiff import explain
@@ -59,6 +59,8 @@ def edits_of_explain(folder, source, framework, at):
 @pytest.mark.parametrize(("body", "at", "edit"), PROGRAMS)
 def test_both_have_the_same_edit(tmp_path, autodiff_framework, body, at, edit):
     """What `explain` edits at the point, `lint` edits alike without it."""
+    if "clip" in body and autodiff_framework == "torch" and torch_from(2, 14):
+        pytest.skip("from 2.14 on `clip` has slope 0 at its ends, so that the root has no inf")
     source = lint_cases.Snippet(autodiff_framework, _recipes.spell(body, autodiff_framework)).source
 
     found = edits_of_lint(source), edits_of_explain(tmp_path, source, autodiff_framework, at)
