@@ -12,9 +12,8 @@ from pathlib import Path
 from safeops._cli.terminal import coloured, followed, is_coloured
 from safeops._lint.formats import FORMATS, Row
 from safeops._lint.found import TITLES
-from safeops._lint.linting import Report
+from safeops._lint.linting import Report, Settings, SettingsError, settings_of, wrong
 from safeops._lint.proofs import prove
-from safeops._lint.settings import Settings, SettingsError, settings_of, wrong
 from safeops._lint.sources import STDIN, SUFFIXES, Source, UnreadableError, files_in, lines_of, read
 
 EPILOG = """

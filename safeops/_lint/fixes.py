@@ -9,9 +9,8 @@ from typing import NoReturn
 from safeops._lint.domains import is_sech2, unclipped
 from safeops._lint.found import File, Found
 from safeops._lint.probes import trials
-from safeops._lint.shapes import number
 from safeops._lint.terms import Term
-from safeops._lint.values import STEEP, Program
+from safeops._lint.values import STEEP, Program, number
 from safeops._source.edits import Edits, Page, enclosing_wheres, named
 from safeops._source.rewrites import (
     LOGARITHMS,

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from safeops._core.operations import REDUCTIONS, SINGULAR
 from safeops._lint.heuristics import ENDS, SAFE
-from safeops._lint.shapes import is_padded
 from safeops._lint.terms import COMPARISONS, Term, spelling
-from safeops._lint.values import Program, bounds, is_steep_norm
+from safeops._lint.values import Program, bounds, is_padded, is_steep_norm
 
 # In the order in which they are tried; the first that shows the fault is reported.
 POINTS = (0.0, 1.0, -1.0, 0.5, 2.0, -2.0, 200.0, -200.0)

@@ -14,8 +14,8 @@ from typing import Any
 from safeops._lint.formats import Row
 from safeops._lint.found import File, Found
 from safeops._lint.prover import Job, serve
-from safeops._lint.shapes import is_mask
 from safeops._lint.terms import Term
+from safeops._lint.values import is_mask
 from safeops._source.edits import Edits
 
 LIMIT = 60.0  # seconds for one finding, with the import of its framework

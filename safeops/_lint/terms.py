@@ -19,8 +19,7 @@ from safeops._core.operations import (
     TRUTH,
 )
 from safeops._lint.heuristics import MASK, PLAIN_NAMES, SMALL
-from safeops._lint.names import Called
-from safeops._lint.scopes import NO_GRADIENT, Definition, Scopes, mentions
+from safeops._lint.names import NO_GRADIENT, Called, Definition, Names, mentions
 from safeops._source.edits import Assignment, last_word, root
 
 DEEPEST = 200  # expressions in expressions and names; what is deeper is an atom
@@ -109,7 +108,7 @@ SEGMENTS = frozenset({"segment_sum", "unsorted_segment_sum", "scatter_sum"})
 SCATTERS = frozenset({"scatter", "segment"})
 
 
-class Reader(Scopes):
+class Reader(Names):
     """Reads the expressions of a file as terms."""
 
     def __init__(
