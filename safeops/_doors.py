@@ -16,13 +16,14 @@ def named(framework: str) -> str:
     return CALLED.get(name, name)
 
 
-def show(door: str, names: Iterable[str], found: Mapping[str, Any]) -> None:
-    """Let functions and classes name the public module that has them, where pickle looks too."""
+def show(door: str, names: Iterable[str], found: Mapping[str, Any]) -> Callable[[], list[str]]:
+    """Let functions and classes name the module that has them, for pickle too; return `__dir__`."""
     for name in names:
         x = found[name]
         stands = getattr(x, "__module__", None) or ""
         if "._" in stands or stands.startswith(f"{door}."):
             x.__module__ = door
+    return lambda: list(names)
 
 
 def below(door: str, names: Iterable[str]) -> Callable[[str], ModuleType]:

@@ -465,9 +465,4 @@ def safe_slogdet(a: T, /) -> tuple[T, T]:
     return in_float32(xp, lambda a: determinants.slogdet(xp, a))(a)
 
 
-show("safeops.linalg", __all__, globals())
-
-
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.linalg", __all__, globals())

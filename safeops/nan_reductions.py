@@ -20,6 +20,7 @@ from safeops._core.types import (
     reduces,
 )
 from safeops._dispatch import backend_of, fast_path, refuse_none
+from safeops._doors import show
 from safeops._ops.masked_reductions import Masked, cumulative, enter_entries, fill_empty, filled
 from safeops._ops.reductions import (
     safe_argmax,
@@ -442,6 +443,4 @@ def rule_of(method: str) -> Rule:
     return METHODS[method]
 
 
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.nan_reductions", __all__, globals())

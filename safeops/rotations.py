@@ -10,6 +10,7 @@ from functools import partial
 
 from safeops._core.types import Axis, T
 from safeops._dispatch import backend_of, fast_path, promote
+from safeops._doors import show
 from safeops._ops import rigid, vectors
 from safeops._ops.precision import in_float32
 from safeops._ops.slices import drop_axes, require_axes
@@ -501,6 +502,4 @@ def matrix_to_twist(matrix: T, /) -> T:
     return in_float32(xp, partial(rigid.twist_of_matrix, xp))(matrix)
 
 
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.rotations", __all__, globals())

@@ -10,6 +10,7 @@ import math
 
 from safeops._core.types import Condition, IsArray, T
 from safeops._dispatch import fast_path
+from safeops._doors import show
 from safeops._ops import segments
 from safeops._ops.segments import enter_segments, spread_of
 
@@ -435,6 +436,4 @@ def segment_std(
     return spread_of(s, correction, fill_value, segments.deviation)
 
 
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.segments", __all__, globals())

@@ -167,9 +167,4 @@ def check_gradients(
     return check.report
 
 
-show("safeops.testing", __all__, globals())
-
-
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.testing", __all__, globals())

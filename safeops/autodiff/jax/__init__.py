@@ -589,9 +589,4 @@ def explain(
     return explained_call(f, args, argnums, limit, progress, interim=interim, trial=True)
 
 
-show("safeops.autodiff.jax", __all__, globals())
-
-
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.autodiff.jax", __all__, globals())

@@ -342,9 +342,4 @@ def explain(
     return explained_call(f, args, argnums, interim=interim, trial=True)
 
 
-show("safeops.autodiff.tensorflow", __all__, globals())
-
-
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.autodiff.tensorflow", __all__, globals())

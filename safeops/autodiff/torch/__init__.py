@@ -588,9 +588,4 @@ def record_lines() -> Iterator[None]:
         yield
 
 
-show("safeops.autodiff.torch", __all__, globals())
-
-
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.autodiff.torch", __all__, globals())

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
+from safeops._doors import show
 from safeops.autodiff._options import Reaction, check_options
 from safeops.autodiff.torch._graph import nodes_of
 from safeops.autodiff.torch._passes import masking
@@ -329,6 +330,4 @@ def hessian(
     return jacrev(once, argnums, on_unknown=on_unknown)
 
 
-def __dir__() -> list[str]:
-    """List what is public, for completion."""
-    return list(__all__)
+__dir__ = show("safeops.autodiff.torch.func", __all__, globals())
