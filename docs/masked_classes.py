@@ -89,7 +89,7 @@ def tables() -> dict[str, Mapping[str, Any]]:
 
 
 def _module(name: str) -> Any:
-    return importlib.import_module(f"safeops.autodiff.{name}._tables")
+    return importlib.import_module(f"safeops.autodiff.{name}._rules")
 
 
 def said(rule: Any) -> str:

@@ -71,7 +71,7 @@ from safeops.autodiff.jax._passes import (
     run_linear,
 )
 from safeops.autodiff.jax._redirect import masked_here
-from safeops.autodiff.jax._tables import RULES
+from safeops.autodiff.jax._rules import RULES
 from safeops.autodiff.jax._watch import watch_grad
 
 __all__ = [

@@ -3,9 +3,8 @@ The evaluator: a linear JAX program, run over pairs of a value and its mask of a
 
 JAX has transposed (or linearised) the program already. The evaluator runs it forwards, with an
 arithmetic in which an entry may be absent; no derivative is written in this file. The table in
-`_tables` gives each primitive its class, and one function serves a class: here the classes that
-move, add and scale; in `_contractions` products of tensors, in `_rules` linear algebra and
-nonlinear functions, in `_control` control flow.
+`_rules` gives each primitive its class, and one function serves a class: here the classes that
+move, add and scale; in `_contractions` products of tensors, in `_control` control flow.
 
 The program need not be linear: the backward pass of a custom_vjp is any program. It may add a
 constant to a cotangent, or select one. So a coefficient beside a pair is active, unless it is a
@@ -29,7 +28,7 @@ from safeops._core.types import Array
 from safeops.autodiff._options import report_unknown
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import folded
-from safeops.autodiff.jax import _constants, _known
+from safeops.autodiff.jax import _known
 from safeops.autodiff.jax._known import Made, Within
 
 # True: all entries are active; False: none is. A NumPy array is known while the program is traced,
@@ -447,7 +446,7 @@ def select(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     def make() -> Array:
         return _selected_mask(which, value, [_known.in_program(m) for m in masks])
 
-    entries = _constants.selected_entries(which, value, [_known.entries_of(m) for m in masks])
+    entries = _known.selected_entries(which, value, [_known.entries_of(m) for m in masks])
     if entries is None:
         return [Pair(value, _known.within(make(), _known.either(*masks)))]
     return [Pair(value, _known.as_constant(folded(entries), make))]

@@ -1,8 +1,8 @@
 """
-Linear algebra over pairs: operations that mix the entries of a vector, each vector by itself.
+The class of each primitive of JAX, and the rules of those that no other file has.
 
-If one of the mixed entries is active, all are. An absent right-hand side has an absent solution,
-whatever the matrix.
+If one of the entries that a solve or a transform mixes is active, all are. An absent right-hand
+side has an absent solution, whatever the matrix.
 """
 
 from typing import Any
@@ -15,6 +15,8 @@ from jax.extend.core import JaxprEqn
 from safeops._backends.jax import private
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.jax import _contractions as contractions
+from safeops.autodiff.jax import _control as control
 from safeops.autodiff.jax import _evaluator as evaluator
 from safeops.autodiff.jax._evaluator import Mask, Options
 
@@ -212,3 +214,66 @@ def order(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
             mask = jnp.broadcast_to(mask.any(axis, keepdims=True), out.shape)
         found += evaluator.as_pairs([out], mask)
     return found
+
+
+# An operation that is not listed is unknown.
+CLASSES = {
+    evaluator.transport: """
+        reshape transpose broadcast_in_dim squeeze slice dynamic_slice dynamic_update_slice rev copy
+        stack unstack tile
+        copy_p gather concatenate pad split scatter all_gather all_gather_invariant
+        all_gather_reduced all_to_all ppermute pbroadcast pbroadcast_dynamic
+    """,
+    evaluator.same: """
+        neg real imag conj convert_element_type reduce_precision sharding_constraint
+        layout_constraint mesh_cast reshard pvary name stop_gradient nondifferentiable_backward
+        relayout stage
+        abs sign sqrt cbrt square sin tan asin atan sinh tanh asinh atanh expm1 log1p erf erf_inv
+        round floor ceil
+    """,
+    evaluator.barrier: "optimization_barrier device_put",
+    evaluator.add: "add add_any sub complex",
+    evaluator.total: """
+        reduce_sum cumsum reduce_window_sum psum psum_invariant unreduced_psum reduce_scatter
+        unreduced_reduce_scatter
+    """,
+    evaluator.scatter_add: "scatter-add scatter-sub",
+    evaluator.scatter_mul: "scatter-mul",
+    evaluator.unpool: "select_and_scatter_add select_and_gather_add",
+    evaluator.select: "select_n",
+    evaluator.select_if: "select_if_vmap",  # of equinox
+    evaluator.scale: "mul div",
+    contractions.contract: "dot_general",
+    contractions.convolve: "conv_general_dilated",
+    evaluator.call: """
+        jit pjit closed_call core_call checkpoint remat2 composite eval_jaxpr
+    """,
+    evaluator.call_with_rule: "custom_jvp_call custom_vjp_call",
+    control.scan: "scan",
+    control.while_loop: "while",
+    control.cond: "cond",
+    control.shard_map: "shard_map",
+    triangular_solve: "triangular_solve",
+    tridiagonal_solve: "tridiagonal_solve",
+    transform: "fft",
+    linear_solve: "custom_linear_solve",
+    nothing_or_nan: "safeops_barrier",
+    solve_all: "linear_solve",  # of lineax
+    mapped: "vprim",  # of equinox
+    predicate: """
+        is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not argmax argmin reduce_and
+        reduce_or reduce_xor debug_callback debug_print dce_sink
+    """,
+    number: """
+        exp exp2 log log2 logistic cos cosh acos acosh rsqrt pow atan2 rem nextafter erfc lgamma
+        digamma polygamma igamma igammac bessel_i0e bessel_i1e regularized_incomplete_beta
+        bitcast_convert_type one_minus_square
+    """,
+    polynomial: "polynomial",
+    power: "integer_pow",
+    choose: "max min clamp",
+    extreme: "reduce_max reduce_min reduce_prod",
+    running: "cummax cummin cumprod",
+    order: "sort",
+}
+RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}

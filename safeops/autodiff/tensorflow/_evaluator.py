@@ -3,7 +3,7 @@ The evaluator: a linear TensorFlow program, run over pairs of a value and its ma
 
 TensorFlow has built the backward graph already. The evaluator runs it forwards, with an arithmetic
 in which an entry may be absent. No derivative is written in this file, except for three kernels
-that return 0 for 0 times infinity. The table in `_tables` gives each type of operation its class;
+that return 0 for 0 times infinity. The table in `_rules` gives each type of operation its class;
 one function serves a class.
 
 Operations run through `tf.raw_ops`, so that outer tapes see them. An operation that meets only
@@ -22,7 +22,7 @@ from safeops._core.types import Array
 from safeops.autodiff._options import report_unknown
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _constants, _masks
-from safeops.autodiff.tensorflow._contractions import MATRICES, PRODUCTS, Meeting, meeting
+from safeops.autodiff.tensorflow._constants import MATRICES, PRODUCTS, Meeting, meeting
 from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
 # True: all entries are active; False: none is. The mask of a list of tensors (a variant) is a list

@@ -13,7 +13,7 @@ from safeops.autodiff._pairs import Pair
 from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow import _running as running
 from safeops.autodiff.tensorflow._evaluator import Frame, Options
-from safeops.autodiff.tensorflow._tables import READERS, RULES
+from safeops.autodiff.tensorflow._rules import READERS, RULES
 
 
 @dataclass(frozen=True)

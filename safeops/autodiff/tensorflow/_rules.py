@@ -1,10 +1,9 @@
 """
-Rules for operations that mix the entries of a part of a cotangent, and for custom gradients.
+The class of each type of operation of TensorFlow, and the rules of those that no other file has.
 
-A solve mixes the rows of a matrix, a Fourier transform mixes entries along some axes, batch
-normalisation mixes a channel; the parts are independent. A result of a part without active entries
-is absent, whatever the coefficients. A custom gradient is any program: a result made from absent
-entries is absent if it is 0, and a number if it is not.
+A solve mixes the rows of a matrix, a Fourier transform entries along some axes, batch normalisation
+a channel: a result of a part without active entries is absent, whatever the coefficients. A custom
+gradient is any program: a result made from absent entries is absent if it is 0, else a number.
 """
 
 import functools
@@ -16,6 +15,8 @@ import tensorflow as tf
 from safeops._backends.tensorflow import private
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow import _choosers as choosers
+from safeops.autodiff.tensorflow import _control as control
 from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow._choosers import bodies
 from safeops.autodiff.tensorflow._evaluator import BODIES, Frame, Mask, Rule
@@ -213,3 +214,83 @@ def _ruled_by(x: Any, ruled: Array) -> Any:
         return tf.identity(value), lambda cotangent: cotangent
 
     return Pair(evaluator.cleaned(as_ordinary(ruled), x.active), x.active)
+
+
+# An operation that is not listed is unknown.
+CLASSES = {
+    evaluator.transport: """
+        Reshape ExpandDims Squeeze Transpose ConjugateTranspose Slice StridedSlice StridedSliceGrad
+        Gather GatherV2 GatherNd ConcatV2 Concat Pack Unpack Split SplitV Pad PadV2 Tile BroadcastTo
+        Reverse ReverseV2 ReverseSequence Roll Identity Snapshot PreventGradient
+        StopGradient EnsureShape CheckNumerics CheckNumericsV2 DepthToSpace SpaceToDepth
+        SpaceToBatch SpaceToBatchND BatchToSpace BatchToSpaceND MatrixDiag MatrixDiagV2 MatrixDiagV3
+        MatrixDiagPart MatrixDiagPartV2 MatrixDiagPartV3 MatrixSetDiag MatrixSetDiagV2
+        MatrixSetDiagV3 MatrixBandPart Diag DiagPart DynamicPartition DynamicStitch
+        ParallelDynamicStitch TensorScatterUpdate
+        TensorListFromTensor TensorListStack TensorListGetItem TensorListSetItem
+        TensorListPushBack TensorListPopBack TensorListGather TensorListScatter TensorListScatterV2
+        TensorListScatterIntoExistingList TensorListConcat TensorListConcatV2 TensorListConcatLists
+        TensorListSplit TensorListResize OptionalFromValue OptionalGetValue
+    """,
+    with_second_derivative(evaluator.transport): "IdentityN",
+    evaluator.total: """
+        Sum Mean Cumsum SegmentSum SegmentSumV2 UnsortedSegmentSum ScatterNd TensorScatterAdd
+        MirrorPadGrad BiasAddGrad AvgPoolGrad AvgPool3DGrad FractionalAvgPoolGrad
+        ResizeNearestNeighborGrad SparseSegmentSumGrad SparseSegmentMeanGrad
+        SparseSegmentSqrtNGrad SparseSegmentSumGradV2 SparseSegmentMeanGradV2
+        SparseSegmentSqrtNGradV2
+    """,
+    evaluator.same: "Neg Cast Conj Real Imag",
+    evaluator.add: "Add AddV2 AddN Sub AccumulateNV2 Complex",
+    choosers.select: "Select SelectV2",
+    evaluator.rectify: "ReluGrad Relu6Grad",
+    choosers.product: "Mul",
+    choosers.quotient: "RealDiv",
+    evaluator.scale: """
+        Div DivNoNan MulNoNan TanhGrad SigmoidGrad EluGrad SeluGrad LeakyReluGrad
+        SoftplusGrad SoftsignGrad FakeQuantWithMinMaxArgsGradient
+    """,
+    evaluator.root: "SqrtGrad RsqrtGrad ReciprocalGrad InvGrad",
+    evaluator.contract: """
+        MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum SparseTensorDenseMatMul
+        Conv2D Conv2DBackpropInput Conv2DBackpropFilter Conv3D Conv3DBackpropInputV2
+        Conv3DBackpropFilterV2 DepthwiseConv2dNative DepthwiseConv2dNativeBackpropInput
+        DepthwiseConv2dNativeBackpropFilter
+    """,
+    evaluator.unpool: """
+        MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradWithArgmax FractionalMaxPoolGrad
+        ResizeBilinearGrad Dilation2DBackpropInput Dilation2DBackpropFilter
+    """,
+    batched: """
+        MatrixSolve MatrixTriangularSolve BandedTriangularSolve TridiagonalSolve TridiagonalMatMul
+    """,
+    least_squares: "MatrixSolveLs",
+    along_last: "LRNGrad Cross",
+    spectral: """
+        FFT FFT2D FFT3D IFFT IFFT2D IFFT3D RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D
+    """,
+    resized: "ResizeBicubicGrad ScaleAndTranslateGrad",
+    cropped: "CropAndResizeGradBoxes",
+    uncropped: "CropAndResizeGradImage ImageProjectiveTransformV2 ImageProjectiveTransformV3",
+    normalized: "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3",
+    reduced: "Max Min Prod EuclideanNorm",
+    evaluator.elementwise: """
+        Abs Acos Acosh Angle Asin Asinh Atan Atan2 Atanh Ceil ComplexAbs Cos Cosh Digamma
+        Elu Equal ClipByValue Erf Erfc Exp Expm1 Fill Floor FloorDiv FloorMod Greater
+        GreaterEqual Inv IsFinite IsInf IsNan LeakyRelu Less LessEqual Log Log1p Maximum
+        Minimum NotEqual Pow Reciprocal Relu Relu6 Rint Round Rsqrt Selu Sigmoid Sign Sin
+        Sinh Softplus Softsign Sqrt Square SquaredDifference Tan Tanh TruncateDiv Xdivy
+        Xlog1py Xlogy
+    """,
+    with_second_derivative(control.call): "PartitionedCall StatefulPartitionedCall",
+    with_second_derivative(control.branch): "If StatelessIf Case StatelessCase",
+    with_second_derivative(control.while_loop): "While StatelessWhile",
+}
+RULES = {name: rule for rule, names in CLASSES.items() for name in names.split()}
+# These read a shape, or make zeros or ones of it.
+READERS = frozenset(
+    """
+    Shape ShapeN Size Rank ZerosLike OnesLike TensorListLength TensorListElementShape
+    BroadcastGradientArgs
+    """.split()  # noqa: SIM905  (a list of words)
+)

@@ -38,7 +38,7 @@ from safeops.autodiff.torch._tags import Mask, Tags, is_number, is_plain
 aten = torch.ops.aten
 
 # The function for each operation (an operation without one is unknown); for operations in the
-# formulas of some nodes; for operations beside sparse tensors. `_rules` and `_tables` fill these.
+# formulas of some nodes; for operations beside sparse tensors. `_rules` fills these.
 RULES: dict[str, Callable[["Call"], Any]] = {}
 BY_NODE: dict[str, dict[str, Callable[["Call"], Any]]] = {}
 SPARSE: dict[str, Callable[["Call"], Any]] = {}

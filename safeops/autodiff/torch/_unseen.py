@@ -13,7 +13,7 @@ from safeops.autodiff._options import report_unknown
 from safeops.autodiff.torch._evaluator import PASSED, ZEROS
 from safeops.autodiff.torch._lines import not_finite, unseen
 from safeops.autodiff.torch._nodes import attached
-from safeops.autodiff.torch._tables import RULES
+from safeops.autodiff.torch._rules import RULES
 from safeops.autodiff.torch._tags import is_plain, name_of
 
 SCRIPTED = (

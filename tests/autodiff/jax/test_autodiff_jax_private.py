@@ -15,7 +15,7 @@ from private_names import FILES, HOUSE, described, numbers
 from reported_jax import jax, jnp, lax, with_rule
 from safeops._backends.jax import bodies, private
 from safeops.autodiff import jax as masked
-from safeops.autodiff.jax._tables import RULES
+from safeops.autodiff.jax._rules import RULES
 
 pytestmark = pytest.mark.only("jax")
 

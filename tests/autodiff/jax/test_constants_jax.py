@@ -15,7 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 from jax import lax  # noqa: E402
 
 from safeops.autodiff import jax as masked  # noqa: E402
-from safeops.autodiff.jax import _constants as constants  # noqa: E402
+from safeops.autodiff.jax import _known as constants  # noqa: E402
 from safeops.autodiff.jax import _known as known  # noqa: E402
 
 N = 12
@@ -69,7 +69,7 @@ def read(f, *args):
 
     @jax.jit
     def traced(x, *args):
-        found.append(constants.entries_of(f(*args), x))
+        found.append(constants.entries_by_program(f(*args), x))
         return x
 
     traced(jnp.ones(()), *args)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from programs_tensorflow import PROGRAMS
 from safeops.autodiff import tensorflow as masked
 from safeops.autodiff.tensorflow import _evaluator as evaluator
-from safeops.autodiff.tensorflow import _tables as tables
+from safeops.autodiff.tensorflow import _rules as tables
 
 # How a program is run.
 

@@ -32,7 +32,7 @@ from safeops._backends.tensorflow import private  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _choosers as choosers  # noqa: E402
 from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
-from safeops.autodiff.tensorflow import _tables as tables  # noqa: E402
+from safeops.autodiff.tensorflow import _rules as tables  # noqa: E402
 
 # How a gradient is taken.
 MODES = {

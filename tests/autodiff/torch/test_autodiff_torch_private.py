@@ -174,7 +174,7 @@ def test_nodes_have_their_names():
 
 def test_every_operation_of_the_table_exists():
     """No name in the table of classes is misspelt."""
-    from safeops.autodiff.torch._tables import RULES
+    from safeops.autodiff.torch._rules import RULES
 
     assert [name for name in RULES if not hasattr(torch.ops.aten, name)] == []
 

@@ -29,7 +29,7 @@ from safeops.autodiff.jax._evaluator import (
     value_of,
 )
 from safeops.autodiff.jax._lines import CALLS, numbers_of
-from safeops.autodiff.jax._tables import RULES
+from safeops.autodiff.jax._rules import RULES
 
 LOOPS = ("scan", "while")
 FEW = 200  # operations: running so many one by one takes less time than compiling them

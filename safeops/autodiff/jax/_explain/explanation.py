@@ -29,7 +29,7 @@ from safeops.autodiff.jax._known import moved_here
 from safeops.autodiff.jax._lines import Sites, count_of, eval_jaxpr_with, named, numbers_of
 from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._recording import Record
-from safeops.autodiff.jax._tables import RULES
+from safeops.autodiff.jax._rules import RULES
 
 MOST = 2000  # operations that run one by one, with edits
 # The least time of a gradient in seconds, for the limit: a compiled gradient takes almost none.

@@ -22,7 +22,7 @@ from safeops.autodiff.tensorflow._evaluator import Frame, Options
 from safeops.autodiff.tensorflow._explain.backward import Run
 from safeops.autodiff.tensorflow._lines import Program, named, numbers_of, values_of
 from safeops.autodiff.tensorflow._passes import check_output, seeds_of, with_tensors
-from safeops.autodiff.tensorflow._tables import READERS, RULES
+from safeops.autodiff.tensorflow._rules import READERS, RULES
 
 
 def explained_call(
