@@ -132,7 +132,9 @@ class Writer:
             return [self.written(x) for x in node]
         if isinstance(node, ast.keyword):
             return ast.keyword(node.arg, self.written(node.value))
-        if not isinstance(node, ast.expr) or not has_names(node):
+        if not isinstance(node, ast.expr) or not any(
+            isinstance(x, ast.Name) for x in ast.walk(node)
+        ):
             return node  # a constant, an operator, an axis
         if self.edits is None or id(node) not in self.edits.changes:
             return self.unedited(node)
@@ -178,8 +180,3 @@ class Writer:
         self.arrays[name], self.shown[name] = known, self.file.brief(term.node)
         self.masks += [name] * mask
         return ast.Name(name, ast.Load())
-
-
-def has_names(node: ast.AST) -> bool:
-    """Whether a name is in an expression."""
-    return any(isinstance(x, ast.Name) for x in ast.walk(node))

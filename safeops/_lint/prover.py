@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Callable
 from importlib import import_module
 from itertools import product
 from multiprocessing.connection import Connection
@@ -81,7 +80,8 @@ def nonfinite_gradient(job: Job, module: str, given: Given) -> str:
 
     from safeops.testing import check_gradients  # noqa: PLC0415  (as above)
 
-    make = maker(module)
+    makers = {"torch": "torch.as_tensor", "tensorflow": "tensorflow.constant"}
+    make = resolve(makers.get(module, "jax.numpy.asarray"))  # an array of one of NumPy
     names = {"xp": import_module("jax.numpy")} if module == "jax" else {}
     names |= {name: resolve(full) for name, full in job.imports.items()}
     kind = bool if given.is_bool else float
@@ -111,9 +111,3 @@ def resolve(full: str) -> Any:
     except ImportError:
         module, _, name = full.rpartition(".")
         return getattr(import_module(module), name)
-
-
-def maker(module: str) -> Callable[[Any], Any]:
-    """Return the function that makes an array of a framework from a NumPy array."""
-    makers = {"torch": "torch.as_tensor", "tensorflow": "tensorflow.constant"}
-    return resolve(makers.get(module, "jax.numpy.asarray"))

@@ -123,10 +123,6 @@ def _single(x: float) -> float:
 # Choices: a case that is not taken has gradient 0, and keeps a NaN that is made in it.
 
 
-def _where(cond: Value, x: Value, y: Value) -> Value:
-    return _if(cond, x, y)._replace(bad=x.bad or y.bad)
-
-
 def _if(cond: Value, x: Value, y: Value) -> Value:
     return Value(None, x.live or y.live) if cond.number is None else x if cond.number else y
 
@@ -163,7 +159,7 @@ CHOICES: dict[str, Callable[..., Value]] = {
     "maximum": partial(_extreme, max),
     "minimum": partial(_extreme, min),
     "relu": _relu,
-    "where": _where,
+    "where": lambda cond, x, y: _if(cond, x, y)._replace(bad=x.bad or y.bad),
 }
 
 
@@ -186,13 +182,9 @@ def is_square(term: Term) -> bool:
 def is_squares(term: Term) -> bool:
     """Whether a term is a sum of squares, which is 0 where all of them are."""
     if term.operation in {"sum", "mean", "add"}:
-        return all(is_square_of_any(x) or is_squares(x) for x in term.args)
+        # Not `(x - y + eps)**2`, which is not 0 where two things are equal.
+        return all((is_square(x) and not is_padded(x.args[0])) or is_squares(x) for x in term.args)
     return term.operation == "mse_loss"
-
-
-def is_square_of_any(term: Term) -> bool:
-    """Whether a term is a square that is 0 where two things are equal: not ``(x - y + eps)**2``."""
-    return is_square(term) and not is_padded(term.args[0])
 
 
 def is_padded(term: Term) -> bool:

@@ -90,11 +90,6 @@ def places_in(model: Any, keys_of: Callable[[Any], Iterable[str]]) -> list[Place
     ]
 
 
-def parameters_of(module: Any) -> Iterable[str]:
-    """Return the names of the parameters of a module itself."""
-    return dict(module.named_parameters(recurse=False))
-
-
 def unwrapped(model: Any) -> Any:
     """Return the model that DDP, DataParallel or torch.compile has wrapped, with its own names."""
     while True:
@@ -227,7 +222,7 @@ class Guard:
         if self.group is None:  # DDP and FSDP name theirs
             self.group = getattr(self.model, "process_group", None)
         self.model = unwrapped(self.model)
-        self.parameters = places_in(self.model, parameters_of)
+        self.parameters = places_in(self.model, lambda m: dict(m.named_parameters(recurse=False)))
         self.buffers = places_in(self.model, private.buffers_of)
         if self.group is None and any(is_sharded(place.get()) for place in self.parameters):
             self.group = distributed.group.WORLD  # a shard may be finite where another is not
@@ -393,22 +388,19 @@ class Guard:
 
     def unexplained(self, failed: str, memory: Memory, *, scaled: bool) -> Report:
         """Return the report on a step in which nothing was found."""
-        checked = "the gradients of one step"
+        what, reason, notes = "the step", "again", [AGAIN]
         if failed:
-            finding = Finding("UNKNOWN", "the step", reason="once")
-            return make_report("torch", [finding], checked, [failed])
-        if scaled:
-            finding = Finding("UNKNOWN", "the step", reason="scale")
-            return make_report("torch", [finding], checked)
-        if any(is_sharded(place.get()) for place in self.parameters):
-            finding = Finding("UNKNOWN", "the step", reason="shards")
-            return make_report("torch", [finding], checked)
-        if rank() is not None:
-            finding = Finding("UNKNOWN", "another rank", reason="rank")
-            return make_report("torch", [finding], checked, [ANOTHER_RANK])
-        finding = Finding("UNKNOWN", "the step", reason="again")
-        is_known = memory.written or has_bad(memory)
-        return make_report("torch", [finding], checked, [] if is_known else [AGAIN])
+            reason, notes = "once", [failed]
+        elif scaled:
+            reason, notes = "scale", []
+        elif any(is_sharded(place.get()) for place in self.parameters):
+            reason, notes = "shards", []
+        elif rank() is not None:
+            what, reason, notes = "another rank", "rank", [ANOTHER_RANK]
+        elif memory.written or has_bad(memory):
+            notes = []
+        finding = Finding("UNKNOWN", what, reason=reason)
+        return make_report("torch", [finding], "the gradients of one step", notes)
 
     @contextmanager
     def naming(self, watch: Watch) -> Iterator[None]:

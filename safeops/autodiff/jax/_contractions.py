@@ -55,7 +55,7 @@ def contract(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
 
 def _of_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     """Multiply two pairs: absent times anything is absent."""
-    (value,) = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    (value,) = evaluator.run(eqn, ins)
     if all(x.active is True for x in ins) and eqn.primitive.name == "dot_general":
         return [Pair(value)]
     masks = [evaluator.array_of(x).astype(x.value.dtype) for x in ins]

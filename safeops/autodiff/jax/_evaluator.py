@@ -94,7 +94,7 @@ def computed(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run one equation on coefficients; zeros that are moved or added stay zeros."""
     if how.rules.get(eqn.primitive.name) is call and any(isinstance(x, Zero) for x in ins):
         return call(eqn, ins, how)  # `where` is a call: that of two zeros is a zero
-    outs: list[Any] = private.plain(eqn, [value_of(x) for x in ins])
+    outs: list[Any] = run(eqn, ins)
     linear = ins[1:] if eqn.primitive.name == "select_n" else ins
     if eqn.primitive.name in KEEPS_ZERO and linear and all(map(is_zero, linear)):
         return [Zero(x) if _is_of(x, np.number) else x for x in outs]
@@ -107,6 +107,11 @@ def computed(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 def value_of(x: Any) -> Array:
     """Return the value of a pair, or the coefficient itself."""
     return x.value if isinstance(x, (Pair, Zero)) else x
+
+
+def run(eqn: JaxprEqn, ins: Sequence[Any]) -> list[Any]:
+    """Run one equation on values."""
+    return private.plain(eqn, [value_of(x) for x in ins])
 
 
 def active_of(x: Any) -> InProgram:
@@ -335,25 +340,25 @@ def _with_mask_as_fill(eqn: JaxprEqn) -> tuple[dict[str, Any], bool]:
 
 def same(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Map each entry to itself, and 0 to 0: the mask is unchanged."""
-    return as_pairs(private.plain(eqn, [value_of(x) for x in ins]), mask_of(ins[0]))
+    return as_pairs(run(eqn, ins), mask_of(ins[0]))
 
 
 def barrier(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Pass several values on."""
-    values = private.plain(eqn, [value_of(x) for x in ins])
+    values = run(eqn, ins)
     pairs = zip(ins, values, strict=True)
     return [Pair(v, x.active) if isinstance(x, Pair) else v for x, v in pairs]
 
 
 def add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Add: absent plus a number is the number."""
-    (value,) = private.plain(eqn, [value_of(x) for x in ins])
+    (value,) = run(eqn, ins)
     return [Pair(value, _known.union(*(widened(mask_of(x), value.shape) for x in ins)))]
 
 
 def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Sum entries: active where one of them is."""
-    values = private.plain(eqn, [value_of(x) for x in ins])
+    values = run(eqn, ins)
     full = all(active_of(x) is True and np.size(value_of(x)) for x in ins)
     if full and eqn.primitive.name != "reduce_window_sum":
         return [Pair(v) for v in values]
@@ -376,7 +381,7 @@ def total(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 def scatter_add(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Add entries at indices to an array, or subtract them."""
     base, indices, update = ins
-    (value,) = private.plain(eqn, [value_of(x) for x in ins])
+    (value,) = run(eqn, ins)
     if active_of(base) is True:
         return [Pair(value)]
     # The operation is made for the dtype of the values.
@@ -513,7 +518,7 @@ def scale(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 def _scale_pairs(eqn: JaxprEqn, ins: list[Any]) -> list[Pair]:
     """Multiply two pairs, or divide by one: absent times anything is absent."""
-    (value,) = private.plain(eqn, [value_of(x) for x in ins])
+    (value,) = run(eqn, ins)
     masks = [_known.in_program(widened(mask_of(x), value.shape)) for x in ins]
     if eqn.primitive.name == "div":  # division by an absent entry is division by 0
         return [cleared(value, masks[0])]
@@ -538,7 +543,7 @@ def call(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 def call_with_rule(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     """Run the body of a function with a derivative rule of its own, which is kept."""
     outs = call(eqn, ins, how)
-    ruled = private.plain(eqn, [value_of(x) for x in ins])
+    ruled = run(eqn, ins)
     return [_ruled_by(x, y) for x, y in zip(outs, ruled, strict=True)]
 
 
@@ -578,4 +583,4 @@ def unknown(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         "itself, are zeros from here on, as in jax.grad"
     )
     report_unknown(msg, how.on_unknown)
-    return as_pairs(private.plain(eqn, [value_of(x) for x in ins]), mask=True)
+    return as_pairs(run(eqn, ins), mask=True)

@@ -46,7 +46,7 @@ def transform(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
 
 def nothing_or_nan(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Let through NaN, where a loss depends on a choice of vectors, or nothing: no number."""
-    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    values = evaluator.run(eqn, ins)
     if all(evaluator.active_of(x) is True for x in ins[: len(values)]):
         return evaluator.as_pairs(values, mask=True)
     return [evaluator.cleared(x, jnp.isnan(x)) for x in values]
@@ -60,7 +60,7 @@ def _any_of(x: Any, axes: Any) -> Mask:
 
 def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
     """Return results with a mask, which may have length 1 along mixed axes."""
-    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    values = evaluator.run(eqn, ins)
     if isinstance(some, bool):
         return (
             evaluator.as_pairs(values, mask=True)
@@ -77,7 +77,7 @@ def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
     The solution is computed as ever. The inverse of a matrix is a polynomial in it, so the mask of
     the solution is the mask of the right-hand side, spread by the matrix until it grows no more.
     """
-    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    values = evaluator.run(eqn, ins)
     system = private.system_of(eqn)
     right = ins[system.constants :]
     if all(evaluator.active_of(x) is True for x in right):
@@ -104,7 +104,7 @@ def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 def solve_all(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Solve one system of equations, as lineax does: all entries are mixed."""
     some = jnp.stack([evaluator.array_of(x).any() for x in ins if isinstance(x, Pair)]).any()
-    return [_kept(x, some) for x in private.plain(eqn, [evaluator.value_of(x) for x in ins])]
+    return [_kept(x, some) for x in evaluator.run(eqn, ins)]
 
 
 def mapped(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
@@ -114,7 +114,7 @@ def mapped(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
         if isinstance(x, Pair):
             mask = evaluator.array_of(x)
             some |= mask.any() if axis is None else mask.any(_but(axis, mask.ndim))
-    values = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    values = evaluator.run(eqn, ins)
     return [_kept(x, some.reshape(some.shape + (1,) * (x.ndim - some.ndim))) for x in values]
 
 
@@ -139,21 +139,18 @@ def _kept(value: Array, some: Array) -> Any:
 
 def predicate(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Compute booleans or indices, which are coefficients."""
-    return private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    return evaluator.run(eqn, ins)
 
 
 def number(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Compute a function that is not 0 at 0: all its results are active."""
-    return evaluator.as_pairs(private.plain(eqn, [evaluator.value_of(x) for x in ins]), mask=True)
+    return evaluator.as_pairs(evaluator.run(eqn, ins), mask=True)
 
 
 def power(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Raise to an integer power, which is 0 at 0 if the exponent is positive."""
-    keeps = private.exponent(eqn) > 0
-    return evaluator.as_pairs(
-        private.plain(eqn, [evaluator.value_of(ins[0])]),
-        evaluator.active_of(ins[0]) if keeps else True,
-    )
+    mask = evaluator.active_of(ins[0]) if private.exponent(eqn) > 0 else True
+    return evaluator.as_pairs(evaluator.run(eqn, ins[:1]), mask)
 
 
 def polynomial(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
@@ -171,7 +168,7 @@ def polynomial(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
 
 def choose(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Choose an operand, as max, min and clamp do: active where an active one may be chosen."""
-    (value,) = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    (value,) = evaluator.run(eqn, ins)
     if all(evaluator.active_of(x) is True for x in ins):
         return [Pair(value)]
     return [Pair(value, jnp.stack([_chosen(x, value) for x in ins]).any(0))]
@@ -186,16 +183,14 @@ def _chosen(x: Any, value: Array) -> Array:
 
 def extreme(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Reduce axes by a function that is 0 for zeros: active where any entry is."""
-    (value,) = private.plain(eqn, [evaluator.value_of(ins[0])])
+    (value,) = evaluator.run(eqn, ins[:1])
     mask = evaluator.active_of(ins[0])
-    if isinstance(mask, bool):
-        return [Pair(value, mask)]
-    return [Pair(value, mask.any(private.reduced_axes(eqn)))]
+    return [Pair(value, mask if isinstance(mask, bool) else mask.any(private.reduced_axes(eqn)))]
 
 
 def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
     """Reduce cumulatively along an axis: active from the first active entry on."""
-    (value,) = private.plain(eqn, [evaluator.value_of(ins[0])])
+    (value,) = evaluator.run(eqn, ins[:1])
     mask = evaluator.active_of(ins[0])
     if isinstance(mask, bool):
         return [Pair(value, mask)]
@@ -206,7 +201,7 @@ def running(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Pair]:
 
 def order(eqn: JaxprEqn, ins: list[Any], _: Options) -> list[Any]:
     """Sort along an axis: where any entry along it is active, all are."""
-    outs = private.plain(eqn, [evaluator.value_of(x) for x in ins])
+    outs = evaluator.run(eqn, ins)
     axis, found = private.sorted_axis(eqn), []
     for x, out in zip(ins, outs, strict=True):
         mask = evaluator.active_of(x)

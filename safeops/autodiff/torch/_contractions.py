@@ -85,7 +85,10 @@ def product(
     (x, mx), (y, my) = one, two
     if not is_partial(mx) and not is_partial(my):
         return multiply(x, y), True
-    ones_x, ones_y = (_ones(v, m) for v, m in (one, two))
+    ones_x, ones_y = (
+        as_numbers(spread(m, v), v.dtype) if is_partial(m) else torch.ones_like(v)
+        for v, m in (one, two)
+    )
     if reached is None:
         reached = folded(met_by(multiply, ones_x, ones_y))
     if _meets_no_hole(x, my) and _meets_no_hole(y, mx):
@@ -108,10 +111,6 @@ def met_by(multiply: Callable[[Array, Array], Array], x: Array, y: Array) -> Arr
     """Return where, in a product of two 0/1 arrays, a 1 has met a 1."""
     count = multiply(x, y)
     return (count.real if count.is_complex() else count) > HALF
-
-
-def _ones(x: Array, active: Any) -> Array:
-    return as_numbers(spread(active, x), x.dtype) if is_partial(active) else torch.ones_like(x)
 
 
 def _meets_no_hole(values: Array, partner: Any) -> bool:

@@ -52,13 +52,9 @@ def graph_of(outputs: Sequence[Array], given: Any) -> Graph:
     nodes = nodes_of(outputs)
     check_graph(nodes)
     # An output may be a leaf, which has no node that leads to it.
-    leaves = dict.fromkeys([*leaves_of(nodes), *filter(is_open_leaf, outputs)])
+    leaves = dict.fromkeys(leaves_of(nodes))
+    leaves |= dict.fromkeys(y for y in outputs if y.is_leaf and y.requires_grad)
     return Graph(nodes, list(leaves), outputs, seeds_of(outputs, given))
-
-
-def is_open_leaf(x: Array) -> bool:
-    """Whether a tensor is a leaf to which gradients are added."""
-    return x.is_leaf and x.requires_grad
 
 
 def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:

@@ -37,11 +37,6 @@ def ranks() -> int:
     return distributed.get_world_size() if in_group() else 1
 
 
-def moves_gradients(nodes: Iterable[Any]) -> bool:
-    """Whether FSDP2 takes gradients away during the pass."""
-    return any(name_of(node) == MOVES_GRADIENTS for node in nodes)
-
-
 def require_one_rank(nodes: Iterable[Any]) -> None:
     """
     Raise RuntimeError if `lazy` cannot work: in a group of ranks, or where FSDP2 moves gradients.
@@ -56,7 +51,7 @@ def require_one_rank(nodes: Iterable[Any]) -> None:
             f"one of {ranks()} ranks, which may decide differently, and whose second pass would "
             "not be reduced"
         )
-    elif moves_gradients(nodes):
+    elif any(name_of(node) == MOVES_GRADIENTS for node in nodes):
         reason = "parameters of FSDP2, which moves gradients away during the pass"
     if reason:
         msg = f"expected lazy=True in one process without hooks on gradients, got {reason}; "

@@ -55,7 +55,7 @@ class Tags:
         entry = self.find(x)
         if entry is None or entry.literal_of is not None:
             return None
-        if entry.accumulated and not is_accumulating():
+        if entry.accumulated and not is_leaf(private.current_node()):
             return None
         return self.of_entry(entry, x)
 
@@ -143,11 +143,6 @@ class Tags:
         if entry is not None:
             key = private.storage_id(x.untyped_storage())
             self.entries[key] = replace(entry, accumulated=not has_graph)
-
-
-def is_accumulating() -> bool:
-    """Whether the engine is accumulating into a leaf."""
-    return is_leaf(private.current_node())
 
 
 def name_of(node: Any) -> str:

@@ -52,10 +52,6 @@ def reason_unseen(func: Any, given: Any) -> str | None:
         return None
     if name.startswith("mkldnn_rnn"):
         return "mkldnn"
-    return None if is_composite(func) else ""
-
-
-def is_composite(func: Any) -> bool:
-    """Whether PyTorch makes an operation of others, which have rules."""
-    key = private.DispatchKey.CompositeImplicitAutograd
-    return bool(func.has_kernel_for_dispatch_key(key))
+    # PyTorch makes a composite of others, which have rules.
+    is_composite = func.has_kernel_for_dispatch_key(private.DispatchKey.CompositeImplicitAutograd)
+    return None if is_composite else ""
