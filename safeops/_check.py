@@ -167,7 +167,6 @@ class Check:
         return self.joined(self.backend.grad(self.scalar)(*args))
 
     def joined(self, arrays: Sequence[Array]) -> Array:
-        """Return all entries as one array."""
         xp = self.backend.xp
         return xp.concat([xp.reshape(x, (-1,)) for x in arrays])
 
@@ -275,7 +274,6 @@ class Check:
             self.at(flat).neighbour(name, forward=forward)
 
     def at(self, flat: Numbers) -> "Check":
-        """Return this check at other points, with the same report."""
         other = copy(self)
         other.flat, other.points = flat, self.arrays(flat)
         moved = zip(self.places, flat, strict=True)
@@ -385,7 +383,6 @@ class Check:
         return bool(np.isclose(got, wanted, self.rtol, self.atol, equal_nan=True))
 
     def find(self, check: str, places: Places, got: float, wanted: float, why: str) -> None:
-        """Add a finding."""
         self.report.findings.append(GradientFinding(check, places, float(got), float(wanted), why))
 
     def record(self, check: str, keys: Any, numbers: Numbers, reference: Numbers) -> None:

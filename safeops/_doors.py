@@ -38,7 +38,6 @@ def below(door: str, names: Iterable[str]) -> Callable[[str], ModuleType]:
 
 
 def module(door: str, name: str) -> ModuleType:
-    """Return a module below a public one."""
     return import_module(f"{door}.{name}")
 
 

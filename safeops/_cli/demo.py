@@ -271,7 +271,6 @@ def run_function(f: Function, case: Case, backend: ArrayAPI, *, with_gradient: b
 
 
 def installed() -> list[str]:
-    """Return the installed frameworks, without importing them."""
     return [name for name in FRAMEWORKS if find_spec(name)]
 
 
@@ -302,7 +301,6 @@ def silent_stderr() -> Iterator[None]:
 
 
 def version_of(framework: str) -> str:
-    """Return the version of an imported framework."""
     return str(import_module(framework).__version__)
 
 
@@ -335,7 +333,6 @@ def remarks(frameworks: Iterable[str], broken: dict[str, str]) -> Iterator[str]:
 
 
 def print_json(results: Sequence[Result]) -> None:
-    """Print a list, one result a line."""
     rows = [json.dumps(jsonable(as_row(result)), allow_nan=False) for result in results]
     print("[\n" + ",\n".join(rows) + "\n]")
 
@@ -372,7 +369,6 @@ def jsonable(x: Any) -> Any:
 
 
 def print_title(names: Sequence[str]) -> None:
-    """Print the title."""
     Console(highlight=False).print(
         f"[bold]safeops {safeops.__version__}[/]: {len(CASES)} reported bugs, run live on "
         f"{', '.join(names)}"

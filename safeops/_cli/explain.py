@@ -59,7 +59,6 @@ class NotFiniteError(BaseException):  # an ``except Exception`` of the script do
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.set_defaults(run=explain_script)
     parser.add_argument("-q", "--quiet", action="store_true", help="print the report alone")
@@ -298,12 +297,10 @@ class Following(Loader):
         self.loader, self.then = loader, then
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Return the module, before its code has run."""
         module: ModuleType | None = self.loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the code of the module."""
         if module.__spec__ is not None:
             module.__spec__.loader = self.loader  # which a module may ask for its files
         module.__loader__ = self.loader
@@ -368,12 +365,10 @@ RELATED = {"selected_at": "dropped here", "entered_at": "the NaN came in here"}
 
 
 def as_text(reports: Sequence[Report]) -> str:
-    """Return reports as text."""
     return "\n\n".join(map(str, reports))
 
 
 def as_json(reports: Sequence[Report]) -> str:
-    """Return reports as a JSON list."""
     return json.dumps([report.to_dict() for report in reports], indent=2)
 
 
@@ -388,7 +383,6 @@ def as_sarif(reports: Sequence[Report]) -> str:
 
 
 def result(finding: Mapping[str, Any], used: Sequence[str]) -> dict[str, Any]:
-    """Return a finding as a SARIF result."""
     related = [
         located(finding[key]) | {"message": {"text": text}}
         for key, text in RELATED.items()

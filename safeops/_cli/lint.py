@@ -26,7 +26,6 @@ and everywhere in [tool.safeops.lint] of pyproject.toml; "# safeops: ignore[SO00
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.epilog = EPILOG
     parser.set_defaults(run=run)
     parser.add_argument(
@@ -54,7 +53,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def words(text: str) -> list[str]:
-    """Return the words between commas."""
     return [word.strip() for word in text.split(",")]
 
 
@@ -86,7 +84,6 @@ def run(options: Namespace) -> int:
 
 
 def rows_of(pairs: Iterable[tuple[Source, Report]]) -> list[Row]:
-    """Return the findings of all files."""
     return [Row(source, one, report.file) for source, report in pairs for one in report.findings]
 
 
@@ -207,5 +204,4 @@ RECIPES = "no dependency wanted? `safeops recipe NAME` prints each safe operatio
 
 
 def in_words(count: int, noun: str) -> str:
-    """Return a number of things."""
     return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -12,7 +12,6 @@ from safeops._doors import named
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.set_defaults(run=print_recipe)
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument(

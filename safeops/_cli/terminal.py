@@ -23,7 +23,6 @@ def is_coloured(stream: TextIO) -> bool:
 
 
 def coloured(text: str) -> str:
-    """Return findings in colours."""
     return "\n".join(map(_coloured_line, text.split("\n")))
 
 

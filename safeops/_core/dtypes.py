@@ -85,7 +85,6 @@ def is_positive_zero(x: Any) -> bool:
 
 
 def is_complex(x: Array) -> bool:
-    """Whether `x` has a complex dtype."""
     return dtype_name(x.dtype) in COMPLEX
 
 

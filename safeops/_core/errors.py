@@ -267,7 +267,6 @@ def _broadcast(shapes: Sequence[tuple[Any, ...]]) -> bool:
 
 
 def _plain(signature: inspect.Signature) -> inspect.Signature:
-    """Return a signature without types."""
     bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
     return signature.replace(parameters=bare, return_annotation=inspect.Signature.empty)
 

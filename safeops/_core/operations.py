@@ -18,7 +18,6 @@ class Bounds(NamedTuple):
 
     @property
     def is_positive(self) -> bool:
-        """Whether all of the interval is above 0."""
         return self.low > 0 or (self.low == 0 and self.above)
 
 
@@ -61,7 +60,6 @@ class Operation(NamedTuple):
 
 
 def divided(x: float, y: float) -> float:
-    """Return a quotient by IEEE 754."""
     if y:
         return x / y
     return math.nan if not x or math.isnan(x) else math.copysign(INF, x)

@@ -249,7 +249,6 @@ def lost_in(term: Term, dtype: str) -> Iterator[tuple[Term, str]]:
 
 
 def is_home(node: ast.AST) -> bool:
-    """Whether a node is a function with a name."""
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
@@ -263,7 +262,6 @@ def dtypes_of(file: File) -> dict[ast.AST, set[str]]:
 
 
 def dtypes_set(call: ast.Call) -> set[str]:
-    """Return the dtypes that a call sets."""
     word = last_word(call)
     if word in {"half", "bfloat16", "float", "double"} and isinstance(call.func, ast.Attribute):
         return {WORDS[word]}

@@ -22,7 +22,6 @@ class Plugin:
         self.tree, self.text, self.path = tree, "".join(lines), Path(filename)
 
     def run(self) -> Iterator[Error]:
-        """Yield the findings."""
         if is_apart(self.path):
             return
         try:

@@ -115,7 +115,6 @@ def record(row: Row) -> dict[str, Any]:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """Return the findings as a JSON list."""
     return json.dumps([record(row) for row in rows], indent=2)
 
 
@@ -138,13 +137,11 @@ ESCAPES = str.maketrans({"%": "%25", "\n": "%0A", ":": "%3A", ",": "%2C"})
 
 
 def as_sarif(rows: Sequence[Row]) -> str:
-    """Return a log in SARIF 2.1.0."""
     used = sorted({row.finding.rule for row in rows})
     return sarif_log([(rule, TITLES[rule]) for rule in used], [result(row, used) for row in rows])
 
 
 def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
-    """Return a finding as a SARIF result."""
     one = record(row)
     names = {"startLine": "line", "startColumn": "column"}
     names |= {"endLine": "end_line", "endColumn": "end_column"}

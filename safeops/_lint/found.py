@@ -99,7 +99,6 @@ class File(Reader):
     """A file as the rules see it: its terms, and the context of each expression."""
 
     def has_gradient(self, node: ast.AST) -> bool:
-        """Whether an expression is differentiated."""
         return self._reaches(node, set())
 
     def _reaches(self, node: ast.AST, seen: set[ast.AST]) -> bool:
@@ -329,5 +328,4 @@ def _asked(test: ast.AST) -> Iterator[str]:
 
 
 def zeros(term: Term) -> dict[str, float]:
-    """Return 0 for every atom."""
     return dict.fromkeys(term.atoms, 0.0)

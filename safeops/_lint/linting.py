@@ -56,7 +56,6 @@ class Report:
 
     @cached_property
     def fixed(self) -> str:
-        """The text with all edits."""
         return edited_text(self.edits, self.fixes) if self.edits and self.fixes else self.text
 
 

@@ -266,7 +266,6 @@ class Names(Page):
 
 
 def word_of(name: str) -> str:
-    """Return the one word for an operation."""
     last = name.rpartition(".")[2]
     last = last.removesuffix("_") or last
     return WORDS.get(last, last)
@@ -284,7 +283,6 @@ def mentions(node: ast.AST, words: tuple[str, ...]) -> bool:
 
 
 def definitions_in(node: ast.AST) -> Iterator[Definition]:
-    """Yield the definitions of names in a node."""
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr) and node.value is not None:
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             yield from _targets(target, node, node.value)

@@ -142,7 +142,6 @@ def trials(*terms: Term) -> Iterator[dict[str, float]]:
 
 
 def is_possible(atom: Term, number: float) -> bool:
-    """Whether an atom can have this value."""
     low, high, above = bounds(atom)
     is_end = above and number == low
     return atom.operation not in REDUCTIONS or (low <= number <= high and not is_end)

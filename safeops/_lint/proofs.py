@@ -62,7 +62,6 @@ class Prover:
         self.pipe: Connection | None = None
 
     def start(self) -> Connection:
-        """Start a process, and return its pipe."""
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, self.module), daemon=True)
@@ -71,7 +70,6 @@ class Prover:
         return self.pipe
 
     def stop(self) -> None:
-        """End the process, if there is one."""
         if self.pipe is not None:
             self.process.kill()
             self.pipe.close()

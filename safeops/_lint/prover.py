@@ -38,7 +38,6 @@ class Given(NamedTuple):
 
 
 def serve(pipe: Connection, module: str) -> None:
-    """Answer each expression."""
     os.environ.update(QUIET | os.environ)
     with Path(os.devnull).open("w") as nowhere:  # what frameworks and expressions print
         os.dup2(nowhere.fileno(), 1)

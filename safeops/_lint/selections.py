@@ -20,7 +20,6 @@ STEEP = STEEP_AT_0 | {"div", "reciprocal", "rsqrt"}
 
 
 def selections(file: File) -> Iterator[Selection]:
-    """Yield each selection."""
     for term in file.terms("where", "index"):
         cond, taken, *rest = term.args if term.operation == "where" else term.args[::-1]
         other = rest[0] if rest else file.number(term.node, 0.0)

@@ -142,12 +142,10 @@ def without_magic(line: str) -> str:
 
 
 def commented(code: str) -> str:
-    """Return lines as comments."""
     return "\n".join(UNREAD + line for line in code.split("\n"))
 
 
 def is_python(code: str) -> bool:
-    """Whether a cell can be parsed."""
     if any(line.startswith(CELL) for line in code.split("\n")):
         return False  # it would look like the beginning of another cell
     try:

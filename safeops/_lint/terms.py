@@ -67,7 +67,6 @@ class Term:
 
     @cached_property
     def name(self) -> str:
-        """The name of an atom."""
         return self.identity(self.node) if self.operation == "atom" else ""
 
     @cached_property
@@ -146,7 +145,6 @@ class Reader(Names):
         return f"{ast.unparse(node)} {' '.join(names)}"
 
     def number(self, node: ast.expr, value: float) -> Term:
-        """Return a constant."""
         return Term("constant", (), node, value=value, is_plain=True)
 
     def _operation(
@@ -157,7 +155,6 @@ class Reader(Names):
         framework: str = "",
         options: Mapping[str, ast.expr] | None = None,
     ) -> Term:
-        """Return an operation on terms."""
         args = tuple(args)
         plain = word in TRUTH or (bool(args) and all(x.is_plain for x in args))
         plain = plain or (bool(framework) and framework not in self.differentiated)
@@ -397,7 +394,6 @@ class Reader(Names):
 
 
 def is_without_gradient(block: ast.With) -> bool:
-    """Whether a block is one without gradients, such as ``no_grad``."""
     return any(mentions(x.context_expr, NO_GRADIENT) for x in block.items)
 
 

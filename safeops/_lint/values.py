@@ -92,7 +92,6 @@ def is_atom(term: Term) -> bool:
 
 
 def _computed(term: Term, parts: list[Value]) -> Value:
-    """Return the value of an operation from the values of its operands."""
     word = term.operation
     if term.value is not None:
         return Value(term.value)
@@ -136,7 +135,6 @@ def _clip(x: Value, low: Value, high: Value) -> Value:
 
 
 def _end(value: Value, default: float) -> float:
-    """Return the limit of a clip, if it has it."""
     return default if value.number is None or math.isnan(value.number) else value.number
 
 
@@ -172,7 +170,6 @@ def number(term: Term) -> float:
 
 
 def is_square(term: Term) -> bool:
-    """Whether a term is a square."""
     word, args = term.operation, term.args
     if word == "mul":
         return args[0].key == args[1].key or (number(args[0]) > 0 and is_square(args[1]))

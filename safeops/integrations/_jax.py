@@ -32,13 +32,11 @@ LIMIT = 20.0  # of `explain`
 
 @jax.jit
 def finite_sums(arrays: Sequence[Array]) -> Array:
-    """Return which arrays have a finite sum."""
     return jnp.stack([jnp.isfinite(x.sum()) for x in arrays])
 
 
 @jax.jit
 def finite_entries(arrays: Sequence[Array]) -> Array:
-    """Return which arrays are finite in each entry."""
     return jnp.stack([jnp.isfinite(x).all() for x in arrays])
 
 
@@ -70,7 +68,6 @@ def without(args: Sequence[Any], argnums: int | Sequence[int]) -> list[Any]:
 
 
 def all_finite(gradients: Any) -> bool:
-    """Whether each entry of each gradient is finite."""
     return bool(which_are_finite(jax.tree.leaves(gradients)).all())
 
 
@@ -171,8 +168,6 @@ class KerasGuard:
         return self.programs[name](state, data)
 
     def compiled(self, step: Callable[..., Any], state: Any) -> Callable[..., Any]:
-        """Return a compiled step."""
-
         def own(state: Any, data: Any) -> Any:  # JAX knows by the function what it has traced
             return step(state, data)
 
@@ -265,7 +260,6 @@ class KerasGuard:
         return replace(report, parameters=names, step=self.steps - 1)
 
     def logs_of(self, state: Any) -> Any:
-        """Return the metrics of a state."""
         for variable, value in zip(self.model.metrics_variables, state[-1], strict=True):
             variable.assign(value)  # `fit` has taken the numbers of its variables away
         return self.model.get_metrics_result()
@@ -279,7 +273,6 @@ def with_finite(before: Any, after: Any) -> Any:
 
 
 def is_bad(x: Any) -> bool:
-    """Whether an array is not finite."""
     return bool(inexact([x])) and not jnp.isfinite(x).all()
 
 

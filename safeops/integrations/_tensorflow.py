@@ -67,7 +67,6 @@ class Guard:
     steps: int = 0
 
     def __post_init__(self) -> None:
-        """Make the compiled functions."""
         self.variables = listed(self.variables)
         self.sources = [_variables.tensorflow_variable(v) for v in self.variables]
         self.ordinary = tf.function(partial(self.both, tf.GradientTape), autograph=False)
@@ -83,7 +82,6 @@ class Guard:
         return found, gradients, all_finite(gradients), before
 
     def loss_in(self, found: Any) -> Any:
-        """Return the loss."""
         return found[0] if self.has_aux else found
 
     def others(self, args: Any, kwargs: Any) -> list[Any]:
@@ -199,7 +197,6 @@ class KerasGuard:
     notes: bool = False  # whether the step hands its gradients to the optimizer
 
     def __post_init__(self) -> None:
-        """Let the training function of the model be a guarded one."""
         if self.model.distribute_strategy.num_replicas_in_sync > 1:
             raise RuntimeError(REPLICAS)
         self.names = [_variables.name_of(v) for v in self.model.trainable_variables]

@@ -57,11 +57,9 @@ class Place:
         self.module, self.name, self.full = module, name, full
 
     def get(self) -> Any:
-        """Return the tensor that is there; None if there is none."""
         return getattr(self.module, self.name, None)
 
     def put(self, tensor: Any) -> None:
-        """Let a tensor be there."""
         setattr(self.module, self.name, tensor)
 
 
@@ -72,7 +70,6 @@ class Argument(NamedTuple):
     tensor: Any
 
     def get(self) -> Any:
-        """Return the tensor."""
         return self.tensor
 
 
@@ -116,7 +113,6 @@ class Memory:
     added: list[bool | None] = field(default_factory=list)
 
     def restore_random(self) -> None:
-        """Set the random states."""
         for put, state in self.states:
             put(state)
 
@@ -150,7 +146,6 @@ def write(tensor: Any, copy: Any) -> None:
 
 
 def became_bad(tensor: Any, copy: Any) -> bool:
-    """Whether a tensor is not finite, and its copy is."""
     if tensor is None or copy is None or not_finite(local_of(tensor)) is None:
         return False
     return not_finite(local_of(copy)) is None
@@ -195,7 +190,6 @@ def random_states(devices: Sequence[Any]) -> list[tuple[Callable[[Any], Any], An
 
 
 def put_state(module: Any, device: Any, state: Any) -> None:
-    """Set the random state of a device."""
     module.set_rng_state(state, device)
 
 
@@ -423,7 +417,6 @@ class Guard:
             yield
 
     def named_modules(self) -> Iterable[tuple[str, Any]]:
-        """Return the modules of the model, with their names."""
         named: Iterable[tuple[str, Any]] = self.model.named_modules()
         return named
 
@@ -474,7 +467,6 @@ class StepWatch(Watch):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function of PyTorch."""
         is_backward = func in (torch.Tensor.backward, torch.autograd.backward)
         if is_backward and not self.memory.added:
             self.memory.added = [None if p is None else adds_to(p.grad) for p, _ in self.put]
@@ -503,8 +495,6 @@ def all_finite(gradients: Sequence[Array]) -> bool:
 
 @contextmanager
 def without_optimizer() -> Iterator[None]:
-    """Context in which an optimizer does not step."""
-
     def refuse(*_: Any) -> None:
         raise RuntimeError(IN_STEP)
 

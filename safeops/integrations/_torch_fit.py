@@ -35,7 +35,6 @@ class Held(Place):
         super().__init__(variable, "value", variable.path)
 
     def put(self, tensor: Any) -> None:
-        """Have the numbers of a tensor there."""
         self.module.assign(tensor)
 
 
@@ -84,7 +83,6 @@ class KerasGuard(Guard):
         return self.bad
 
     def named_modules(self) -> Iterator[tuple[str, Any]]:
-        """Yield the layers, with their paths."""
         for module in self.model.modules():
             if module is not self.model and hasattr(module, "path"):
                 yield module.path, module

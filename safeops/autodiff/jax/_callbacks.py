@@ -69,7 +69,6 @@ class Calling(Choosing):
         self.names, self.change, self.silent = names, change, silent
 
     def operation(self, primitive: Any, args: Any, params: Any) -> Any:
-        """Run one operation."""
         name = primitive.name
         if name in CALLS and _is_one(body := body_of_call(params)):
             return eval_jaxpr_with(body, args, self.equation)
@@ -83,7 +82,6 @@ class Calling(Choosing):
             return primitive.bind(*args, **with_bodies(params, self.changed))
 
     def equation(self, eqn: JaxprEqn, ins: list[Any]) -> list[Any]:
-        """Run one operation of a program."""
         found = self.operation(eqn.primitive, ins, eqn.params)
         return list(found) if eqn.primitive.multiple_results else [found]
 
@@ -106,7 +104,6 @@ def _is_one(program: Program) -> bool:
 
 
 def _calls(jaxpr: Jaxpr) -> bool:
-    """Whether a program has callbacks."""
     return any(
         eqn.primitive.name in (*SILENT, *ANSWERING) or any(map(_calls, bodies_in(eqn.params)))
         for eqn in jaxpr.eqns

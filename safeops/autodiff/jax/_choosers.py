@@ -39,7 +39,6 @@ class Choosing(Passing):
     """Pass each operation on to the trace below, choosers in place of max and min."""
 
     def operation(self, primitive: Any, args: Any, params: Any) -> Any:
-        """Run one operation."""
         with self.below():
             chooser = chooser_of(primitive.name, args)
             if chooser:

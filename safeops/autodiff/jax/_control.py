@@ -26,7 +26,6 @@ COEFFICIENT, ZERO, NONE, ALL, SOME = "coefficient", "zero", "none", "all", "some
 
 
 def kind_of(x: Any) -> str:
-    """Return the kind of a value."""
     if not isinstance(x, Pair):
         return ZERO if evaluator.is_zero(x) else COEFFICIENT
     return {True: ALL, False: NONE}[x.active] if isinstance(x.active, bool) else SOME
@@ -57,12 +56,10 @@ def unpack(arrays: tuple[Array, ...], kind: str) -> Any:
 
 
 def pack_all(values: Sequence[Any], kinds: Sequence[str]) -> list[tuple[Array, ...]]:
-    """Return values of kinds as arrays."""
     return [pack(x, kind) for x, kind in zip(values, kinds, strict=True)]
 
 
 def unpack_all(arrays: Sequence[Any], kinds: Sequence[str]) -> list[Any]:
-    """Return the values of kinds from their arrays."""
     return [unpack(x, kind) for x, kind in zip(arrays, kinds, strict=True)]
 
 

@@ -173,7 +173,6 @@ def widened(mask: Mask, shape: tuple[int, ...]) -> Mask:
 
 
 def shape_of(x: Any) -> tuple[int, ...]:
-    """Return the shape of a value."""
     return tuple(np.shape(value_of(x)))
 
 
@@ -219,7 +218,6 @@ def _all_of_batch(size: int, in_batched: Any, good: Array) -> tuple[Array, bool]
 
 
 def all_finite(x: Array) -> Any:
-    """Return whether all numbers of an array are finite."""
     return np.isfinite(np.asarray(x)).all() if _known.is_here(x) else _all(jnp.isfinite(x))
 
 

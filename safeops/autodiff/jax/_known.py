@@ -63,7 +63,6 @@ def entries_of(mask: Any) -> Any:
 
 
 def in_program(mask: Any) -> Any:
-    """Return a mask as the program has it."""
     if isinstance(mask, Within):
         return mask.mask
     return mask.make() if isinstance(mask, Made) else mask
@@ -252,7 +251,6 @@ class Inner(NamedTuple):
 
     @property
     def origin(self) -> Origin:
-        """The operation."""
         eqn, result = self.body.makers[self.atom]
         return Origin(eqn, [self.body.at(x) for x in eqn.invars], result)
 

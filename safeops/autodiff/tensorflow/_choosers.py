@@ -201,7 +201,6 @@ def _selected(op: Any, cond: Array, masks: list[Mask], value: Array, frame: Fram
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:
-    """Return a condition in the shape of a value."""
     return spread(aligned(cond, op, value), value)
 
 
@@ -351,7 +350,6 @@ def _is_of_segments(test: Any, frame: Frame, asked_by: Any) -> bool:
 
 
 def _gathered(x: Array) -> Array:
-    """Return the tensor from which entries were gathered."""
     while x.op.type in ("GatherV2", "Reshape", "Select", "SelectV2"):
         x = x.op.inputs[1 if x.op.type in WHERE else 0]
     return x

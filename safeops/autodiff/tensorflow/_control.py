@@ -49,7 +49,6 @@ def pack(xs: Sequence[Any], linear: Sequence[bool]) -> list[Array]:
 
 
 def unpack(tensors: Sequence[Array], linear: Sequence[bool]) -> list[Any]:
-    """Return values from their tensors and masks."""
     values, masks = tensors[: len(linear)], iter(tensors[len(linear) :])
     return [Pair(x, next(masks)) if yes else x for x, yes in zip(values, linear, strict=True)]
 

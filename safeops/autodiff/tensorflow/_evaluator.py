@@ -245,7 +245,6 @@ def widened(mask: Mask, like: Array) -> Mask:
 
 
 def cleaned(value: Array, active: Mask) -> Array:
-    """Return a value with 0 where it is not active."""
     if active is True:
         return value
     if active is False:

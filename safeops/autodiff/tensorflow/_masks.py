@@ -102,7 +102,6 @@ def _is_negation(op: Any) -> bool:
 
 
 def _in_shape(mask: Array, like: Array) -> Array:
-    """Return a mask in the shape of an array."""
     return mask if one_shape(mask, like) else tf.broadcast_to(mask, tf.shape(like))
 
 

@@ -27,7 +27,6 @@ class After:
     others: frozenset[str]
 
     def __contains__(self, name: object) -> bool:
-        """Whether an operation is not one of the others."""
         return name not in self.others
 
 

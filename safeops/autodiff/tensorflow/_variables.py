@@ -9,7 +9,6 @@ from safeops._core.types import Array
 
 
 def put_back(before: Sequence[Any]) -> None:
-    """Write into variables what they were before a step."""
     for handle, value in before:
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
 
@@ -35,7 +34,6 @@ def name_of(variable: Any) -> str:
 
 
 def is_finite(gradient: Any) -> Array:
-    """Whether each entry of a gradient is finite."""
     values = getattr(gradient, "values", gradient)
     if values.dtype.is_complex:
         values = tf.stack([tf.math.real(values), tf.math.imag(values)])

@@ -61,7 +61,6 @@ class Knowing(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one operation."""
         del types
         options = kwargs or {}
         tensors = tensors_of((args, options))
@@ -244,7 +243,6 @@ class TracedMasking(Masking):
             self.depth -= 1
 
     def state(self, value: Any, active: Mask) -> None:
-        """State what of a result is active."""
         super().state(value, small(active) if is_known(active) else active)
 
     def apart(self, active: Mask | None, x: Array) -> Array:
@@ -308,7 +306,6 @@ class MaskJointGraph(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function of PyTorch."""
         del types
         options = kwargs or {}
         if func is not torch.autograd.grad or not is_of_joint():
@@ -357,7 +354,6 @@ class Backend:
         return f"safeops over {self.inner}"
 
     def __call__(self, graph: Any, inputs: Any, **options: Any) -> Any:
-        """Compile a graph of Dynamo."""
         inner = private.lookup_backend(self.inner)
         if not self.edges and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
             self.note_frame(private.frame_of_compiler())

@@ -28,7 +28,6 @@ class Stated:
         self.entries: dict[int, tuple[Any, int, str, Mask]] = {}
 
     def write(self, x: Array, active: Mask) -> None:
-        """State what is active in a tensor."""
         for key in [k for k, (alive, *_) in list(self.entries.items()) if alive.expired()]:
             self.entries.pop(key, None)
         alive = private.StorageWeakRef(x.untyped_storage())

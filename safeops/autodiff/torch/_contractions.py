@@ -50,7 +50,6 @@ def sparse_matrix(call: Call) -> Any:
 
 
 def stored(x: Array) -> Array:
-    """Return the stored values of a sparse tensor."""
     return private.stored_values(x) if x.layout is torch.sparse_coo else x.values()
 
 

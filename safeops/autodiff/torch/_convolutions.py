@@ -132,7 +132,6 @@ class Axis:
 
 
 def axes_of(call: Call) -> list[Axis]:
-    """Return the axes of space."""
     cotangent, x, weight, _, *how, transposed, _, _, _ = call.args
     count = x.dim() - 2
     steps = [n if len(n) == count else list(n) * count for n in how]  # one number stands for all
@@ -141,7 +140,6 @@ def axes_of(call: Call) -> list[Axis]:
 
 
 def reads_all(call: Call) -> bool:
-    """Whether a convolution reads each entry of its input, and with each of its weights."""
     return all(reads_all_along(axis) for axis in axes_of(call))
 
 

@@ -96,7 +96,6 @@ class Call:
         return self.node_name in nodes and not in_a_hook(self.node)
 
     def run(self) -> Any:
-        """Run the operation as it is."""
         return self.func(*self.args, **self.kwargs)
 
     def active(self, i: int) -> Mask:
@@ -159,7 +158,6 @@ class Masking(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one operation."""
         if types and is_wrapped(types):
             return NotImplemented
         kind = KINDS.get(id(func)) or kind_of(func)
@@ -219,7 +217,6 @@ class Masking(TorchDispatchMode):
         return None
 
     def state(self, value: Any, active: Mask) -> None:
-        """State what of a result is active."""
         if isinstance(value, torch.Tensor) and is_number(value):
             self.tags.write(value, active if isinstance(active, bool) else folded(active))
 
@@ -318,7 +315,6 @@ class Masking(TorchDispatchMode):
 
 
 def rule_of(call: Call, kind: "Kind") -> Callable[[Call], Any]:
-    """Return the function for an operation."""
     if kind.between_ranks is not None:
         return kind.between_ranks
     if not all(map(is_plain, tensors_of(call.args))):
@@ -382,7 +378,6 @@ def is_composite(func: Any) -> bool:
 
 
 def written(call: Call) -> list[Array]:
-    """Return the tensors that an operation writes into."""
     schema = private.schema(call.func)
     if not schema.is_mutable:
         return []

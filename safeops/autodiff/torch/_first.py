@@ -127,7 +127,6 @@ def finite(first: Callable[..., Any], inputs: Sequence[Array]) -> Any:
 
 
 def is_like(x: Array, other: Array) -> bool:
-    """Whether tensors have one shape and dtype."""
     return x.shape == other.shape and x.dtype is other.dtype
 
 
@@ -250,7 +249,6 @@ class Second(Masking):
     """The mode of a masked pass after an ordinary one; what that has left must not count twice."""
 
     def evaluate(self, call: Call, kind: Kind) -> Any:
-        """Run one operation."""
         if call.name != "add" or not self.is_of_retained(call):
             return super().evaluate(call, kind)
         ordinary, new = call.args[:2]

@@ -95,7 +95,6 @@ def embedding_bag_backward(
 
 
 def bags(indices: Array, offsets: Array) -> Array:
-    """Return the bag of each index."""
     places = torch.arange(len(indices), device=indices.device)
     return torch.searchsorted(offsets, places, right=True) - 1
 

@@ -128,7 +128,6 @@ def nodes_of(outputs: Sequence[Array]) -> list[Any]:
 
 
 def leaves_of(nodes: Iterable[Any]) -> list[Array]:
-    """Return the leaves that nodes accumulate into."""
     return [leaf for leaf in map(leaf_of, nodes) if leaf is not None]
 
 

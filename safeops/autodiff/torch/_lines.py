@@ -52,7 +52,6 @@ class Record:
 
 
 def record_of(node: Any) -> Record | None:
-    """Return the record of a node, or None."""
     return node.metadata.get(KEY)
 
 
@@ -77,7 +76,6 @@ class RecordLines(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function of PyTorch."""
         del types
         if torch.compiler.is_compiling():  # a traced operation has no node
             return func(*args, **(kwargs or {}))
@@ -312,7 +310,6 @@ def is_there(x: Array) -> bool:
 
 
 def has_nan(x: Array) -> bool:
-    """Whether an entry is NaN."""
     is_plain = x.layout is torch.strided and not x.is_complex() and x.numel()
     return bool((x.amax() if is_plain else x).isnan().any())  # a maximum takes no memory
 

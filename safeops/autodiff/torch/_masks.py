@@ -122,7 +122,6 @@ def not_zero(x: Array) -> Array:
 
 
 def both(a: Mask, b: Mask) -> Mask:
-    """Return where two masks are active."""
     if a is True or b is True:
         return b if a is True else a
     if isinstance(a, bool) or isinstance(b, bool):
@@ -131,7 +130,6 @@ def both(a: Mask, b: Mask) -> Mask:
 
 
 def either(a: Mask, b: Mask) -> Mask:
-    """Return where either of two masks is active."""
     if isinstance(a, bool) or isinstance(b, bool):
         first, second = (a, b) if isinstance(a, bool) else (b, a)
         return True if first is True else second
@@ -169,7 +167,6 @@ def beside(active: Array, x: Array) -> Array:
 
 
 def is_partial(active: Any) -> bool:
-    """Whether a mask has absent entries."""
     return active is not None and active is not True
 
 

@@ -12,7 +12,6 @@ from safeops._backends.torch.fast_paths import FillingFunction
 
 
 def words(text: str) -> frozenset[str]:
-    """Return a set of names from a text."""
     return frozenset(text.split())
 
 

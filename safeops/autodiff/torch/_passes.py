@@ -84,7 +84,6 @@ def customs_known(nodes: Iterable[Any], tags: Tags) -> AbstractContextManager[No
 
 
 def mask_of_gradient(mode: Masking, x: Array, gradient: Any) -> Array:
-    """Return where the gradient of an input is active."""
     if gradient is None:
         return torch.zeros_like(x, dtype=torch.bool)
     here = local_of(gradient)

@@ -45,7 +45,6 @@ class Tags:
                 self.entries[key] = replace(entry, earlier=True)
 
     def find(self, x: Array) -> Entry | None:
-        """Return the entry of the storage of a tensor."""
         if not self.entries or not is_plain(x) or not is_number(x):
             return None
         return self.entries.get(private.storage_id(x.untyped_storage()))
@@ -114,7 +113,6 @@ class Tags:
             self._put(x.untyped_storage(), active=False, size=x.element_size(), node=node)
 
     def drop(self, x: Array) -> None:
-        """Forget a storage."""
         self.entries.pop(private.storage_id(x.untyped_storage()), None)
 
     def forget_expired(self) -> None:

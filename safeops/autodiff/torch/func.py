@@ -60,7 +60,6 @@ class Functional(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run one function of PyTorch."""
         del types
         if func is not torch.autograd.grad or self.within:
             return func(*args, **(kwargs or {}))
