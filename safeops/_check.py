@@ -554,12 +554,9 @@ def _words(error: Exception) -> str:
 
 
 def neighbours(points: Numbers, limits: Limits) -> dict[str, Numbers]:
-    """
-    Return the moved points, by the name of the move.
-
-    Each point moves to the next number of the dtype on either side; for 0 these are subnormal. A
-    zero also moves to -0.0, to the smallest normal numbers, and to a subnormal number.
-    """
+    """Return the moved points, by the name of the move."""
+    # Each point moves to the next number of the dtype on either side; for 0 these are subnormal. A
+    # zero also moves to -0.0, to the smallest normal numbers, and to a subnormal number.
     moves = {f"next {side}": _next(points, limits, to) for side, to in SIDES.items()}
     zero, normal = points == 0, limits.smallest_normal
     if zero.any():

@@ -68,12 +68,9 @@ def backend_of(*args: Any, beside: Sequence[Any] = ()) -> ArrayAPI:
 
 
 def fast_path(generic: F) -> F:
-    """
-    Ask the framework's own kernel of the same name first; if it returns None, run `generic`.
-
-    Errors name this function. Arrays and scalars of NumPy become constants of the framework beside
-    them. A result of NumPy without dimensions becomes a scalar.
-    """
+    """Ask the framework's own kernel of the same name first; if it returns None, run `generic`."""
+    # Errors name this function. Arrays and scalars of NumPy become constants of the framework
+    # beside them. A result of NumPy without dimensions becomes a scalar.
     name = generic.__name__
 
     def function(*args: Any, **options: Any) -> Array:
@@ -144,12 +141,9 @@ def with_numpy_constants(
 
 
 def promote(*args: Any, also: tuple[Any, ...] = (), complex_too: bool = False) -> tuple[Any, ...]:
-    """
-    Return the namespace, then `args` as arrays of one floating dtype, promoted together.
-
-    Arrays in `also` (fill values) take part and come back promoted too. A Python scalar or None in
-    `also` comes back as it is: `where` takes a scalar as weak.
-    """
+    """Return the namespace, then `args` as arrays of one floating dtype, promoted together."""
+    # Arrays in `also` (fill values) take part and come back promoted too. A Python scalar or None
+    # in `also` comes back as it is: `where` takes a scalar as weak.
     refuse_none(args)
     backend = backend_of(*args, beside=also)
     return backend.xp, *backend.promoted(args, also, complex_too=complex_too)

@@ -135,14 +135,11 @@ def recorded(
 def name_function_in(
     error: Exception, public: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    """
-    Let an error, which the caller raises again, name the outermost public function.
-
-    The message then opens with the name of that function. An error stays as it is if code of the
-    user raised it, such as a branch, or if its class is not TypeError or ValueError itself. Of an
-    axis that the arrays do not have each framework says something else, and only some of them with
-    a ValueError: there the error is one of ours.
-    """
+    """Let an error, which the caller raises again, name the outermost public function."""
+    # The message then opens with the name of that function. An error stays as it is if code of the
+    # user raised it, such as a branch, or if its class is not TypeError or ValueError itself. Of an
+    # axis that the arrays do not have each framework says something else, and only some of them
+    # with a ValueError: there the error is one of ours.
     name = getattr(public, "__name__", type(public).__name__)
     if name.startswith("_"):
         return
@@ -167,11 +164,8 @@ def name_function_in(
 
 
 def wrong(message: str, x: Any, way_out: str = "", names: Sequence[str] | None = None) -> TypeError:
-    """
-    Return an error about an argument, which is named once it is known whose it is.
-
-    The name is that of `x`, which stands in the call; else the first of `names` that does.
-    """
+    """Return an error about an argument, which is named once it is known whose it is."""
+    # The name is that of `x`, which stands in the call; else the first of `names` that does.
     error = TypeError(message + way_out)
     vars(error).update(culprit=x, head=message, way_out=way_out, names=names)
     return error

@@ -32,12 +32,9 @@ class Hit(NamedTuple):
 
 
 def singular_point_of(cond: Term, taken: Term, other: Term) -> Hit | None:
-    """
-    Return where ``where(cond, taken, other)`` drops a branch that has no finite slope.
-
-    Only if the condition keeps that operation from the points at which it fails: if it fails among
-    the kept entries too, the condition is about something else.
-    """
+    """Return where ``where(cond, taken, other)`` drops a branch that has no finite slope."""
+    # Only if the condition keeps that operation from the points at which it fails: if it fails
+    # among the kept entries too, the condition is about something else.
     asked = set(cond.atoms)
     if not asked or not any(is_suspect(x, asked) for x in (*taken.every, *other.every)):
         return None
@@ -64,12 +61,10 @@ def singular_point_of(cond: Term, taken: Term, other: Term) -> Hit | None:
 
 
 def is_meant(program: Program, cond: Term, found: Hit) -> bool:
-    """
-    Whether a condition is there because of the point at which an operation fails.
-
-    It is if the branch is taken close to that point, or if the operation overflows. Else the
-    condition divides the numbers elsewhere, and the point may be impossible, such as a shape of -1.
-    """
+    """Whether a condition is there because of the point at which an operation fails."""
+    # It is if the branch is taken close to that point, or if the operation overflows. Else the
+    # condition divides the numbers elsewhere, and the point may be impossible, such as a shape of
+    # -1.
     culprit, numbers = found
     if any(abs(numbers[name]) > HUGE for name in culprit.atoms):
         is_free = not any(isinstance(x.node, ast.Call) for x in culprit.atoms.values())

@@ -31,12 +31,9 @@ def computed(f: Callable[..., Any], values: Sequence[np.ndarray], dtype: Any) ->
 
 
 def folded(mask: Any) -> Any:
-    """
-    Return a known mask with length 1 along each axis along which it does not vary.
-
-    With one value throughout it is True or False. What stays is a constant of the program, and in
-    the shape of the values XLA would take minutes to fold it (97 s in a layer of length 512).
-    """
+    """Return a known mask with length 1 along each axis along which it does not vary."""
+    # With one value throughout it is True or False. What stays is a constant of the program, and in
+    # the shape of the values XLA would take minutes to fold it (97 s in a layer of length 512).
     if not isinstance(mask, (np.bool_, np.ndarray)):
         return mask
     if mask.all() or not mask.any():

@@ -158,11 +158,8 @@ class KerasGuard:
         self.model.train_function = self.plain
 
     def run(self, name: str, step: Callable[..., Any], state: Any, data: Any) -> Any:
-        """
-        Run a step that is compiled as Keras does it, but that keeps the state it is given.
-
-        The last thing that a step returns is the new state.
-        """
+        """Run a step that is compiled as Keras does it, but that keeps the state it is given."""
+        # The last thing that a step returns is the new state.
         if name not in self.programs:
             self.programs[name] = self.compiled(step, state)
         return self.programs[name](state, data)

@@ -315,11 +315,8 @@ class KerasGuard:
         return not weights.all() or bool((self.usual & ~finite).any())
 
     def is_of_optimizer(self, before: Any, data: Any) -> bool:
-        """
-        Whether all gradients are finite, and an optimizer has made of them what is not.
-
-        Otherwise the variables are then what they were before the step.
-        """
+        """Whether all gradients are finite, and an optimizer has made of them what is not."""
+        # Otherwise the variables are then what they were before the step.
         after, weights = self.read(), self.entries().numpy()[: len(self.names)]
         self.restore(before)
         self.again(data)

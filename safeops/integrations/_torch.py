@@ -195,12 +195,10 @@ def put_state(module: Any, device: Any, state: Any) -> None:
 
 @dataclass
 class Guard:
-    """
-    The checks around each step of a training.
+    """The checks around each step of a training."""
 
-    `tell` is called with the report on a step whose gradients are not finite, and `scaler` is the
-    GradScaler of the training, whose own overflows are no fault.
-    """
+    # `tell` is called with the report on a step whose gradients are not finite, and `scaler` is the
+    # GradScaler of the training, whose own overflows are no fault.
 
     model: Any
     on_nan: str

@@ -133,14 +133,11 @@ def all_using_nan(outs: Any, args: Sequence[Any], *, entries: bool = True) -> An
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def with_used_nan(entries: bool, out: Array, *operands: Array) -> Array:  # noqa: FBT001  (custom_jvp takes no keywords)
-    """
-    Return a result, of which an entry that is NaN depends on its operands.
-
-    A rule that selects by comparing lets no cotangent through to an operand that is NaN. If the
-    entry is used, such an operand is used too: its slope is the number 0, and 0 * NaN is NaN. It is
-    the same entry of an operand of the same shape, with `entries`. Else there is no telling, and
-    all entries are used.
-    """
+    """Return a result, of which an entry that is NaN depends on its operands."""
+    # A rule that selects by comparing lets no cotangent through to an operand that is NaN. If the
+    # entry is used, such an operand is used too: its slope is the number 0, and 0 * NaN is NaN. It
+    # is the same entry of an operand of the same shape, with `entries`. Else there is no telling,
+    # and all entries are used.
     del entries, operands
     return out
 

@@ -101,13 +101,11 @@ def settled(
 
 
 def scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """
-    Scan a body over pairs.
-
-    With `exact` it is scanned once without, and again if a result is not finite: a question in each
-    step would take longer than the step. Not so where a NaN in a step may not reach the result, and
-    where devices wait for each other in a step: one would scan again, and the others not.
-    """
+    """Scan a body over pairs."""
+    # With `exact` it is scanned once without, and again if a result is not finite: a question in
+    # each step would take longer than the step. Not so where a NaN in a step may not reach the
+    # result, and where devices wait for each other in a step: one would scan again, and the others
+    # not.
     body = opened(scan_of(eqn.params).body)
     if not how.exact or _has_collective(body) or not _keeps_nan(eqn, ins, how):
         return _scan(eqn, ins, how)

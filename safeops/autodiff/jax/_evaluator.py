@@ -40,12 +40,10 @@ Mask: TypeAlias = InProgram | Made | Within
 
 @dataclass(frozen=True)
 class Zero:
-    """
-    A coefficient that is absent beside a pair, because it is a literal 0 of the program.
+    """A coefficient that is absent beside a pair, because it is a literal 0 of the program."""
 
-    In forward mode every input of the linear program counts as such: JAX's own rules put nothing
-    but zeros beside a tangent, and a custom_jvp rule has to be linear.
-    """
+    # In forward mode every input of the linear program counts as such: JAX's own rules put nothing
+    # but zeros beside a tangent, and a custom_jvp rule has to be linear.
 
     value: Array
 
@@ -65,12 +63,9 @@ Rule: TypeAlias = Callable[[JaxprEqn, list[Any], Options], list[Any]]
 def evaluate(
     program: Program, args: Sequence[Any], how: Options, consts: Sequence[Any] | None = None
 ) -> list[Any]:
-    """
-    Return the outputs of a linear program, whose arguments are pairs and coefficients.
-
-    A value that depends on no Pair is a coefficient, and computed as ever. Constants may be given
-    as others than those of the program.
-    """
+    """Return the outputs of a linear program, whose arguments are pairs and coefficients."""
+    # A value that depends on no Pair is a coefficient, and computed as ever. Constants may be given
+    # as others than those of the program.
     jaxpr, consts = opened(program), constants(program) if consts is None else consts
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known |= dict(zip(jaxpr.invars, args, strict=True))
@@ -408,11 +403,8 @@ def cleared(value: Array, active: Mask) -> Pair:
 
 
 def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
-    """
-    Send each entry to the place of the largest in its window, as in max pooling, or back.
-
-    A NaN compares with nothing, and JAX may choose another entry of its window: it is used, too.
-    """
+    """Send each entry to the place of the largest in its window, as in max pooling, or back."""
+    # A NaN compares with nothing, and JAX may choose another entry of its window: it is used, too.
     source, operand = ins
     if isinstance(operand, Pair):
         return unknown(eqn, ins, how)

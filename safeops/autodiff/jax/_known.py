@@ -45,11 +45,9 @@ class Made:
 
 @dataclass(frozen=True, eq=False)
 class Within:
-    """
-    A mask that depends on data, and a known one that contains it.
+    """A mask that depends on data, and a known one that contains it."""
 
-    A union of both is the known one: behind a residual connection masks are known again.
-    """
+    # A union of both is the known one: behind a residual connection masks are known again.
 
     mask: Any
     bound: np.ndarray
@@ -90,11 +88,8 @@ def as_constant(mask: Any, make: Callable[[], Any]) -> Any:
 
 
 def following(mask: Any, entries: Any, make: Callable[[], Any]) -> Any:
-    """
-    Return a mask that comes from another, by what its bound becomes.
-
-    A known mask is its own bound; the program makes it if it makes the other.
-    """
+    """Return a mask that comes from another, by what its bound becomes."""
+    # A known mask is its own bound; the program makes it if it makes the other.
     entries = folded(entries)
     if isinstance(mask, Within):
         return within(make(), entries)

@@ -181,11 +181,8 @@ def _of_user(codes: Sequence[Code]) -> list[Code]:
 
 
 def _of_body(codes: list[Code], body: Jaxpr) -> list[Code]:
-    """
-    Return the frames that belong to a body.
-
-    Before JAX 0.10 the frames of whoever traced the body follow, which may be another call.
-    """
+    """Return the frames that belong to a body."""
+    # Before JAX 0.10 the frames of whoever traced the body follow, which may be another call.
     start = private.place_of(body)
     for i, (code, *_) in enumerate(codes):
         if (code.co_filename, code.co_firstlineno) == start:

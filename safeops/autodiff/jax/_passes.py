@@ -67,12 +67,9 @@ def is_float0(x: Any) -> bool:
 
 
 def lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
-    """
-    Return the ordinary gradient if it is finite, else the masked one.
-
-    The masked pass starts again from the function: handing it the results of the ordinary pass
-    would keep all of these in memory (a chain of elementwise operations took 2.7 times as long).
-    """
+    """Return the ordinary gradient if it is finite, else the masked one."""
+    # The masked pass starts again from the function: handing it the results of the ordinary pass
+    # would keep all of these in memory (a chain of elementwise operations took 2.7 times as long).
     numbers = [x for x in jax.tree.leaves(ordinary) if not is_float0(x)]
     finite = jnp.asarray(True)  # noqa: FBT003  (a value)
     for x in numbers:
@@ -89,11 +86,8 @@ def lazily(ordinary: Any, masked: Callable[[], Any]) -> Any:
 
 
 def _on_all_devices(finite: Array) -> Array:
-    """
-    Return one decision for the devices of a `shard_map` or `pmap`.
-
-    With different decisions they would take different branches, and wait in collectives for ever.
-    """
+    """Return one decision for the devices of a `shard_map` or `pmap`."""
+    # With different decisions they would take different branches, and wait in collectives for ever.
     axes = jax.sharding.get_abstract_mesh().manual_axes
     return lax.pmin(finite.astype(jnp.int32), axes) == 1 if axes else finite
 

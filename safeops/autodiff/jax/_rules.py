@@ -71,12 +71,10 @@ def _mixed(eqn: JaxprEqn, ins: list[Any], some: Mask) -> list[Any]:
 
 
 def linear_solve(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
-    """
-    Solve a linear system, with a solver of JAX or of the user.
-
-    The solution is computed as ever. The inverse of a matrix is a polynomial in it, so the mask of
-    the solution is the mask of the right-hand side, spread by the matrix until it grows no more.
-    """
+    """Solve a linear system, with a solver of JAX or of the user."""
+    # The solution is computed as ever. The inverse of a matrix is a polynomial in it, so the mask
+    # of the solution is the mask of the right-hand side, spread by the matrix until it grows no
+    # more.
     values = evaluator.run(eqn, ins)
     system = private.system_of(eqn)
     right = ins[system.constants :]

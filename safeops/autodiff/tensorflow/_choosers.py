@@ -269,12 +269,9 @@ def _is_chooser(test: Any) -> bool:
 
 
 def _is_repeated(op: Any) -> bool:
-    """
-    Whether a condition is a literal that stands in a loop or branch of the program.
-
-    The formula's body has a literal of its own in place of it (2.21), told by the Python stack. No
-    operation but a selection has a condition that its formula asks for again.
-    """
+    """Whether a condition is a literal that stands in a loop or branch of the program."""
+    # The formula's body has a literal of its own in place of it (2.21), told by the Python stack.
+    # No operation but a selection has a condition that its formula asks for again.
     return op.type == "Const" and private.is_repeated(op)
 
 
@@ -298,12 +295,9 @@ def _tested_by(test: Any) -> Array | None:
 
 
 def _is_formula(op: Any) -> bool:
-    """
-    Whether an operation belongs to TensorFlow's own formulas, and not to a custom gradient.
-
-    Told by its name scope: that of a tape, or the scope that `tf.gradients` makes for each
-    operation in the body of a function. A custom gradient stands in the scope of an `IdentityN`.
-    """
+    """Whether an operation belongs to TensorFlow's own formulas, and not to a custom gradient."""
+    # Told by its name scope: that of a tape, or the scope that `tf.gradients` makes for each
+    # operation in the body of a function. A custom gradient stands in the scope of an `IdentityN`.
     scopes = op.name.split("/")[:-1]
     in_body = private.in_gradients(scopes)
     for scope in reversed(scopes):

@@ -28,12 +28,10 @@ Rule: TypeAlias = Callable[[Any, Sequence[np.ndarray]], np.ndarray | None]
 
 
 class Placed:
-    """
-    Known masks in a graph, one of a kind.
+    """Known masks in a graph, one of a kind."""
 
-    XLA of TensorFlow (2.21) computes what depends on no argument in its full shape while it
-    compiles, whether a result needs it or not. So it gets as few of these as can be.
-    """
+    # XLA of TensorFlow (2.21) computes what depends on no argument in its full shape while it
+    # compiles, whether a result needs it or not. So it gets as few of these as can be.
 
     def __init__(self) -> None:
         self.made: dict[Any, Array] = {}
@@ -81,12 +79,9 @@ class Placed:
 
 
 def dependent(mask: Any, like: Array) -> Any:
-    """
-    Return a mask that is to be repeated in the shape of a value, and depends on it by name.
-
-    What depends on no argument XLA of TensorFlow (2.21) computes in its full shape while it
-    compiles, for each use. Outside of XLA it is computed once, which makes each step shorter.
-    """
+    """Return a mask that is to be repeated in the shape of a value, and depends on it by name."""
+    # What depends on no argument XLA of TensorFlow (2.21) computes in its full shape while it
+    # compiles, for each use. Outside of XLA it is computed once, which makes each step shorter.
     if isinstance(mask, bool) or mask.shape == like.shape or not in_xla():
         return mask
     zero = tf.raw_ops.ZerosLike(x=tf.reshape(like, (-1,))[:1])

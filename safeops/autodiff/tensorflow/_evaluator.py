@@ -146,11 +146,8 @@ def dependents(
 
 
 def unused_cotangents(op: Any, new: Container[str]) -> list[int]:
-    """
-    Return the positions of an operation's arguments that are cotangents of unused results.
-
-    TensorFlow puts zeros there: inside a call, loop or branch, or beside the formula.
-    """
+    """Return the positions of an operation's arguments that are cotangents of unused results."""
+    # TensorFlow puts zeros there: inside a call, loop or branch, or beside the formula.
     if op.type in BODIES:
         return _unused_in_call(op, new)
     return [i for i, x in enumerate(op.inputs) if _is_formula_zero(x, new) and is_zero(x)]
@@ -203,12 +200,9 @@ def is_linear(x: Array) -> bool:
 
 
 def active_of(x: Any) -> Mask:
-    """
-    Return which entries are active.
-
-    A coefficient where a linear value belongs is absent if it is known to be 0. Whatever else a
-    custom gradient adds is active.
-    """
+    """Return which entries are active."""
+    # A coefficient where a linear value belongs is absent if it is known to be 0. Whatever else a
+    # custom gradient adds is active.
     if isinstance(x, Pair):
         return x.active
     if x.dtype == tf.variant:
@@ -370,12 +364,9 @@ def scale(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def elementwise(op: Any, ins: list[Any], _: Frame) -> list[Any]:
-    """
-    Compute entry by entry, in the formula of a custom gradient.
-
-    An absent entry enters as 0. A result that is not 0 is a number; a result 0 is as absent as its
-    operands. Booleans are numbers.
-    """
+    """Compute entry by entry, in the formula of a custom gradient."""
+    # An absent entry enters as 0. A result that is not 0 is a number; a result 0 is as absent as
+    # its operands. Booleans are numbers.
     values = run(op, ins)
     masks = [x.active for x in ins if isinstance(x, Pair)]
     return [
@@ -406,11 +397,9 @@ _QUOTIENTS = ("RealDiv", "Div", "DivNoNan")
 
 
 def root(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """
-    Differentiate sqrt, rsqrt and 1/x in IEEE arithmetic.
-
-    TensorFlow's kernels return 0 for a zero cotangent beside an infinite slope (2.21, outside XLA).
-    """
+    """Differentiate sqrt, rsqrt and 1/x in IEEE arithmetic."""
+    # TensorFlow's kernels return 0 for a zero cotangent beside an infinite slope (2.21, outside
+    # XLA).
     y, cotangent = ins
     if isinstance(y, Pair):
         return unknown(op, ins, frame)

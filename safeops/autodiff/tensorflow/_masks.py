@@ -134,12 +134,9 @@ def chosen(cond: Array, x: Array, y: Array) -> Array:
 
 
 def either(values: Sequence[Array], masks: Sequence[Any]) -> Array | None:
-    """
-    Return the sum of two values as the one that is active; None if that is not told.
-
-    Nobody reads the zeros where a value is not active. So the operation that put them there does
-    not run, and that is what is saved. Where none is active, the result is any number.
-    """
+    """Return the sum of two values as the one that is active; None if that is not told."""
+    # Nobody reads the zeros where a value is not active. So the operation that put them there does
+    # not run, and that is what is saved. Where none is active, the result is any number.
     if len(values) != 2 or not one_shape(*values):  # noqa: PLR2004  (one or the other)
         return None
     rest = set(_parts(masks[1]))

@@ -18,11 +18,9 @@ from safeops.autodiff.tensorflow._rules import READERS, RULES
 
 @dataclass(frozen=True)
 class After:
-    """
-    The names of operations that are made after others, in one graph.
+    """The names of operations that are made after others, in one graph."""
 
-    Those that masked autodiff makes itself are among them: they are no uses by the program.
-    """
+    # Those that masked autodiff makes itself are among them: they are no uses by the program.
 
     others: frozenset[str]
 

@@ -76,12 +76,9 @@ def spectral(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
 
 def resized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """
-    Return to the original size of an image: dense within a channel.
-
-    Some weights of cubic interpolation are negative, so sums of weights do not tell which entries
-    meet.
-    """
+    """Return to the original size of an image: dense within a channel."""
+    # Some weights of cubic interpolation are negative, so sums of weights do not tell which entries
+    # meet.
     if only_pair(ins) != 0:
         return evaluator.unknown(op, ins, frame)
     return of_parts(op, ins, any_along(ins[0], [1, 2]))
@@ -185,12 +182,9 @@ def with_second_derivative(rule: Rule) -> Rule:
 
 
 def _is_custom(op: Any) -> bool:
-    """
-    Whether an operation has a custom gradient, or runs an operation that has one.
-
-    `tf.recompute_grad` has one in its formula, which says that there is no second derivative; then
-    the derivative is that of the recomputed operations.
-    """
+    """Whether an operation has a custom gradient, or runs an operation that has one."""
+    # `tf.recompute_grad` has one in its formula, which says that there is no second derivative;
+    # then the derivative is that of the recomputed operations.
     if op.type in BODIES:
         return any(map(_is_custom, _operations(op)))
     if op.type != "IdentityN" or not private.has_custom_gradient(op):

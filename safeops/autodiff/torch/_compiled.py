@@ -171,12 +171,10 @@ VIEWS = COPIED | words(
 
 
 class ShapedTags(Tags):
-    """
-    Tags that keep masks in the shapes in which they were stated.
+    """Tags that keep masks in the shapes in which they were stated."""
 
-    Eager mode keeps a mask in the order of memory, and views it in the shape of the tensor. A
-    compiler would take that view for another array, and make another kernel for it.
-    """
+    # Eager mode keeps a mask in the order of memory, and views it in the shape of the tensor. A
+    # compiler would take that view for another array, and make another kernel for it.
 
     def __init__(self, knowing: Knowing) -> None:
         super().__init__()

@@ -118,11 +118,8 @@ def _meets_no_hole(values: Array, partner: Any) -> bool:
 
 
 def matrix(call: Call) -> Any:
-    """
-    Multiply matrices; quickly where absent entries meet finite values only.
-
-    They do if the product is finite, as 0 times what is not finite is NaN.
-    """
+    """Multiply matrices; quickly where absent entries meet finite values only."""
+    # They do if the product is finite, as 0 times what is not finite is NaN.
     x, y = call.args
     mx, my = (call.masks.get(i) for i in (0, 1))
     if is_partial(mx) == is_partial(my):
@@ -175,11 +172,8 @@ def attention_backward(
     attn_mask: Any = None,
     scale: Any = None,
 ) -> tuple[Array, Array, Array]:
-    """
-    Return the gradients of attention without dropout, which the CPU kernel does not have.
-
-    Computed in float32 at least, as in the kernel: `exp` of bfloat16 scores is inexact.
-    """
+    """Return the gradients of attention without dropout, which the CPU kernel does not have."""
+    # Computed in float32 at least, as in the kernel: `exp` of bfloat16 scores is inexact.
     _, is_causal = options
     dtype = query.dtype
     wide = torch.promote_types(dtype, torch.float32)

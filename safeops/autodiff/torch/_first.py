@@ -89,11 +89,8 @@ def carried(
     add: bool = False,
     **how: Any,
 ) -> tuple[Any, Any]:
-    """
-    Return the gradients of `first`, or else what a masked pass makes, and the mode of that.
-
-    The mode is None if it was `first`, which returns gradients; with `add` they are then added.
-    """
+    """Return the gradients of `first`, or else what a masked pass makes, and the mode of that."""
+    # The mode is None if it was `first`, which returns gradients; with `add` they are then added.
     if lazy:
         require_one_rank(graph.nodes)
     is_tried = (
@@ -193,12 +190,9 @@ BAG = "EmbeddingBagBackward0"  # by frequency (2.13)
 def settle(
     graph: Graph, inputs: Sequence[Array], ends: list[Array], given: list[Any], *, is_over: bool
 ) -> None:
-    """
-    Add gradients to inputs, and free a graph that is over, by one pass of the engine.
-
-    So hooks of leaves run, and other threads may add too. What frees has no cotangent, without
-    which formulas compute nothing.
-    """
+    """Add gradients to inputs, and free a graph that is over, by one pass of the engine."""
+    # So hooks of leaves run, and other threads may add too. What frees has no cotangent, without
+    # which formulas compute nothing.
     outputs = graph.outputs if is_over and graph.nodes else ()
     with torch.enable_grad():
         over = [private.without_gradient(y) for y in outputs]
@@ -213,13 +207,10 @@ def settle(
 def leaves_to(
     inputs: Sequence[Array], gradients: Sequence[Any], *, keep: bool
 ) -> tuple[list[Array], list[Any]]:
-    """
-    Return where the engine adds gradients, and these.
-
-    It would copy a first gradient, as somebody holds that, into the strides of the leaf. So one
-    that is large, or has others, becomes a view, by a node that leaves strides alone. Where another
-    gradient, or a graph that is kept, may share its memory, it has to copy.
-    """
+    """Return where the engine adds gradients, and these."""
+    # It would copy a first gradient, as somebody holds that, into the strides of the leaf. So one
+    # that is large, or has others, becomes a view, by a node that leaves strides alone. Where
+    # another gradient, or a graph that is kept, may share its memory, it has to copy.
     unique = {id(x): (x, g) for x, g in zip(inputs, gradients, strict=True) if g is not None}
     ends, given = [x for x, _ in unique.values()], [g for _, g in unique.values()]
     pairs = enumerate(zip(ends, given, strict=True))
@@ -258,11 +249,8 @@ class Second(Masking):
             return new.clone()
 
     def is_of_retained(self, call: Call) -> bool:
-        """
-        Whether PyTorch adds a gradient to that of a tensor with `retain_grad`.
-
-        No formula adds a cotangent to a coefficient, and no node tells that somebody retains.
-        """
+        """Whether PyTorch adds a gradient to that of a tensor with `retain_grad`."""
+        # No formula adds a cotangent to a coefficient, and no node tells that somebody retains.
         earlier, new = call.args[:2]
         known = self.active(earlier) is not None or not isinstance(earlier, torch.Tensor)
         if known or self.active(new) is None or call.is_literal_zero(earlier):
@@ -271,11 +259,9 @@ class Second(Masking):
 
 
 def is_alone(ordinary: Array, masked: Array) -> bool:
-    """
-    Whether a retained gradient is of the ordinary pass alone, as its finite entries tell.
-
-    They are those of the masked pass, but for rounding. Zeros tell nothing of entries that are NaN.
-    """
+    """Whether a retained gradient is of the ordinary pass alone, as its finite entries tell."""
+    # They are those of the masked pass, but for rounding. Zeros tell nothing of entries that are
+    # NaN.
     finite = ordinary.isfinite()
     if not ordinary.numel():
         return True

@@ -67,12 +67,9 @@ def cotangents_of(outputs: Sequence[Array], given: Any) -> list[Any]:
 
 
 def seeds_of(outputs: Sequence[Array], given: Any) -> list[Any]:
-    """
-    Return the cotangents of outputs; None where PyTorch makes the 1 of a scalar.
-
-    For a cotangent that it is given PyTorch imports symbolic shapes, which takes 0.3 s (2.13). Of
-    several outputs one may be on the way to another, whose gradient is added to the 1.
-    """
+    """Return the cotangents of outputs; None where PyTorch makes the 1 of a scalar."""
+    # For a cotangent that it is given PyTorch imports symbolic shapes, which takes 0.3 s (2.13). Of
+    # several outputs one may be on the way to another, whose gradient is added to the 1.
     if given is not None or len(outputs) > 1 or not all(map(is_seeded_by_default, outputs)):
         return cotangents_of(outputs, given)
     return [None] * len(outputs)

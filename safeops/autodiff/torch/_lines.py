@@ -211,12 +211,10 @@ def unlike(made: Any, given: Iterable[Any]) -> Array | None:
 
 
 def node_of(x: Array) -> Any:
-    """
-    Return the node that made a tensor, or None if PyTorch does not say.
-
-    PyTorch raises for a view that was made without gradients and whose base was written since, as
-    it is ambiguous whether the view has a gradient. A program that does not ask for it is correct.
-    """
+    """Return the node that made a tensor, or None if PyTorch does not say."""
+    # PyTorch raises for a view that was made without gradients and whose base was written since, as
+    # it is ambiguous whether the view has a gradient. A program that does not ask for it is
+    # correct.
     try:
         return x.grad_fn
     except RuntimeError:

@@ -76,11 +76,8 @@ def repeats(active: Array, axis: int) -> bool:
 
 
 def thin(active: Array, *, but: int | None = None) -> Array:
-    """
-    Return a mask with length 1 along the axes, but one, along which it repeats an entry.
-
-    A compiler does not know that it does, and would make the whole array, and reduce it.
-    """
+    """Return a mask with length 1 along the axes, but one, along which it repeats an entry."""
+    # A compiler does not know that it does, and would make the whole array, and reduce it.
     for axis, (size, stride) in enumerate(zip(active.shape, active.stride(), strict=True)):
         # A length or a stride that is not known while a compiler traces is no int.
         repeats = isinstance(stride, int) and stride == 0

@@ -70,15 +70,13 @@ def is_ours(node: Any) -> bool:
 
 
 def in_a_hook(node: Any) -> bool:
-    """
-    Whether Python code calls an operation, and not PyTorch's formula.
-
-    A hook on the input of a node runs while that node is current; a zero in a hook is a number.
-
-    The Python stack tells. A `TorchFunctionMode` that counts calls cannot: `torch.autograd.grad`
-    hands itself to the modes and runs with the mode off, so that no call in a hook reaches the mode
-    (PyTorch 2.13). Nor could a mode tell a hook from the backward method of a safeops function.
-    """
+    """Whether Python code calls an operation, and not PyTorch's formula."""
+    # A hook on the input of a node runs while that node is current; a zero in a hook is a number.
+    #
+    # The Python stack tells. A `TorchFunctionMode` that counts calls cannot: `torch.autograd.grad`
+    # hands itself to the modes and runs with the mode off, so that no call in a hook reaches the
+    # mode (PyTorch 2.13). Nor could a mode tell a hook from the backward method of a safeops
+    # function.
     if is_custom(node):
         return is_ours(node) and not in_its_method()
     frame: Any = sys._getframe()  # noqa: SLF001  (`inspect` reads source files too)

@@ -115,12 +115,9 @@ def union_over(group: Any, mask: Array | None, like: Array) -> Array | None:
 
 
 def reduced(call: Call) -> Any:
-    """
-    Reduce gradients between ranks, in place: all of the result counts as active.
-
-    An entry that is absent on this rank may be a number on another. ``on_unknown="error"`` warns
-    only: an exception on one rank would leave the others waiting.
-    """
+    """Reduce gradients between ranks, in place: all of the result counts as active."""
+    # An entry that is absent on this rank may be a number on another. ``on_unknown="error"`` warns
+    # only: an exception on one rank would leave the others waiting.
     value = call.run()
     if call.name in SENDS:
         return value

@@ -294,12 +294,9 @@ def spectral(call: Call) -> Any:
 
 
 def normalized(call: Call) -> Any:
-    """
-    Differentiate a softmax: dense within a row; rows are independent.
-
-    A softmax with a NaN is NaN in the whole row, so that a NaN coefficient never meets absent
-    entries alone in an active row.
-    """
+    """Differentiate a softmax: dense within a row; rows are independent."""
+    # A softmax with a NaN is NaN in the whole row, so that a NaN coefficient never meets absent
+    # entries alone in an active row.
     if 0 not in call.masks or len(call.masks) > 1:
         return decompose(call)
     active = call.masks[0]
@@ -316,11 +313,8 @@ def _entries(call: Call, x: Array) -> Array:
 
 
 def layer_norm_backward(call: Call) -> Any:
-    """
-    Differentiate a layer norm; by its parts if an active row has a NaN.
-
-    If what the kernel returns is finite, so is all that absent entries have met.
-    """
+    """Differentiate a layer norm; by its parts if an active row has a NaN."""
+    # If what the kernel returns is finite, so is all that absent entries have met.
     cotangent, x, shape, mean, rstd, *weights, wanted = call.args
     if set(call.masks) != {0} or not is_partial(call.masks[0]):
         return decompose(call)
@@ -421,11 +415,8 @@ LOGARITHMS: dict[str, Callable[[Call], Any]] = dict.fromkeys(
 
 
 def elementwise(call: Call) -> Any:
-    """
-    Map each entry: an absent one enters as 0, and stays absent if the function maps 0 to 0.
-
-    Beside a bound that is 0, the result may be the bound or the entry: it counts as active.
-    """
+    """Map each entry: an absent one enters as 0, and stays absent if the function maps 0 to 0."""
+    # Beside a bound that is 0, the result may be the bound or the entry: it counts as active.
     others = [x for i, x in enumerate(call.args) if i not in call.masks]
     bounds = [x for x in (*others, *call.kwargs.values()) if isinstance(x, torch.Tensor)]
     active: Mask = False

@@ -36,11 +36,8 @@ def local_of(x: Any) -> Any:
 
 
 def whole_of(mask: Array, x: Array) -> Array:
-    """
-    Return the mask of this rank's part as the mask of the whole tensor.
-
-    Where a sum over ranks is pending, an entry is active if it is active on any rank.
-    """
+    """Return the mask of this rank's part as the mask of the whole tensor."""
+    # Where a sum over ranks is pending, an entry is active if it is active on any rank.
     if not is_sharded(x):
         return mask
     from torch.distributed.tensor import DTensor, Partial, Replicate  # noqa: PLC0415  (slow)
