@@ -37,16 +37,8 @@ _generic: dict[Namespace, ArrayAPI] = {}
 
 
 def backend_of(*args: Any, beside: Sequence[Any] = ()) -> ArrayAPI:
-    """
-    Return the one backend of all arrays among `args` and `beside`.
-
-    Python scalars and None belong to any backend. Errors do not mention what stands `beside`.
-
-    Raises
-    ------
-    TypeError
-        If there is no array, if arrays belong to two frameworks, or if something is not an array.
-    """
+    """Return the one backend of all arrays among `args` and `beside`."""
+    # Python scalars and None belong to any backend. Errors do not mention what stands `beside`.
     found = None
     for x in (*args, *beside):
         kind = type(x)

@@ -67,13 +67,7 @@ nanargmin = skips_nan(safe_argmin, __name__, "array([ 0, -1])")
 
 
 @fast_path
-def nancumsum(
-    x: T,
-    /,
-    *,
-    axis: int | None = None,
-    where: Condition | None = None,
-) -> T:
+def nancumsum(x: T, /, *, axis: int | None = None, where: Condition | None = None) -> T:
     """
     Running sums, in which NaN counts for nothing.
 
@@ -105,13 +99,7 @@ def nancumsum(
 
 
 @fast_path
-def nancumprod(
-    x: T,
-    /,
-    *,
-    axis: int | None = None,
-    where: Condition | None = None,
-) -> T:
+def nancumprod(x: T, /, *, axis: int | None = None, where: Condition | None = None) -> T:
     """
     Running products, in which NaN counts for nothing.
 

@@ -111,7 +111,8 @@ def without_finding(form: str, ending: BaseException | None, count: int, *, quie
     if unwatched:  # which has been said
         return 2
     if not quiet:
-        print(ALL_FINITE.format(counted_passes(count)) if count else UNSEEN, file=sys.stderr)
+        passes = f"{count} backward pass{'' if count == 1 else 'es'}"
+        print(ALL_FINITE.format(passes) if count else UNSEEN, file=sys.stderr)
     if ending is not None and not isinstance(ending, Exception):
         raise ending
     return 0 if ending is None else 1
@@ -169,11 +170,6 @@ def what_is_wrong(options: Namespace) -> str:
     if path.suffix == ".ipynb":
         return f"expected a script, got {path}: {OF_NOTEBOOK.format(path)}"
     return "" if path.is_file() else f"expected a script, got {path}: there is no such file"
-
-
-def counted_passes(count: int) -> str:
-    """Return a number of backward passes, in words."""
-    return f"{count} backward pass{'' if count == 1 else 'es'}"
 
 
 def ending_of(argv: Sequence[str], *, is_module: bool) -> BaseException | None:
@@ -352,24 +348,9 @@ RULES = {
     "INTERIM": ("value-on-the-way-not-finite", "note"),
     "UNKNOWN": ("operation-without-a-rule", "note"),
 }
-# A line of a report as a region of SARIF.
-REGION = {
-    "line": "startLine",
-    "column": "startColumn",
-    "end_line": "endLine",
-    "end_column": "endColumn",
-}
 OF_FINDING = ("operation", "entries", "size", "what", "selection", "times", "modules", "rows")
 OF_REPORT = ("framework", "parameters", "step", "rank")
 RELATED = {"selected_at": "dropped here", "entered_at": "the NaN came in here"}
-
-
-def as_text(reports: Sequence[Report]) -> str:
-    return "\n\n".join(map(str, reports))
-
-
-def as_json(reports: Sequence[Report]) -> str:
-    return json.dumps([report.to_dict() for report in reports], indent=2)
 
 
 def as_sarif(reports: Sequence[Report]) -> str:
@@ -384,16 +365,17 @@ def as_sarif(reports: Sequence[Report]) -> str:
 
 def result(finding: Mapping[str, Any], used: Sequence[str]) -> dict[str, Any]:
     related = [
-        located(finding[key]) | {"message": {"text": text}}
+        sarif_place(finding[key]["path"], finding[key]) | {"message": {"text": text}}
         for key, text in RELATED.items()
         if finding[key] is not None
     ]
+    where = finding["where"]
     given = {
         "ruleId": finding["kind"],
         "ruleIndex": used.index(finding["kind"]),
         "level": RULES[finding["kind"]][1],
         "message": {"text": finding["message"]},
-        "locations": [] if finding["where"] is None else [located(finding["where"])],
+        "locations": [] if where is None else [sarif_place(where["path"], where)],
     }
     return given | ({"relatedLocations": related} if related else {})
 
@@ -404,13 +386,8 @@ def properties(finding: Mapping[str, Any], report: Mapping[str, Any]) -> dict[st
     return own | {key: report[key] for key in OF_REPORT}
 
 
-def located(place: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line as a SARIF location."""
-    return sarif_place(place["path"], {REGION[key]: place[key] for key in REGION if key in place})
-
-
 FORMATS: Mapping[str, Callable[[Sequence[Report]], str]] = {
-    "text": as_text,
-    "json": as_json,
+    "text": lambda reports: "\n\n".join(map(str, reports)),
+    "json": lambda reports: json.dumps([x.to_dict() for x in reports], indent=2),
     "sarif": as_sarif,
 }

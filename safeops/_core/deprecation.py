@@ -10,21 +10,9 @@ RELEASES = 2  # in which a name warns before it goes
 
 
 def deprecated(since: str, instead: str) -> Callable[[F], F]:
-    """
-    Decorator of a public function that will go, which warns at each call.
-
-    Parameters
-    ----------
-    since : str
-        The release that warns first, such as "0.2".
-    instead : str
-        The call that takes its place, as a user writes it.
-
-    Returns
-    -------
-    callable
-        Decorator; the function returns what it returned before.
-    """
+    """Decorator of a public function that will go, which warns at each call."""
+    # `since` is the release that warns first, such as "0.2"; `instead` is the call that takes its
+    # place, as a user writes it. The function returns what it returned before.
     major, minor = (int(part) for part in since.split("."))
 
     def decorate(f: F) -> F:

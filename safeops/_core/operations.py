@@ -229,15 +229,11 @@ OPERATIONS: dict[str, Operation] = {
     "softplus": Operation(lambda x: math.log1p(math.exp(-abs(x))) + max(x, 0.0), bounds=ABOVE_0),
     "sqrt": Operation(math.sqrt, lambda x: (divided(0.5, math.sqrt(x)),), AT_LEAST_0, (0.0, INF)),
     "square": Operation(
-        lambda x: x * x,
-        lambda x: (2 * x,),
-        interval=lambda a: _signed(a.is_positive or a.high < 0),
+        lambda x: x * x, lambda x: (2 * x,), interval=lambda a: _signed(a.is_positive or a.high < 0)
     ),
     "std": _reduction(bounds=AT_LEAST_0),
     "sub": Operation(
-        lambda x, y: x - y,
-        interval=lambda a, b: Bounds(a.low - b.high, a.high - b.low),
-        arrays=2,
+        lambda x, y: x - y, interval=lambda a, b: Bounds(a.low - b.high, a.high - b.low), arrays=2
     ),
     "tanh": Operation(math.tanh, bounds=WITHIN_1),
     "var": _reduction(bounds=AT_LEAST_0),

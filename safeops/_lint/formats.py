@@ -114,10 +114,6 @@ def record(row: Row) -> dict[str, Any]:
     } | {name: said for name, said in more.items() if said}
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    return json.dumps([record(row) for row in rows], indent=2)
-
-
 def as_github(rows: Sequence[Row]) -> str:
     """Return a GitHub command for each finding, which is shown beside the line."""
     lines = []
@@ -143,20 +139,18 @@ def as_sarif(rows: Sequence[Row]) -> str:
 
 def result(row: Row, used: Sequence[str]) -> dict[str, Any]:
     one = record(row)
-    names = {"startLine": "line", "startColumn": "column"}
-    names |= {"endLine": "end_line", "endColumn": "end_column"}
     return {
         "ruleId": one["rule"],
         "ruleIndex": used.index(one["rule"]),
         "level": "warning",
         "message": {"text": row.message},
-        "locations": [sarif_place(row.path, {x: one[name] for x, name in names.items()})],
+        "locations": [sarif_place(row.path, one)],
     }
 
 
 FORMATS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "text": as_text,
-    "json": as_json,
+    "json": lambda rows: json.dumps(list(map(record, rows)), indent=2),
     "sarif": as_sarif,
     "github": as_github,
 }

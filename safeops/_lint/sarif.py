@@ -9,6 +9,9 @@ from urllib.parse import quote
 from safeops import __version__
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+# The names of a region, for those of our own JSON.
+REGION = {"line": "startLine", "column": "startColumn"}
+REGION |= {"end_line": "endLine", "end_column": "endColumn"}
 
 
 def sarif_log(rules: Sequence[tuple[str, str]], results: Sequence[Any]) -> str:
@@ -22,8 +25,9 @@ def sarif_log(rules: Sequence[tuple[str, str]], results: Sequence[Any]) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def sarif_place(path: str, region: Mapping[str, int]) -> dict[str, Any]:
+def sarif_place(path: str, place: Mapping[str, Any]) -> dict[str, Any]:
     """Return a place in a file as a SARIF location: an absolute path is a URI with a scheme."""
+    region = {name: place[key] for key, name in REGION.items() if key in place}
     is_absolute = Path(path).is_absolute()
     uri = Path(path).as_uri() if is_absolute else quote(path.encode(errors="surrogateescape"))
-    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": dict(region)}}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}

@@ -9,15 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 
-from safeops._core.operations import (
-    CONSTANTS,
-    FULL,
-    OPERATIONS,
-    PLAIN,
-    REDUCTIONS,
-    SAME,
-    TRUTH,
-)
+from safeops._core.operations import CONSTANTS, FULL, OPERATIONS, PLAIN, REDUCTIONS, SAME, TRUTH
 from safeops._lint.heuristics import MASK, PLAIN_NAMES, SMALL
 from safeops._lint.names import NO_GRADIENT, Called, Definition, Names, mentions
 from safeops._source.edits import Assignment, last_word, root

@@ -10,13 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from safeops._core.operations import (
-    OPERATIONS,
-    REDUCTIONS,
-    TRUTH,
-    UNKNOWN,
-    Bounds,
-)
+from safeops._core.operations import OPERATIONS, REDUCTIONS, TRUTH, UNKNOWN, Bounds
 from safeops._lint.heuristics import EVENTS, MASK
 from safeops._lint.terms import Term, spelling
 

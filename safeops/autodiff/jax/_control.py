@@ -169,12 +169,7 @@ def _scan(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Any]:
         return pack_all(outs[: loop.carried], kinds), pack_all(outs[loop.carried :], y_kinds)
 
     last, ys = lax.scan(
-        step,
-        start,
-        packed_xs,
-        length=loop.length,
-        reverse=loop.reverse,
-        unroll=loop.unroll,
+        step, start, packed_xs, length=loop.length, reverse=loop.reverse, unroll=loop.unroll
     )
     return [*unpack_all(last, kinds), *unpack_all(ys, y_kinds)]
 

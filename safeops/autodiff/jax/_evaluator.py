@@ -418,8 +418,7 @@ def unpool(eqn: JaxprEqn, ins: list[Any], how: Options) -> list[Pair]:
         return [Pair(value + zeros, _known.union(chosen, beside))]
     back = jax.linear_transpose(sums, jax.ShapeDtypeStruct(largest.shape, np.float32))
     used = on_masks(
-        lambda mask: back(mask.astype(np.float32))[0] > 0,
-        spread(source.active, shape_of(source)),
+        lambda mask: back(mask.astype(np.float32))[0] > 0, spread(source.active, shape_of(source))
     )
     return [Pair(value, _known.union(chosen, is_nan if used is True else used & is_nan))]
 

@@ -468,10 +468,7 @@ def value_and_grad(
 
 
 def explain(
-    f: Callable[..., Array],
-    *args: Any,
-    argnums: int | Sequence[int] = 0,
-    interim: bool = False,
+    f: Callable[..., Array], *args: Any, argnums: int | Sequence[int] = 0, interim: bool = False
 ) -> Report:
     """
     Which line of a function makes its gradient NaN, and whether the entries concerned are used.

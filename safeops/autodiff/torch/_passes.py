@@ -13,11 +13,7 @@ from safeops.autodiff.torch._compiled_edges import reporting_edges
 from safeops.autodiff.torch._evaluator import Masking
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import attached, is_custom
-from safeops.autodiff.torch._ranks import (
-    in_group,
-    local_mask,
-    recording_local_masks,
-)
+from safeops.autodiff.torch._ranks import in_group, local_mask, recording_local_masks
 from safeops.autodiff.torch._sharded import is_sharded, local_of, whole_of
 from safeops.autodiff.torch._tags import Tags
 from safeops.autodiff.torch._unseen import reporting_scripts

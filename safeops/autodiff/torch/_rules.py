@@ -408,10 +408,7 @@ def summed(call: Call) -> Any:
 
 LOGARITHMS: dict[str, Callable[[Call], Any]] = dict.fromkeys(
     ("abs", "log", "where", "add", "sub"), logarithm
-) | {
-    "logcumsumexp": summed,
-    "exp": exponential,
-}
+) | {"logcumsumexp": summed, "exp": exponential}
 
 
 def elementwise(call: Call) -> Any:

@@ -194,10 +194,7 @@ def value_and_grad(
 
 
 def vjp(
-    func: Callable[..., Any],
-    *primals: Any,
-    has_aux: bool = False,
-    on_unknown: Reaction = "warn",
+    func: Callable[..., Any], *primals: Any, has_aux: bool = False, on_unknown: Reaction = "warn"
 ) -> Any:
     """
     `torch.func.vjp` with masks; every entry of the given cotangent is active, zeros too.
@@ -292,10 +289,7 @@ def jacrev(
 
 
 def hessian(
-    func: Callable[..., Any],
-    argnums: int | tuple[int, ...] = 0,
-    *,
-    on_unknown: Reaction = "warn",
+    func: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, on_unknown: Reaction = "warn"
 ) -> Callable[..., Any]:
     """
     `torch.func.hessian` with masks, by reverse mode twice.
