@@ -17,14 +17,8 @@ if TYPE_CHECKING:  # for type checkers; at run time `__getattr__` fetches what i
 
 __version__ = "0.1.0"
 _MODULES = (
-    "autodiff",
-    "integrations",
-    "linalg",
-    "nan_reductions",
-    "rotations",
-    "segments",
-    "testing",
-)
+    "autodiff", "integrations", "linalg", "nan_reductions", "rotations", "segments", "testing",
+)  # fmt: skip
 
 
 if not TYPE_CHECKING:  # else every name would be one of this module

@@ -10,21 +10,10 @@ from safeops._ops.precision import in_float32
 from safeops._ops.slices import enter_number
 
 __all__ = [
-    "expm_symmetric",
-    "inv_sqrtm_psd",
-    "logm_psd",
-    "polar",
-    "powm_psd",
-    "safe_cholesky",
-    "safe_det",
-    "safe_eigh",
-    "safe_eigvalsh",
-    "safe_slogdet",
-    "safe_svd",
-    "safe_svdvals",
-    "spectral_function",
+    "expm_symmetric", "inv_sqrtm_psd", "logm_psd", "polar", "powm_psd", "safe_cholesky", "safe_det",
+    "safe_eigh", "safe_eigvalsh", "safe_slogdet", "safe_svd", "safe_svdvals", "spectral_function",
     "sqrtm_psd",
-]
+]  # fmt: skip
 
 
 def _of_semidefinite(a: Array, formula: spectral.Family, fill_value: float) -> Array:

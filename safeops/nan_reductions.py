@@ -21,49 +21,27 @@ from safeops._core.types import (
 )
 from safeops._dispatch import backend_of, fast_path, refuse_none
 from safeops._doors import show
+from safeops._ops import reductions
 from safeops._ops.masked_reductions import Masked, cumulative, enter_entries, fill_empty, filled
-from safeops._ops.reductions import (
-    safe_argmax,
-    safe_argmin,
-    safe_max,
-    safe_mean,
-    safe_min,
-    safe_prod,
-    safe_std,
-    safe_sum,
-    safe_var,
-    skips_nan,
-)
+from safeops._ops.reductions import skips_nan
 from safeops._ops.slices import count, is_empty, require_rank
 from safeops._ops.where import stop_gradient
 
 __all__ = [
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-]
+    "nanargmax", "nanargmin", "nancumprod", "nancumsum", "nanmax", "nanmean", "nanmedian", "nanmin",
+    "nanpercentile", "nanprod", "nanquantile", "nanstd", "nansum", "nanvar",
+]  # fmt: skip
 
 
-nansum = skips_nan(safe_sum, __name__, "array([1., 0.])")
-nanprod = skips_nan(safe_prod, __name__, "array([1., 1.])")
-nanmean = skips_nan(safe_mean, __name__, "array([ 1., nan])")
-nanvar = skips_nan(safe_var, __name__, "array([ 0., nan])")
-nanstd = skips_nan(safe_std, __name__, "array([ 0., nan])")
-nanmax = skips_nan(safe_max, __name__, "array([ 1., nan])")
-nanmin = skips_nan(safe_min, __name__, "array([ 1., nan])")
-nanargmax = skips_nan(safe_argmax, __name__, "array([ 0, -1])")
-nanargmin = skips_nan(safe_argmin, __name__, "array([ 0, -1])")
+nansum = skips_nan(reductions.safe_sum, __name__, "array([1., 0.])")
+nanprod = skips_nan(reductions.safe_prod, __name__, "array([1., 1.])")
+nanmean = skips_nan(reductions.safe_mean, __name__, "array([ 1., nan])")
+nanvar = skips_nan(reductions.safe_var, __name__, "array([ 0., nan])")
+nanstd = skips_nan(reductions.safe_std, __name__, "array([ 0., nan])")
+nanmax = skips_nan(reductions.safe_max, __name__, "array([ 1., nan])")
+nanmin = skips_nan(reductions.safe_min, __name__, "array([ 1., nan])")
+nanargmax = skips_nan(reductions.safe_argmax, __name__, "array([ 0, -1])")
+nanargmin = skips_nan(reductions.safe_argmin, __name__, "array([ 0, -1])")
 
 
 @fast_path

@@ -17,19 +17,10 @@ from safeops._ops.slices import drop_axes, require_axes
 from safeops._ops.vectors import require_shape
 
 __all__ = [
-    "matrix_to_quaternion",
-    "matrix_to_rotvec",
-    "matrix_to_twist",
-    "quaternion_slerp",
-    "quaternion_to_matrix",
-    "quaternion_to_rotvec",
-    "rotvec_to_matrix",
-    "rotvec_to_quaternion",
-    "safe_angle",
-    "safe_dihedral",
-    "squared_angle",
-    "twist_to_matrix",
-]
+    "matrix_to_quaternion", "matrix_to_rotvec", "matrix_to_twist", "quaternion_slerp",
+    "quaternion_to_matrix", "quaternion_to_rotvec", "rotvec_to_matrix", "rotvec_to_quaternion",
+    "safe_angle", "safe_dihedral", "squared_angle", "twist_to_matrix",
+]  # fmt: skip
 
 
 @fast_path

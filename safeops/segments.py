@@ -15,16 +15,9 @@ from safeops._ops import segments
 from safeops._ops.segments import enter_segments, spread_of
 
 __all__ = [
-    "segment_logsumexp",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_softmax",
-    "segment_std",
-    "segment_sum",
-    "segment_var",
-]
+    "segment_logsumexp", "segment_max", "segment_mean", "segment_min", "segment_prod",
+    "segment_softmax", "segment_std", "segment_sum", "segment_var",
+]  # fmt: skip
 
 
 @fast_path

@@ -45,20 +45,10 @@ T = TypeVar("T", bound=IsArray)
 P = ParamSpec("P")
 # The methods of `numpy.quantile`.
 Method: TypeAlias = Literal[
-    "averaged_inverted_cdf",
-    "closest_observation",
-    "hazen",
-    "higher",
-    "interpolated_inverted_cdf",
-    "inverted_cdf",
-    "linear",
-    "lower",
-    "median_unbiased",
-    "midpoint",
-    "nearest",
-    "normal_unbiased",
+    "averaged_inverted_cdf", "closest_observation", "hazen", "higher", "interpolated_inverted_cdf",
+    "inverted_cdf", "linear", "lower", "median_unbiased", "midpoint", "nearest", "normal_unbiased",
     "weibull",
-]
+]  # fmt: skip
 Condition: TypeAlias = IsArray | bool
 
 

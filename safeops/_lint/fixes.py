@@ -11,17 +11,9 @@ from safeops._lint.found import File, Found
 from safeops._lint.probes import trials
 from safeops._lint.terms import Term
 from safeops._lint.values import STEEP, Program, number
+from safeops._source import rewrites
 from safeops._source.edits import Edits, Page, enclosing_wheres, named
-from safeops._source.rewrites import (
-    LOGARITHMS,
-    SMOOTH,
-    UNDOING,
-    Refused,
-    Rewrite,
-    rewrite_of,
-    safe_where_of,
-    undone_by,
-)
+from safeops._source.rewrites import Refused, Rewrite
 
 MINUS_INF = ', fill_value=float("-inf")'
 # What an edit chooses.
@@ -32,7 +24,7 @@ POLES = frozenset({"atanh", "logit", "rsqrt"})
 SAME_AT_0 = frozenset({"safe_hypot", "safe_norm", "safe_rms"})  # as is what they replace
 # Which infinities `nan_to_num` meets at the singular points of an operation.
 BOTH = frozenset({"posinf", "neginf"})
-INFINITE = dict.fromkeys(LOGARITHMS, frozenset({"neginf"}))
+INFINITE = dict.fromkeys(rewrites.LOGARITHMS, frozenset({"neginf"}))
 INFINITE |= dict.fromkeys(["acos", "acosh", "asin", "sqrt"], frozenset())
 EMPTY = "the edit chooses 0 for the mean of nothing"
 
@@ -54,18 +46,18 @@ class Maker:
         """Return the edit that makes the faulty operation safe."""
         file, node, reason = self.file, self.culprit.node, self.reason_to_keep()
         is_dropped = self.found.filled is not None or self.found.rule == "SO004"
-        return rewrite_of(file, node, options, is_dropped=is_dropped, reason=reason)
+        return rewrites.rewrite_of(file, node, options, is_dropped=is_dropped, reason=reason)
 
     def reason_to_keep(self) -> str:
         """Return why a logarithm alone is not to be edited, by what names stand for too."""
         culprit = self.culprit
-        if culprit.operation not in {*LOGARITHMS, "logit"}:
+        if culprit.operation not in {*rewrites.LOGARITHMS, "logit"}:
             return ""
         around = path_to(self.file.term(self.found.whole), culprit)
-        undoing = [x.operation for x in around if x.operation in UNDOING]
+        undoing = [x.operation for x in around if x.operation in rewrites.UNDOING]
         if undoing and self.found.filled is None:
-            return undone_by(undoing[-1])
-        return SMOOTH if is_sech2(unclipped(culprit.args[0])) else ""
+            return rewrites.undone_by(undoing[-1])
+        return rewrites.SMOOTH if is_sech2(unclipped(culprit.args[0])) else ""
 
     def of_selection(self) -> Rewrite:
         """Return the edit to `safe_where`, or to a safe operation in an earlier line."""
@@ -82,7 +74,7 @@ class Maker:
         """Return the edit of a ``where(cond, x, y)`` around the operation to `safe_where`."""
         whole = self.found.selection and self.found.selection.whole.node
         around = (x for x in enclosing_wheres(self.file, self.found.node) if x is whole)
-        return next((safe_where_of(self.file, call) for call in around), None)
+        return next((rewrites.safe_where_of(self.file, call) for call in around), None)
 
     def of_line(self, options: str = "") -> Rewrite:
         """Return the edit of an operation whose result nothing else than the selection uses."""
@@ -179,7 +171,7 @@ class Maker:
     def of_clip(self) -> Rewrite:
         """Return the edit to a safe operation with the value of the clipped one."""
         word = self.culprit.operation
-        fix = self.of_culprit(MINUS_INF if word in LOGARITHMS else "")
+        fix = self.of_culprit(MINUS_INF if word in rewrites.LOGARITHMS else "")
         return replace(fix, note=POLE) if word in POLES else fix
 
     def of_length(self) -> Rewrite:

@@ -57,36 +57,18 @@ from safeops.autodiff._options import (
     is_one,
     places_of,
 )
+from safeops.autodiff.jax import _passes as passes
 from safeops.autodiff.jax._choosers import selecting
 from safeops.autodiff.jax._evaluator import Options
 from safeops.autodiff.jax._explain.explanation import explained_call
-from safeops.autodiff.jax._passes import (
-    as_array,
-    basis_of,
-    check_inputs,
-    check_output,
-    cut,
-    lazily,
-    of_one,
-    run_linear,
-)
 from safeops.autodiff.jax._redirect import masked_here
 from safeops.autodiff.jax._rules import RULES
 from safeops.autodiff.jax._watch import watch_grad
 
 __all__ = [
-    "UnknownOperationWarning",
-    "explain",
-    "grad",
-    "hessian",
-    "jacfwd",
-    "jacrev",
-    "jvp",
-    "masked_grad",
-    "value_and_grad",
-    "vjp",
-    "watch_grad",
-]
+    "UnknownOperationWarning", "explain", "grad", "hessian", "jacfwd", "jacrev", "jvp",
+    "masked_grad", "value_and_grad", "vjp", "watch_grad",
+]  # fmt: skip
 
 
 def vjp(
@@ -155,14 +137,14 @@ def vjp(
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     how = Options(RULES, exact=exact, on_unknown=on_unknown)
     # A Python number would be a literal of the backward pass, as if its program contained it.
-    primals = jax.tree.map(as_array, primals)
+    primals = jax.tree.map(passes.as_array, primals)
     value, pullback, *aux = jax.vjp(selecting(fun), *primals, has_aux=has_aux)
 
     def masked(cotangent: Any) -> Any:
         if lazy:
             again = partial(vjp, fun, *primals, has_aux=has_aux, exact=exact, on_unknown=on_unknown)
-            return lazily(pullback(cotangent), lambda: again()[1](cotangent))
-        gradients, masks = run_linear(pullback, (cotangent,), how)
+            return passes.lazily(pullback(cotangent), lambda: again()[1](cotangent))
+        gradients, masks = passes.run_linear(pullback, (cotangent,), how)
         return (gradients, masks) if return_mask else gradients
 
     return value, masked, *aux
@@ -231,7 +213,7 @@ def value_and_grad(
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         places = places_of(argnums, len(args))
         chosen = [args[i] for i in places]
-        check_inputs(chosen, allow_int=allow_int)
+        passes.check_inputs(chosen, allow_int=allow_int)
 
         def of_chosen(*chosen: Any) -> Any:
             every = list(args)
@@ -240,7 +222,7 @@ def value_and_grad(
             return fun(*every, **kwargs)
 
         value, pullback, *aux = pull(of_chosen, *chosen)
-        check_output(value)
+        passes.check_output(value)
         found = pullback(jnp.ones_like(value))
         if one:
             found = tuple(x[0] for x in found) if return_mask else found[0]
@@ -393,7 +375,7 @@ def jvp(
     """
     how = _options(exact=exact, on_unknown=on_unknown)
     value, linear = jax.linearize(selecting(fun), *primals)
-    tangent, mask = run_linear(linear, tuple(tangents), how, forward=True)
+    tangent, mask = passes.run_linear(linear, tuple(tangents), how, forward=True)
     return value, (tangent, mask) if return_mask else tangent
 
 
@@ -433,16 +415,18 @@ def jacrev(
     options = _options(exact=exact, on_unknown=on_unknown)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen, x = of_one(fun, args, kwargs, argnums)
+        chosen, x = passes.of_one(fun, args, kwargs, argnums)
         value, pullback = jax.vjp(selecting(chosen), x)
         leaves, tree = jax.tree.flatten(value)
-        basis, masks = basis_of(leaves)
+        basis, masks = passes.basis_of(leaves)
 
         def row(cotangent: Any, mask: Any) -> Any:
-            return run_linear(pullback, (jax.tree.unflatten(tree, cotangent),), options, mask)[0][0]
+            return passes.run_linear(
+                pullback, (jax.tree.unflatten(tree, cotangent),), options, mask
+            )[0][0]
 
         rows = jax.vmap(row)(basis, masks)
-        return jax.tree.unflatten(tree, cut(rows, leaves, first=True))
+        return jax.tree.unflatten(tree, passes.cut(rows, leaves, first=True))
 
     return wrapped
 
@@ -480,18 +464,18 @@ def jacfwd(
     options = _options(exact=exact, on_unknown=on_unknown)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        chosen, x = of_one(fun, args, kwargs, argnums)
+        chosen, x = passes.of_one(fun, args, kwargs, argnums)
         _, linear = jax.linearize(selecting(chosen), x)
         leaves, tree = jax.tree.flatten(x)
-        basis, masks = basis_of(leaves)
+        basis, masks = passes.basis_of(leaves)
 
         def column(tangent: Any, mask: Any) -> Any:
             tangents = (jax.tree.unflatten(tree, tangent),)
-            return run_linear(linear, tangents, options, mask, forward=True)[0]
+            return passes.run_linear(linear, tangents, options, mask, forward=True)[0]
 
         columns = jax.vmap(column, out_axes=-1)(basis, masks)
         return jax.tree.map(
-            lambda x: jax.tree.unflatten(tree, cut(x, leaves, first=False)), columns
+            lambda x: jax.tree.unflatten(tree, passes.cut(x, leaves, first=False)), columns
         )
 
     return wrapped

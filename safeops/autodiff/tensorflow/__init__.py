@@ -43,13 +43,8 @@ from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._watch import watch_tape
 
 __all__ = [
-    "GradientTape",
-    "UnknownOperationWarning",
-    "explain",
-    "grad",
-    "value_and_grad",
-    "watch_tape",
-]
+    "GradientTape", "UnknownOperationWarning", "explain", "grad", "value_and_grad", "watch_tape",
+]  # fmt: skip
 
 
 class GradientTape(tf.GradientTape):

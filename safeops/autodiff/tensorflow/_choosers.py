@@ -20,19 +20,8 @@ import tensorflow as tf
 from safeops._backends.tensorflow import private
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
-from safeops.autodiff.tensorflow._evaluator import (
-    BODIES,
-    Frame,
-    Mask,
-    active_of,
-    cleaned,
-    is_linear,
-    is_zero,
-    scale,
-    spread,
-    unknown,
-    widened,
-)
+from safeops.autodiff.tensorflow import _evaluator as evaluator
+from safeops.autodiff.tensorflow._evaluator import Frame, Mask
 from safeops.autodiff.tensorflow._masks import chosen, negated, one_shape, union, zeros
 from safeops.autodiff.tensorflow._running import is_of_formula, run, value_of
 
@@ -53,7 +42,7 @@ BRANCHES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 def bodies(op: Any, names: tuple[str, ...] | None = None) -> list[Any]:
     """Return the graphs that a call, a loop or a branch runs."""
     found = []
-    for name in BODIES[op.type] if names is None else names:
+    for name in evaluator.BODIES[op.type] if names is None else names:
         functions = op.get_attr(name)
         every = functions if isinstance(functions, list) else [functions]
         found += [private.body_of(op.graph, function.name) for function in every]
@@ -88,7 +77,7 @@ def _arrived(tensor: Array, frame: Frame) -> tuple[Array, Frame] | None:
             if origin.op.type == maker[op.type] and origin.ref() != op.inputs[0].ref():
                 return origin.op.inputs[origin.op.type == "TensorListPushBack"], where
         return None
-    if op.type in BODIES:
+    if op.type in evaluator.BODIES:
         return _returned(tensor, frame)
     return None
 
@@ -140,7 +129,7 @@ def _used(
                 continue
             yield op, i
             at = i - (op.type in BRANCHES)
-            if op.type in BODIES and at >= 0:
+            if op.type in evaluator.BODIES and at >= 0:
                 for graph in bodies(op):
                     yield from _used(graph.inputs[at], frozenset())  # all in it is of the program
 
@@ -157,27 +146,32 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Select entries, and their masks alike, if this is a selection of the program."""
     cond, *cases = ins
     if isinstance(cond, Pair):
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     (value,) = run(op, ins)
-    masks = [active_of(x) for x in cases]
+    masks = [evaluator.active_of(x) for x in cases]
     if value.dtype == tf.variant:
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     if any(m is False for m in masks) and one_shape(cond, value):
         zero = zeros(value)  # in full, for a faster kernel
         full = [zero if m is False else value_of(x) for x, m in zip(cases, masks, strict=True)]
         value = chosen(cond, *full)
     by = _condition(op, frame)
-    linear = union(*(widened(x.active, value) for x in cases if isinstance(x, Pair)))
+    linear = union(*(evaluator.widened(x.active, value) for x in cases if isinstance(x, Pair)))
     if by is None and linear is True:
         return [Pair(value)]
     if by in COMPARED and masks[0] is not False:  # the other side has what is left, NaN too
         is_nan = COMPARED[by](op, frame)
-        cond = union(in_shape(cond, op, value), widened(is_nan, value))
+        cond = union(in_shape(cond, op, value), evaluator.widened(is_nan, value))
     active = _selected(op, cond, masks, value, frame)
     if by in COMPARED and frame.inner:
-        value = cleaned(value, active)  # a selection that a pass around this one recognises
+        value = evaluator.cleaned(
+            value, active
+        )  # a selection that a pass around this one recognises
     if by == "nan":  # which does not tell the entry that it is because of
-        value, active = cleaned(tf.where(spread(active, value), value, np.nan), linear), linear
+        value, active = (
+            evaluator.cleaned(tf.where(evaluator.spread(active, value), value, np.nan), linear),
+            linear,
+        )
     if by is None:  # a convention: cotangents keep their masks, other values are numbers
         active = union(linear, active)
     return [Pair(value, active)]
@@ -189,19 +183,19 @@ def _selected(op: Any, cond: Array, masks: list[Mask], value: Array, frame: Fram
         return True
 
     def selected(cond: Array, first: Mask, second: Mask) -> Mask:
-        cond = spread(cond, value)
+        cond = evaluator.spread(cond, value)
         if second is False:
-            return intersection(widened(first, value), cond)
+            return intersection(evaluator.widened(first, value), cond)
         if first is False:
-            return intersection(widened(second, value), negated(cond))
-        return tf.where(cond, spread(first, value), spread(second, value))
+            return intersection(evaluator.widened(second, value), negated(cond))
+        return tf.where(cond, evaluator.spread(first, value), evaluator.spread(second, value))
 
     cond = aligned(cond, op, value)
     return frame.placed.computed(np.where, [cond, *masks], value, selected)
 
 
 def in_shape(cond: Array, op: Any, value: Array) -> Array:
-    return spread(aligned(cond, op, value), value)
+    return evaluator.spread(aligned(cond, op, value), value)
 
 
 def aligned(cond: Array, op: Any, value: Array) -> Array:
@@ -233,7 +227,7 @@ def _condition(op: Any, frame: Frame) -> str | None:
 
 def _of_where(op: Any, frame: Frame, users: Sequence[Any]) -> str | None:
     """Return the kind of a `tf.where`: none, if a literal NaN stands for what it leaves out."""
-    place = 1 if is_zero(op.inputs[1]) else 2
+    place = 1 if evaluator.is_zero(op.inputs[1]) else 2
     numbers = (tf.get_static_value(user.inputs[place]) for user in users)
     if not all(x is not None and np.isnan(x).all() for x in numbers):
         return "where"
@@ -371,7 +365,7 @@ def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     at = [i for i, x in enumerate(ins) if isinstance(x, Pair)]
     if len(at) > 1:
         return of_two(op, ins, intersection)
-    (pair,) = scale(op, ins, frame)
+    (pair,) = evaluator.scale(op, ins, frame)
     if len(at) != 1 or not _is_share(op.inputs[1 - at[0]], frame, op):
         return [pair]
     share = value_of(ins[1 - at[0]])
@@ -379,10 +373,10 @@ def product(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     best = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[0]))
     other = value_of(frame.read(_compared(op.inputs[1 - at[0]]).inputs[1]))
     # Where an entry is NaN nobody has a share, and the derivative is NaN.
-    active = spread(has_share | tf.math.is_nan(best) | tf.math.is_nan(other), pair.value)
+    active = evaluator.spread(has_share | tf.math.is_nan(best) | tf.math.is_nan(other), pair.value)
     if pair.active is not True:
-        active = tf.logical_and(active, spread(pair.active, pair.value))
-    return [Pair(cleaned(pair.value, active), active)]
+        active = tf.logical_and(active, evaluator.spread(pair.active, pair.value))
+    return [Pair(evaluator.cleaned(pair.value, active), active)]
 
 
 def quotient(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
@@ -391,21 +385,21 @@ def quotient(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     if isinstance(number, Pair) and isinstance(divisor, Pair):
         return of_two(op, ins, lambda number, _: number)
     if isinstance(number, Pair) or not isinstance(divisor, Pair) or not _is_formula(op):
-        return scale(op, ins, frame)
+        return evaluator.scale(op, ins, frame)
     active = divisor.active
     if active is not True:
         one = tf.ones((), divisor.value.dtype)
         divisor = one if active is False else tf.where(active, divisor.value, one)
     (value,) = run(op, [number, value_of(divisor)])
-    active = widened(active, value)
-    return [Pair(cleaned(value, active), active)]
+    active = evaluator.widened(active, value)
+    return [Pair(evaluator.cleaned(value, active), active)]
 
 
 def of_two(op: Any, ins: list[Any], active_in: Callable[[Mask, Mask], Mask]) -> list[Any]:
     """Multiply or divide two cotangents, in a custom gradient: absent times anything is absent."""
     (value,) = run(op, ins)
-    active = active_in(*(widened(x.active, value) for x in ins))
-    return [Pair(cleaned(value, active), active)]
+    active = active_in(*(evaluator.widened(x.active, value) for x in ins))
+    return [Pair(evaluator.cleaned(value, active), active)]
 
 
 def intersection(a: Mask, b: Mask) -> Mask:
@@ -419,7 +413,7 @@ def intersection(a: Mask, b: Mask) -> Mask:
 def _is_share(share: Array, frame: Frame, asked_by: Any) -> bool:
     """Whether a coefficient marks a largest entry: ``cast(largest == x)``, or its quotient."""
     test = _compared(share)
-    if test is None or not _is_formula(asked_by) or not is_linear(test.inputs[0]):
+    if test is None or not _is_formula(asked_by) or not evaluator.is_linear(test.inputs[0]):
         return False
     return any(_is_chosen(x, y, frame, asked_by) for x, y in (test.inputs, test.inputs[::-1]))
 

@@ -280,17 +280,8 @@ READ = dict.fromkeys(("Const", "Shape", "ZerosLike", "OnesLike"), 0) | dict.from
     ("Reshape", "ExpandDims", "Squeeze", "BroadcastTo"), 1
 )
 OF_INTEGERS = (
-    "AddV2",
-    "Sub",
-    "Mul",
-    "Neg",
-    "Maximum",
-    "Minimum",
-    "FloorDiv",
-    "FloorMod",
-    "Range",
-    "Prod",
-)
+    "AddV2", "Sub", "Mul", "Neg", "Maximum", "Minimum", "FloorDiv", "FloorMod", "Range", "Prod",
+)  # fmt: skip
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "LogicalAnd": np.logical_and,
     "LogicalOr": np.logical_or,

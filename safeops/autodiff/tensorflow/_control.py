@@ -12,23 +12,16 @@ import tensorflow as tf
 
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
+from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow._choosers import arguments, bodies, is_fixed
-from safeops.autodiff.tensorflow._evaluator import (
-    Frame,
-    active_of,
-    dependents,
-    evaluate,
-    is_linear,
-    spread,
-    unknown,
-)
+from safeops.autodiff.tensorflow._evaluator import Frame
 from safeops.autodiff.tensorflow._running import value_of
 
 
 def call(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Run the body of a call in its place."""
     (graph,) = bodies(op)
-    return evaluate(graph.outputs, entered(op, graph, ins, frame))
+    return evaluator.evaluate(graph.outputs, entered(op, graph, ins, frame))
 
 
 def entered(op: Any, graph: Any, ins: Sequence[Any], frame: Frame) -> Frame:
@@ -44,7 +37,11 @@ def entered(op: Any, graph: Any, ins: Sequence[Any], frame: Frame) -> Frame:
 
 def pack(xs: Sequence[Any], linear: Sequence[bool]) -> list[Array]:
     """Return values as tensors, followed by the masks of the linear ones."""
-    masks = [spread(active_of(x), value_of(x)) for x, yes in zip(xs, linear, strict=True) if yes]
+    masks = [
+        evaluator.spread(evaluator.active_of(x), value_of(x))
+        for x, yes in zip(xs, linear, strict=True)
+        if yes
+    ]
     return [value_of(x) for x in xs] + masks
 
 
@@ -56,7 +53,7 @@ def unpack(tensors: Sequence[Array], linear: Sequence[bool]) -> list[Any]:
 def linear_results(graph: Any, ins: Sequence[bool], frame: Frame) -> list[bool]:
     """Return which results of a body are linear, given which of its inputs are."""
     seeds = [x for x, yes in zip(graph.inputs, ins, strict=True) if yes]
-    _, reached = dependents(seeds, graph.get_operations(), frame.how)
+    _, reached = evaluator.dependents(seeds, graph.get_operations(), frame.how)
     return [x.ref() in reached for x in graph.outputs]
 
 
@@ -64,14 +61,16 @@ def branch(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
     """Run one of several branches over pairs."""
     index, *operands = ins
     if isinstance(index, Pair):
-        return unknown(op, ins, frame)
+        return evaluator.unknown(op, ins, frame)
     graphs = bodies(op)
     given = [isinstance(x, Pair) for x in operands]
     every = [linear_results(graph, given, frame) for graph in graphs]
     linear = [any(some) for some in zip(*every, strict=True)]
 
     def traced(graph: Any) -> Any:
-        return lambda: pack(evaluate(graph.outputs, entered(op, graph, operands, frame)), linear)
+        return lambda: pack(
+            evaluator.evaluate(graph.outputs, entered(op, graph, operands, frame)), linear
+        )
 
     branches = [traced(graph) for graph in graphs]
     if op.type in ("If", "StatelessIf"):
@@ -94,10 +93,10 @@ def while_loop(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
 
     def goes_on(*tensors: Array) -> Array:
         values = [value_of(x) for x in inputs(tensors)]
-        return evaluate(test.outputs, entered(op, test, values, frame))[0]
+        return evaluator.evaluate(test.outputs, entered(op, test, values, frame))[0]
 
     def step(*tensors: Array) -> list[Array]:
-        outs = evaluate(
+        outs = evaluator.evaluate(
             [graph.outputs[i] for i in carried], entered(op, graph, inputs(tensors), frame)
         )
         return pack(outs, kinds)
@@ -114,7 +113,8 @@ def _linear_carry(graph: Any, linear: list[bool], frame: Frame) -> list[bool]:
     while True:
         after = linear_results(graph, linear, frame)
         joined = [
-            (a or b) and is_linear(x) for a, b, x in zip(linear, after, graph.inputs, strict=True)
+            (a or b) and evaluator.is_linear(x)
+            for a, b, x in zip(linear, after, graph.inputs, strict=True)
         ]
         if joined == linear:
             return linear

@@ -186,14 +186,10 @@ def _is_custom(op: Any) -> bool:
     # `tf.recompute_grad` has one in its formula, which says that there is no second derivative;
     # then the derivative is that of the recomputed operations.
     if op.type in BODIES:
-        return any(map(_is_custom, _operations(op)))
+        return any(_is_custom(x) for body in bodies(op) for x in body.get_operations())
     if op.type != "IdentityN" or not private.has_custom_gradient(op):
         return False
     return not private.made_by_recomputing(op)
-
-
-def _operations(op: Any) -> list[Any]:
-    return [inner for body in bodies(op) for inner in body.get_operations()]
 
 
 def _ruled_by(x: Any, ruled: Array) -> Any:

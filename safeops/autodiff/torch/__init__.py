@@ -95,19 +95,9 @@ from safeops.autodiff.torch._sharded import is_sharded, local_of
 from safeops.autodiff.torch._watch import Redirect, watch_backward
 
 __all__ = [
-    "UnknownOperationWarning",
-    "backward",
-    "compile",
-    "explain",
-    "explain_backward",
-    "func",
-    "grad",
-    "gradient_mask",
-    "masked_backward",
-    "record_lines",
-    "value_and_grad",
-    "watch_backward",
-]
+    "UnknownOperationWarning", "backward", "compile", "explain", "explain_backward", "func", "grad",
+    "gradient_mask", "masked_backward", "record_lines", "value_and_grad", "watch_backward",
+]  # fmt: skip
 
 REASON = "the dispatch mode of safeops.autodiff.torch sees eager operations only"
 
