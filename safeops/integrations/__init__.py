@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from safeops import _doors
 from safeops.autodiff._options import NonFiniteGradientError, OnNan
-from safeops.integrations._options import check, engine_for, is_a
+from safeops.integrations._options import Outlet, check, engine_for, is_a
 
 if TYPE_CHECKING:
     from safeops.integrations import jax as jax
@@ -116,7 +116,7 @@ def guard(
             "TensorFlow have value_and_grad in safeops.integrations.jax and .tensorflow"
         )
         raise TypeError(msg)
-    guarding = engine_for(model, on_nan, scaler, group, logger, file)
+    guarding = engine_for(model, scaler, group, Outlet(on_nan, logger, file))
 
     def decorate(step: F) -> F:
         @wraps(step)

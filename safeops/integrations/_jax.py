@@ -19,7 +19,7 @@ from safeops.autodiff.jax import masked_grad, value_and_grad
 from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._redirect import changed_here
 from safeops.autodiff.jax._watch import Watch, named, watching
-from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step
+from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step, replaced
 
 TRACED = (
     "expected arrays, got traced ones, which have no values; call the guarded function outside of "
@@ -224,11 +224,8 @@ class KerasGuard:
             found.append([jnp.isfinite(0.0 if g is None else g).all() for g in grads])
             return apply(optimizer_variables, grads, trainable_variables)
 
-        optimizer.stateless_apply = note
-        try:
+        with replaced(optimizer, "stateless_apply", note):
             logs, after = self.model.train_step(state, data)
-        finally:
-            del vars(optimizer)["stateless_apply"]
         if [len(x) for x in found] != [len(variables)]:  # a step of one's own: by its weights
             found = [[jnp.isfinite(x).all() for x in after[0]]]
         return (found[0], logs), after

@@ -57,15 +57,8 @@ def is_a(x: Any, name: str) -> bool:
     return name in (f"{c.__module__}.{c.__qualname__}" for c in type(x).__mro__)
 
 
-def engine_for(
-    model: Any,
-    on_nan: str,
-    scaler: Any,
-    group: Any,
-    logger: Logger | None,
-    file: str | PathLike[str] | None,
-) -> Any:
+def engine_for(model: Any, scaler: Any, group: Any, tell: Outlet) -> Any:
     """Return what guards the steps of a model of PyTorch."""
     from safeops.integrations import _torch  # noqa: PLC0415  (it imports PyTorch)
 
-    return _torch.Guard(model, on_nan, scaler, group, Outlet(on_nan, logger, file))
+    return _torch.Guard(model, tell.on_nan, scaler, group, tell)

@@ -1,6 +1,7 @@
 """What follows a step whose gradients are not finite: raise, skip or mask, in every framework."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from safeops.autodiff._explain.report import Report, advised
@@ -40,3 +41,13 @@ def handle_bad_step(step: BadStep, on_nan: str, tell: Callable[[Report], None]) 
         error.add_note(fault)
     step.release()
     raise error
+
+
+@contextmanager
+def replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
+    """Context in which an object has another method."""
+    setattr(owner, name, method)
+    try:
+        yield
+    finally:
+        vars(owner).pop(name)

@@ -1,7 +1,6 @@
 """Gradients of TensorFlow that are explained when they are not finite."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from typing import Any
@@ -15,7 +14,7 @@ from safeops.autodiff.tensorflow import GradientTape, _variables
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
 from safeops.autodiff.tensorflow._redirect import taped_by
-from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step
+from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step, replaced
 
 IN_GRAPH = (
     "expected a call outside of tf.function, which has no values to look at; the loss may be one"
@@ -173,16 +172,6 @@ class LossCatchingTape(tf.GradientTape):
     def gradient(self, target: Any, *_: Any, **__: Any) -> Any:
         """Raise what is differentiated."""
         raise LossReached(target)
-
-
-@contextmanager
-def replaced(owner: Any, name: str, method: Any) -> Iterator[None]:
-    """Context in which an object has another method."""
-    setattr(owner, name, method)
-    try:
-        yield
-    finally:
-        vars(owner).pop(name)
 
 
 @dataclass(eq=False)  # tf.function compares

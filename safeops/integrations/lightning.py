@@ -1,7 +1,5 @@
 """Guarded training with the Trainer of Lightning, `lightning` or `pytorch_lightning`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -10,7 +8,8 @@ from os import PathLike
 from typing import Any
 
 from safeops.autodiff._options import OnNan
-from safeops.integrations._options import check, engine_for
+from safeops.integrations._options import Outlet, check, engine_for
+from safeops.integrations._policy import replaced
 
 __all__ = ["GuardCallback"]
 
@@ -58,7 +57,7 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
     ) -> None:
         super().__init__()
         check(on_nan)
-        self.options = (on_nan, group, logger, file)
+        self.group, self.options = group, (on_nan, logger, file)
         self.engine: Any = None
         self.memory: Any = None
         self.batch: Any = None
@@ -72,9 +71,8 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
                 "decorate the function that makes the gradients with safeops.integrations.guard"
             )
             raise TypeError(msg)
-        on_nan, group, logger, file = self.options
         scaler = getattr(trainer.precision_plugin, "scaler", None)
-        self.engine = engine_for(trainer.model, on_nan, scaler, group, logger, file)
+        self.engine = engine_for(trainer.model, scaler, self.group, Outlet(*self.options))
 
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
@@ -97,7 +95,7 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
         self.engine.steps = trainer.global_step
         self.again = True
         try:
-            with silent(pl_module):
+            with replaced(pl_module, "log", lambda *_, **__: None):
                 step = partial(self.step, trainer, pl_module)
                 self.engine.check_step(self.memory, step, None)
         finally:
@@ -110,13 +108,3 @@ class GuardCallback(Callback):  # type: ignore[misc]  # whichever of the two pac
         loss = loss / trainer.accumulate_grad_batches
         scaler = self.engine.scaler
         pl_module.backward(loss if scaler is None else scaler.scale(loss))
-
-
-@contextmanager
-def silent(pl_module: Any) -> Iterator[None]:
-    """Context in which a module logs nothing."""
-    pl_module.log = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        del pl_module.log

@@ -6,7 +6,7 @@ from os import PathLike
 from typing import Any
 
 from safeops.autodiff._options import OnNan
-from safeops.integrations._options import check, engine_for, is_a
+from safeops.integrations._options import Outlet, check, engine_for, is_a
 
 __all__ = ["guard"]
 
@@ -64,8 +64,8 @@ def guard(
     @wraps(step)
     def guarded(model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if id(model) not in engines:  # DDP wraps the model when training begins
-            scaler = trainer.accelerator.scaler
-            engines[id(model)] = engine_for(model, on_nan, scaler, group, logger, file)
+            scaler, tell = trainer.accelerator.scaler, Outlet(on_nan, logger, file)
+            engines[id(model)] = engine_for(model, scaler, group, tell)
         engine = engines[id(model)]
         engine.steps = trainer.state.global_step
         return engine.run(step, (model, inputs, *args), kwargs)

@@ -155,10 +155,8 @@ def unused_cotangents(op: Any, new: Container[str]) -> list[int]:
 
 def _is_formula_zero(x: Array, new: Container[str]) -> bool:
     """Whether a tensor is, by its name, a zero that TensorFlow hands to a formula."""
-    if (
-        x.op.type not in ("Const", "Fill", "ZerosLike")
-        or not x.dtype.is_floating | x.dtype.is_complex
-    ):
+    is_number = x.dtype.is_floating or x.dtype.is_complex
+    if x.op.type not in ("Const", "Fill", "ZerosLike") or not is_number:
         return False
     *scopes, name = x.op.name.split("/")
     if not private.ZEROS.fullmatch(name):
@@ -471,10 +469,8 @@ def _of_known(
 ) -> Pair:
     """Return a product by a known mask: most often coefficients that meet nothing are set to 0."""
     met_by = placed.mask(known.met, y)
-    if known.mixes:
-        value = _used(product, pair, y, met_by)
-    else:
-        value = product(pair.value, cleaned(y, met_by))
+    alone = not known.mixes
+    value = product(pair.value, cleaned(y, met_by)) if alone else _used(product, pair, y, met_by)
     active = placed.mask(known.reached, value)
     return Pair(cleaned(value, active), active)
 
@@ -528,9 +524,7 @@ def is_finite(x: Array) -> Array:
     """Return where a real or complex array is finite."""
     if x.dtype.is_complex:
         return is_finite(tf.math.real(x)) & is_finite(tf.math.imag(x))
-    if (
-        _masks.in_xla()
-    ):  # which takes 12 ms to translate `tf.math.is_finite`, and 0.4 for this (2.21)
+    if _masks.in_xla():  # which takes 12 ms to translate `is_finite`, and 0.4 for this (2.21)
         return tf.logical_and(x > -np.inf, x < np.inf)
     return tf.math.is_finite(x)
 
