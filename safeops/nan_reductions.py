@@ -8,17 +8,7 @@ from safeops._backends.methods import METHODS, Rule
 from safeops._backends.shapes import axes_of
 from safeops._core.dtypes import SCALARS, limits
 from safeops._core.errors import errors_name_function
-from safeops._core.types import (
-    Array,
-    Axis,
-    Condition,
-    Function,
-    IsArray,
-    Method,
-    Namespace,
-    T,
-    reduces,
-)
+from safeops._core.types import Array, Axis, Function, Like, Method, Namespace, T, Where, reduces
 from safeops._dispatch import backend_of, fast_path, refuse_none
 from safeops._doors import show
 from safeops._ops import reductions
@@ -45,7 +35,7 @@ nanargmin = skips_nan(reductions.safe_argmin, __name__, "array([ 0, -1])")
 
 
 @fast_path
-def nancumsum(x: T, /, *, axis: int | None = None, where: Condition | None = None) -> T:
+def nancumsum(x: T, /, *, axis: int | None = None, where: Where = None) -> T:
     """
     Running sums, in which NaN counts for nothing.
 
@@ -77,7 +67,7 @@ def nancumsum(x: T, /, *, axis: int | None = None, where: Condition | None = Non
 
 
 @fast_path
-def nancumprod(x: T, /, *, axis: int | None = None, where: Condition | None = None) -> T:
+def nancumprod(x: T, /, *, axis: int | None = None, where: Where = None) -> T:
     """
     Running products, in which NaN counts for nothing.
 
@@ -117,8 +107,8 @@ def nanmedian(
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = math.nan,
+    where: Where = None,
+    fill_value: Like = math.nan,
 ) -> T:
     """
     Median of the entries that are not NaN; NaN, with gradient 0, for none.
@@ -159,14 +149,14 @@ def nanmedian(
 @errors_name_function
 def nanquantile(
     x: T,
-    q: IsArray | complex | Sequence[float],
+    q: Like | Sequence[float],
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Condition | None = None,
+    where: Where = None,
     method: Method = "linear",
-    fill_value: IsArray | complex = math.nan,
+    fill_value: Like = math.nan,
 ) -> T:
     """
     Quantile of the entries that are not NaN; NaN, with gradient 0, for none.
@@ -221,14 +211,14 @@ def nanquantile(
 @errors_name_function
 def nanpercentile(
     x: T,
-    q: IsArray | complex | Sequence[float],
+    q: Like | Sequence[float],
     /,
     *,
     axis: Axis = None,
     keepdims: bool = False,
-    where: Condition | None = None,
+    where: Where = None,
     method: Method = "linear",
-    fill_value: IsArray | complex = math.nan,
+    fill_value: Like = math.nan,
 ) -> T:
     """
     Percentile of the entries that are not NaN; NaN, with gradient 0, for none.

@@ -6,9 +6,9 @@ Reductions of entries that belong to segments, such as the messages at the nodes
 gathered and scattered, never multiplied by a mask, so that what one segment holds reaches no other.
 """
 
-import math
+from math import inf, nan
 
-from safeops._core.types import Condition, IsArray, T
+from safeops._core.types import Like, T, Where
 from safeops._dispatch import fast_path
 from safeops._doors import show
 from safeops._ops import segments
@@ -22,13 +22,7 @@ __all__ = [
 
 @fast_path
 def segment_sum(
-    data: T,
-    segment_ids: IsArray | complex,
-    num_segments: int,
-    /,
-    *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = 0.0,
+    data: T, segment_ids: Like, num_segments: int, /, *, where: Where = None, fill_value: Like = 0.0
 ) -> T:
     """
     Sum of each segment; 0, with gradient 0, for an empty one.
@@ -66,13 +60,7 @@ def segment_sum(
 
 @fast_path
 def segment_mean(
-    data: T,
-    segment_ids: IsArray | complex,
-    num_segments: int,
-    /,
-    *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = math.nan,
+    data: T, segment_ids: Like, num_segments: int, /, *, where: Where = None, fill_value: Like = nan
 ) -> T:
     """
     Mean of each segment; NaN, with gradient 0, for an empty one.
@@ -110,13 +98,7 @@ def segment_mean(
 
 @fast_path
 def segment_max(
-    data: T,
-    segment_ids: IsArray | complex,
-    num_segments: int,
-    /,
-    *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = math.nan,
+    data: T, segment_ids: Like, num_segments: int, /, *, where: Where = None, fill_value: Like = nan
 ) -> T:
     """
     Largest entry of each segment, whose gradient ties share; NaN for an empty one.
@@ -155,13 +137,7 @@ def segment_max(
 
 @fast_path
 def segment_min(
-    data: T,
-    segment_ids: IsArray | complex,
-    num_segments: int,
-    /,
-    *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = math.nan,
+    data: T, segment_ids: Like, num_segments: int, /, *, where: Where = None, fill_value: Like = nan
 ) -> T:
     """
     Smallest entry of each segment, whose gradient ties share; NaN for an empty one.
@@ -200,13 +176,7 @@ def segment_min(
 
 @fast_path
 def segment_prod(
-    data: T,
-    segment_ids: IsArray | complex,
-    num_segments: int,
-    /,
-    *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = 1.0,
+    data: T, segment_ids: Like, num_segments: int, /, *, where: Where = None, fill_value: Like = 1.0
 ) -> T:
     """
     Product of each segment, with its derivatives at zeros; 1 for an empty one.
@@ -246,13 +216,7 @@ def segment_prod(
 
 @fast_path
 def segment_softmax(
-    data: T,
-    segment_ids: IsArray | complex,
-    num_segments: int,
-    /,
-    *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = 0.0,
+    data: T, segment_ids: Like, num_segments: int, /, *, where: Where = None, fill_value: Like = 0.0
 ) -> T:
     """
     Softmax of the entries of each segment; 0, with gradient 0, for those left out.
@@ -292,12 +256,12 @@ def segment_softmax(
 @fast_path
 def segment_logsumexp(
     data: T,
-    segment_ids: IsArray | complex,
+    segment_ids: Like,
     num_segments: int,
     /,
     *,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = -math.inf,
+    where: Where = None,
+    fill_value: Like = -inf,
 ) -> T:
     """
     Logarithm of the sum of exponentials of each segment; -inf for an empty one.
@@ -337,13 +301,13 @@ def segment_logsumexp(
 @fast_path
 def segment_var(
     data: T,
-    segment_ids: IsArray | complex,
+    segment_ids: Like,
     num_segments: int,
     /,
     *,
     correction: float = 0,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = math.nan,
+    where: Where = None,
+    fill_value: Like = nan,
 ) -> T:
     """
     Variance of each segment; NaN, with gradient 0, for one of too few entries.
@@ -384,13 +348,13 @@ def segment_var(
 @fast_path
 def segment_std(
     data: T,
-    segment_ids: IsArray | complex,
+    segment_ids: Like,
     num_segments: int,
     /,
     *,
     correction: float = 0,
-    where: Condition | None = None,
-    fill_value: IsArray | complex = math.nan,
+    where: Where = None,
+    fill_value: Like = nan,
 ) -> T:
     """
     Standard deviation of each segment, with gradient 0 at 0; NaN for too few entries.

@@ -50,6 +50,8 @@ Method: TypeAlias = Literal[
     "weibull",
 ]  # fmt: skip
 Condition: TypeAlias = IsArray | bool
+Where: TypeAlias = Condition | None
+Like: TypeAlias = IsArray | complex  # an array, or a number of Python
 
 
 class Reduction(Protocol[P]):
