@@ -71,18 +71,11 @@ from safeops.autodiff._options import (
     is_one,
     places_of,
 )
+from safeops.autodiff.torch import _graph as graphs
 from safeops.autodiff.torch import func
 from safeops.autodiff.torch._compiled import compile  # noqa: A004  (the name that PyTorch has)
 from safeops.autodiff.torch._explain.explanation import explained, explained_call
 from safeops.autodiff.torch._first import carried, chosen
-from safeops.autodiff.torch._graph import (
-    check_graph,
-    graph_of,
-    input_of,
-    listed,
-    require_one_number,
-    tensors_of,
-)
 from safeops.autodiff.torch._lines import RecordLines
 from safeops.autodiff.torch._passes import (
     EARLIER_GRADIENTS,
@@ -183,9 +176,9 @@ def backward(
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     # An ordinary pass returns gradients that are added to leaves without their graph.
     lazy = chosen(None if create_graph else lazy, return_mask, create_graph, on_unknown == "error")
-    graph = graph_of(listed(tensors), grad_tensors)
-    to_add = None if inputs is None else listed(inputs)
-    leaves = graph.leaves if to_add is None else tensors_of(to_add)
+    graph = graphs.graph_of(graphs.listed(tensors), grad_tensors)
+    to_add = None if inputs is None else graphs.listed(inputs)
+    leaves = graph.leaves if to_add is None else graphs.tensors_of(to_add)
     keep = create_graph if retain_graph is None else retain_graph
     to: Any = {"create_graph": create_graph, "inputs": to_add}
     run = partial(torch.autograd.backward, graph.outputs, graph.cotangents, **to)
@@ -319,7 +312,7 @@ def grad(
     """
     check_options(on_unknown, lazy=lazy, return_mask=return_mask)
     lazy = chosen(lazy, return_mask, create_graph, on_unknown == "error")
-    graph, xs = graph_of(listed(outputs), grad_outputs), listed(inputs)
+    graph, xs = graphs.graph_of(graphs.listed(outputs), grad_outputs), graphs.listed(inputs)
     keep = create_graph if retain_graph is None else retain_graph
     run = partial(
         torch.autograd.grad,
@@ -436,16 +429,16 @@ def value_and_grad(
     one = is_one(argnums)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        check_graph([])
+        graphs.check_graph([])
         every, numbers = list(args), places_of(argnums, len(args))
         given, structure = tree_flatten([args[i] for i in numbers])
-        inputs = [input_of(x, create_graph=create_graph) for x in given]
+        inputs = [graphs.input_of(x, create_graph=create_graph) for x in given]
         for i, x in zip(numbers, tree_unflatten(inputs, structure), strict=True):
             every[i] = x
         with torch.enable_grad():
             value = f(*every, **kwargs)
         value, aux = value if has_aux else (value, None)
-        require_one_number(value)
+        graphs.require_one_number(value)
         how: Any = {"return_mask": return_mask, "lazy": lazy, "on_unknown": on_unknown}
         gradients, masks = gradients_of(grad, value, inputs, create_graph=create_graph, **how)
         found, active = (tree_unflatten(list(x), structure) for x in (gradients, masks))
@@ -544,7 +537,7 @@ def explain_backward(tensors: Any, grad_tensors: Any = None, /, *, inputs: Any =
     >>> [finding.kind for finding in explain_backward(loss).findings]
     ['GENUINE']
     """
-    return explained(tensors, None if inputs is None else listed(inputs), grad_tensors)
+    return explained(tensors, None if inputs is None else graphs.listed(inputs), grad_tensors)
 
 
 @contextmanager

@@ -7,20 +7,8 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
+from safeops.autodiff.torch import _masks
 from safeops.autodiff.torch._evaluator import Call, Masking, decompose, unknown
-from safeops.autodiff.torch._masks import (
-    any_over,
-    as_numbers,
-    beside,
-    cleaned,
-    folded,
-    is_any,
-    is_finite,
-    is_partial,
-    is_traced,
-    repeats,
-    spread,
-)
 from safeops.autodiff.torch._tags import Mask, is_plain
 
 # Products with a sparse matrix: an entry that it does not store reaches nothing.
@@ -29,11 +17,11 @@ from safeops.autodiff.torch._tags import Mask, is_plain
 def sparse_matrix(call: Call) -> Any:
     """Multiply a cotangent by a sparse matrix of coefficients."""
     places = [i for i in (0, 1) if is_plain(call.args[i])]
-    if len(call.args) > 2 or len(places) != 1 or not is_partial(call.masks.get(places[0])):  # noqa: PLR2004  (two factors)
+    if len(call.args) > 2 or len(places) != 1 or not _masks.is_partial(call.masks.get(places[0])):  # noqa: PLR2004  (two factors)
         return unknown(call)
     (i,) = places
     dense, sparse = call.args[i], call.args[1 - i]
-    ones = as_numbers(spread(call.masks[i], dense), dense.dtype)
+    ones = _masks.as_numbers(_masks.spread(call.masks[i], dense), dense.dtype)
 
     def multiply(coefficients: Array, x: Array) -> Array:
         pair = (x, with_stored(sparse, coefficients))
@@ -41,7 +29,7 @@ def sparse_matrix(call: Call) -> Any:
 
     known = stored(sparse)
     value = multiply(torch.where(known.isfinite(), known, 0), dense)
-    if not is_finite(known):
+    if not _masks.is_finite(known):
         # An active entry meets one that is not finite: there the IEEE product stands.
         hit = met_by(multiply, (~known.isfinite()).to(known.dtype), ones)
         value = torch.where(hit, call.run(), value)
@@ -82,24 +70,26 @@ def product(
     `reached` is what is active in the result, if that is known.
     """
     (x, mx), (y, my) = one, two
-    if not is_partial(mx) and not is_partial(my):
+    if not _masks.is_partial(mx) and not _masks.is_partial(my):
         return multiply(x, y), True
     ones_x, ones_y = (
-        as_numbers(spread(m, v), v.dtype) if is_partial(m) else torch.ones_like(v)
+        _masks.as_numbers(_masks.spread(m, v), v.dtype)
+        if _masks.is_partial(m)
+        else torch.ones_like(v)
         for v, m in (one, two)
     )
     if reached is None:
-        reached = folded(met_by(multiply, ones_x, ones_y))
+        reached = _masks.folded(met_by(multiply, ones_x, ones_y))
     if _meets_no_hole(x, my) and _meets_no_hole(y, mx):
         return multiply(x, y), reached
     finite = multiply(*(torch.where(v.isfinite(), v, 0) for v in (x, y)))
     hit = torch.zeros((), dtype=torch.bool, device=x.device)
     # An active entry meets one that is not finite: there the IEEE product stands.
-    if is_any(bad := ~x.isfinite() & (ones_x != 0)):
+    if _masks.is_any(bad := ~x.isfinite() & (ones_x != 0)):
         hit = hit | met_by(multiply, bad.to(x.dtype), ones_y)
-    if is_any(bad := ~y.isfinite() & (ones_y != 0)):
+    if _masks.is_any(bad := ~y.isfinite() & (ones_y != 0)):
         hit = hit | met_by(multiply, ones_x, bad.to(y.dtype))
-    value = torch.where(hit, multiply(x, y), finite) if is_any(hit) else finite
+    value = torch.where(hit, multiply(x, y), finite) if _masks.is_any(hit) else finite
     return value, reached
 
 
@@ -114,7 +104,7 @@ def met_by(multiply: Callable[[Array, Array], Array], x: Array, y: Array) -> Arr
 
 def _meets_no_hole(values: Array, partner: Any) -> bool:
     """Whether no absent entry meets a value that is not finite."""
-    return not is_partial(partner) or is_finite(values)
+    return not _masks.is_partial(partner) or _masks.is_finite(values)
 
 
 def matrix(call: Call) -> Any:
@@ -122,22 +112,24 @@ def matrix(call: Call) -> Any:
     # They do if the product is finite, as 0 times what is not finite is NaN.
     x, y = call.args
     mx, my = (call.masks.get(i) for i in (0, 1))
-    if is_partial(mx) == is_partial(my):
+    if _masks.is_partial(mx) == _masks.is_partial(my):
         return contract(call)
-    summed = -1 if is_partial(mx) else -2
-    mask, other = (spread(mx, x), y) if is_partial(mx) else (spread(my, y), x)
-    value = None if is_traced() else call.run()
-    if value is None or not (is_finite(min(value, other, key=torch.numel)) or is_finite(other)):
-        met = any_over(mask, (-3 - summed,), keepdim=True).mT  # for each contracted index
+    summed = -1 if _masks.is_partial(mx) else -2
+    mask, other = (_masks.spread(mx, x), y) if _masks.is_partial(mx) else (_masks.spread(my, y), x)
+    value = None if _masks.is_traced() else call.run()
+    if value is None or not (
+        _masks.is_finite(min(value, other, key=torch.numel)) or _masks.is_finite(other)
+    ):
+        met = _masks.any_over(mask, (-3 - summed,), keepdim=True).mT  # for each contracted index
         bad = ~other.isfinite().all(summed, keepdim=True)
-        if call.mode.exact if is_traced() else (bad & met).any():
+        if call.mode.exact if _masks.is_traced() else (bad & met).any():
             return contract(call)
         # Where nothing of a matrix is absent, or all of it, the result is cleaned, or needs not be.
-        used = other if repeats(met, -3 - summed) else beside(met, other)
+        used = other if _masks.repeats(met, -3 - summed) else _masks.beside(met, other)
         value = call.func(*((x, used) if summed == -1 else (used, y)))
-    active = any_over(mask, (summed,), keepdim=True)
+    active = _masks.any_over(mask, (summed,), keepdim=True)
     # A coefficient that is not finite may meet both kinds: what it makes of them is kept.
-    value = cleaned(value, active) if is_traced() else value
+    value = _masks.cleaned(value, active) if _masks.is_traced() else value
     call.mode.state(value, active)
     return value
 
@@ -145,16 +137,20 @@ def matrix(call: Call) -> Any:
 def attention(call: Call) -> Any:
     """Differentiate attention: by the kernel if what it returns is finite, else by its parts."""
     query, key = call.args[1:3]
-    partial = {i for i, active in call.masks.items() if is_partial(active)}
+    partial = {i for i, active in call.masks.items() if _masks.is_partial(active)}
     # With `is_causal` later keys are absent, and heads that share a key add up their masks.
-    if partial != {0} or call.args[7] or key.shape[1] != query.shape[1] or is_traced():
+    if partial != {0} or call.args[7] or key.shape[1] != query.shape[1] or _masks.is_traced():
         return decompose(call)
     found = call.run()
-    if not all(map(is_finite, found)):
+    if not all(map(_masks.is_finite, found)):
         return decompose(call)
-    active = spread(call.masks[0], query)
-    reached = any_over(active, (-1,), keepdim=True)  # the queries
-    masks = (reached, any_over(reached, (-2,), keepdim=True), any_over(active, (-2,), keepdim=True))
+    active = _masks.spread(call.masks[0], query)
+    reached = _masks.any_over(active, (-1,), keepdim=True)  # the queries
+    masks = (
+        reached,
+        _masks.any_over(reached, (-2,), keepdim=True),
+        _masks.any_over(active, (-2,), keepdim=True),
+    )
     for slope, mask in zip(found, masks, strict=True):
         call.mode.state(slope, mask)
     return found

@@ -14,18 +14,9 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
+from safeops.autodiff.torch import _masks
 from safeops.autodiff.torch._contractions import product
 from safeops.autodiff.torch._evaluator import Call, aten, unknown
-from safeops.autodiff.torch._masks import (
-    any_over,
-    as_numbers,
-    cleaned,
-    is_any,
-    is_finite,
-    is_partial,
-    is_traced,
-    spread,
-)
 
 
 def convolve_backward(call: Call) -> Any:
@@ -33,12 +24,12 @@ def convolve_backward(call: Call) -> Any:
     cotangent, *_, wanted = call.args
     masks = dict(call.masks)
     if masks.get(0) is True and not reads_all(call):
-        masks[0] = spread(masks[0], cotangent)
-    if not any(is_partial(m) for m in masks.values()):
+        masks[0] = _masks.spread(masks[0], cotangent)
+    if not any(_masks.is_partial(m) for m in masks.values()):
         return unknown(call)
     reached: tuple[Any, Any] = (None, None)
-    if not any(is_partial(m) for i, m in masks.items() if i):  # the others are coefficients
-        active = spread(masks[0], cotangent)
+    if not any(_masks.is_partial(m) for i, m in masks.items() if i):  # the others are coefficients
+        active = _masks.spread(masks[0], cotangent)
         reached = of_input(active, call), of_weights(active, call)
     values = at_once(call, reached)
     results = list(part_by_part(call, masks, reached) if values is None else values)
@@ -46,7 +37,7 @@ def convolve_backward(call: Call) -> Any:
         axes = (0, *range(2, cotangent.dim()))
         if results[2] is None:
             results[2] = cotangent.sum(axes)
-        call.mode.state(results[2], any_over(spread(call.active(0), cotangent), axes))
+        call.mode.state(results[2], _masks.any_over(_masks.spread(call.active(0), cotangent), axes))
     return tuple(results)
 
 
@@ -62,10 +53,10 @@ def at_once(call: Call, reached: tuple[Any, Any]) -> list[Any] | None:
     for i, known in enumerate(reached):
         if known is None and wanted[i]:
             return None
-        if not wanted[1 - i] or is_finite(factors[i]):
+        if not wanted[1 - i] or _masks.is_finite(factors[i]):
             continue
         factors[i] = torch.where(known, factors[i], 0)
-        if call.mode.exact if is_traced() else not is_finite(factors[i]):
+        if call.mode.exact if _masks.is_traced() else not _masks.is_finite(factors[i]):
             return None
     values = list(call.func(cotangent, *factors, *rest, wanted))
     for i, known in enumerate(reached):
@@ -89,8 +80,8 @@ def part_by_part(call: Call, masks: dict[int, Any], reached: tuple[Any, Any]) ->
 
 def stated(call: Call, value: Array, active: Any) -> Array:
     """Return a gradient whose mask is stated; kernels multiply a NaN with their padding too."""
-    if is_partial(active) and not is_finite(value):
-        value = cleaned(value, active)
+    if _masks.is_partial(active) and not _masks.is_finite(value):
+        value = _masks.cleaned(value, active)
     call.mode.state(value, active)
     return value
 
@@ -163,11 +154,11 @@ def of_input(active: Array, call: Call) -> Array:
     x, groups = call.args[1], call.args[9]
     axes = list(enumerate(axes_of(call), 3))
     met = marks(active.unflatten(1, (groups, -1)))
-    if not is_traced():
+    if not _masks.is_traced():
         met = met_over(met, (2,))
     for i, axis in axes:
         met = laid(met, i, axis)
-    if is_traced():  # the sum is an array in memory; the compiler would lay it for each tap
+    if _masks.is_traced():  # the sum is an array in memory; the compiler would lay it for each tap
         met = met_over(met, (2,))
     for i, axis in axes:
         met = stepped(windows(met, i, axis), i, axis)
@@ -190,12 +181,16 @@ def of_weights(active: Array, call: Call) -> Array:
 
 def marks(active: Array) -> Array:
     """Return a mask; as numbers if traced: compiled loops over bool take ten times as long."""
-    return active.float() if is_traced() else active
+    return active.float() if _masks.is_traced() else active
 
 
 def met_over(met: Array, axes: tuple[int, ...]) -> Array:
     """Return where marks meet any along axes."""
-    return met.sum(axes, keepdim=True) if is_traced() else any_over(met, axes, keepdim=True)
+    return (
+        met.sum(axes, keepdim=True)
+        if _masks.is_traced()
+        else _masks.any_over(met, axes, keepdim=True)
+    )
 
 
 def laid(met: Array, i: int, axis: Axis) -> Array:
@@ -215,7 +210,7 @@ def windows(met: Array, i: int, axis: Axis) -> Array:
         step = more * axis.dilation
         length = met.shape[i] - step
         one, two = met.narrow(i, 0, length), met.narrow(i, step, length)
-        met = one + two if is_traced() else one | two
+        met = one + two if _masks.is_traced() else one | two
         taken += more
     return met
 
@@ -277,10 +272,10 @@ def resampled(call: Call) -> Any:
         return unknown(call)
     scales = given + [None] * (len(size) - 2 - len(given))
     dtype = torch.promote_types(cotangent.dtype, torch.float32)  # the kernel's dtype of positions
-    active = as_numbers(spread(call.masks[0], cotangent), dtype)
+    active = _masks.as_numbers(_masks.spread(call.masks[0], cotangent), dtype)
     for axis in range(2, len(size)):
         old, new = size[axis], cotangent.shape[axis]
-        find = read.__wrapped__ if is_traced() else read  # what is traced is of one trace
+        find = read.__wrapped__ if _masks.is_traced() else read  # what is traced is of one trace
         reads = find(KIND[call.name], old, new, corners, scales[axis - 2], dtype)
         active = (active.movedim(axis, -1) @ reads.to(active)).movedim(-1, axis)
     return call.finish(active > 0)
@@ -314,21 +309,21 @@ def sampled(call: Call) -> Any:
     cotangent, x, grid, *how, wanted = call.args
     if set(call.masks) != {0}:
         return unknown(call)
-    active = spread(call.masks[0], cotangent)
-    reached = any_over(active, (1,))[..., None]
+    active = _masks.spread(call.masks[0], cotangent)
+    reached = _masks.any_over(active, (1,))[..., None]
     nan = None
-    if not is_finite(grid):
+    if not _masks.is_finite(grid):
         # From a NaN the kernel makes an index out of range, and reads memory there (PyTorch 2.13).
         grid = torch.where(reached, grid, 0)
-        if is_traced():
+        if _masks.is_traced():
             nan = grid.isnan()
             grid = torch.where(nan, -1, grid)  # what PyTorch says that it stands for
-        elif not is_finite(grid):
+        elif not _masks.is_finite(grid):
             return unknown(call)
     reads = pixels_read(call, active, grid)
-    if call.masks[0] is True and is_traced():
+    if call.masks[0] is True and _masks.is_traced():
         found = list(call.run())
-    elif is_finite(x):
+    elif _masks.is_finite(x):
         found = list(call.func(cotangent, x, grid, *how, wanted))
     else:
         found = beside_holes(call, active, grid, reads)
@@ -345,9 +340,9 @@ def beside_holes(call: Call, active: Array, grid: Array, reads: Array) -> list[A
     used = torch.where(reads, x, 0)
     holes = ~used.isfinite()
     found = list(call.func(cotangent, torch.where(holes, 0, used), grid, *how, wanted))
-    if wanted[1] and is_any(holes):
+    if wanted[1] and _masks.is_any(holes):
         # An active point reads a pixel that is not finite: there the kernel's result stands.
-        hit = any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
+        hit = _masks.any_over(active & reads_one_of(call, holes, grid), (1,))[..., None]
         whole = call.func(cotangent, used, grid, *how, wanted)[1]
         found[1] = torch.where(hit, whole, found[1])
     return found
@@ -358,14 +353,16 @@ def pixels_read(call: Call, active: Array, grid: Array) -> Array:
     cotangent, x, _, *how, _ = call.args
     inner = tuple(range(2, x.dim()))
     if how[0] == CUBIC:  # some weights are negative, and sums of weights may cancel
-        return any_over(active, inner, keepdim=True).expand(x.shape)
-    ones = as_numbers(active, cotangent.dtype)
+        return _masks.any_over(active, inner, keepdim=True).expand(x.shape)
+    ones = _masks.as_numbers(active, cotangent.dtype)
     weights, _ = call.func(ones, torch.zeros_like(x), grid, *how, [True, False])
     if how[0] == NEAREST:
         return weights > 0
     reads = neighbours(weights > 0, 1)
     for axis, near in edges(x, grid, how[2]):
-        reads.select(axis, 0).logical_or_(any_over(active & near, inner, keepdim=True).squeeze(-1))
+        reads.select(axis, 0).logical_or_(
+            _masks.any_over(active & near, inner, keepdim=True).squeeze(-1)
+        )
     return reads
 
 
@@ -374,13 +371,13 @@ def reads_one_of(call: Call, pixels: Array, grid: Array) -> Array:
     cotangent, x, _, *how, _ = call.args
     inner = tuple(range(2, x.dim()))
     if how[0] == CUBIC:
-        return any_over(pixels, inner, keepdim=True).expand(cotangent.shape)
+        return _masks.any_over(pixels, inner, keepdim=True).expand(cotangent.shape)
     wide = pixels if how[0] == NEAREST else neighbours(pixels, -1)
     sample = aten.grid_sampler_2d if x.dim() == 4 else aten.grid_sampler_3d  # noqa: PLR2004  (axes)
     hit = sample(wide.to(x.dtype), grid, *how) > 0
     for axis, near in edges(x, grid, how[2]):
         first = pixels.narrow(axis, 0, 1)
-        hit = hit | (near & any_over(first, inner, keepdim=True))
+        hit = hit | (near & _masks.any_over(first, inner, keepdim=True))
     return hit
 
 

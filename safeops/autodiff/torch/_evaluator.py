@@ -17,21 +17,10 @@ from safeops._backends.torch import private
 from safeops._backends.torch.private import DispatchKey, TorchDispatchMode, decomposition_table
 from safeops._core.types import Array
 from safeops.autodiff._options import report_unknown
+from safeops.autodiff.torch import _nodes
 from safeops.autodiff.torch._compiled_edges import is_at_edge, run_at_edge
 from safeops.autodiff.torch._masks import cleaned, folded, is_partial, spread, tensors_of
-from safeops.autodiff.torch._nodes import (
-    BY_PRODUCT,
-    CLAMPS,
-    COPY_SLICES,
-    OVERWRITES,
-    SELECTIONS,
-    in_a_hook,
-    inner_name,
-    is_foreign,
-    node_name,
-    stem_of,
-    words,
-)
+from safeops.autodiff.torch._nodes import node_name
 from safeops.autodiff.torch._sharded import is_shape_alone, is_wrapped
 from safeops.autodiff.torch._tags import Mask, Tags, is_number, is_plain
 
@@ -47,9 +36,9 @@ BY_NAMESPACE: dict[str, Callable[["Call"], Any]] = {}
 # Fused kernels, written out as their parts.
 OWN_PARTS: dict[str, Callable[..., Any]] = {}
 
-COMPARISONS = words("ge gt le lt")
+COMPARISONS = _nodes.words("ge gt le lt")
 # Operations that return their argument, though their schemas do not tell, or read its shape only.
-PASSED = words(
+PASSED = _nodes.words(
     """
     _unsafe_view _reshape_alias unsqueeze_ squeeze_ t_ transpose_ detach_
     wait_tensor _wrap_tensor_autograd
@@ -58,7 +47,7 @@ PASSED = words(
 )
 # Operations whose derivative PyTorch has wrong (2.13): a zero there does not mean "not used".
 MISTAKEN = {"AsStridedScatter": "as_strided_scatter"}
-ZEROS = words("zeros zeros_like new_zeros full full_like new_full scalar_tensor")
+ZEROS = _nodes.words("zeros zeros_like new_zeros full full_like new_full scalar_tensor")
 
 
 @dataclass(slots=True)
@@ -89,11 +78,11 @@ class Call:
             self.running = node_name()
         return self.running
 
-    def selects(self, nodes: frozenset[str] = SELECTIONS) -> bool:
+    def selects(self, nodes: frozenset[str] = _nodes.SELECTIONS) -> bool:
         """Whether the operation is called by the formula of a selection."""
-        if self.node_name == COPY_SLICES and COPY_SLICES not in nodes:
-            return not in_a_hook(self.node) and self.mode.inner(self) in nodes
-        return self.node_name in nodes and not in_a_hook(self.node)
+        if self.node_name == _nodes.COPY_SLICES and _nodes.COPY_SLICES not in nodes:
+            return not _nodes.in_a_hook(self.node) and self.mode.inner(self) in nodes
+        return self.node_name in nodes and not _nodes.in_a_hook(self.node)
 
     def run(self) -> Any:
         return self.func(*self.args, **self.kwargs)
@@ -230,14 +219,14 @@ class Masking(TorchDispatchMode):
         node, name = node_name()
         fill = {"scalar_tensor": 0, "full": 1, "full_like": 1, "new_full": 2}.get(call.name)
         not_zero = fill is not None and (len(call.args) <= fill or call.args[fill] != 0)
-        if node is None or not_zero or not is_number(value) or is_foreign(node):
+        if node is None or not_zero or not is_number(value) or _nodes.is_foreign(node):
             return value
-        if name == COPY_SLICES:
+        if name == _nodes.COPY_SLICES:
             name = self.inner(call)
         if name in MISTAKEN:
             self.report(replace(call, name=MISTAKEN[name]))
             return value
-        if name in OVERWRITES:
+        if name in _nodes.OVERWRITES:
             self.tags.write(value, active=False)
         else:
             self.tags.write_literal(value, node)
@@ -252,7 +241,7 @@ class Masking(TorchDispatchMode):
         ):
             return "CopyBackwards"  # a slice assignment; no other formula asks for a format
         if self.within[0] is not node:
-            self.within = (node, stem_of(inner_name(call.name)))
+            self.within = (node, _nodes.stem_of(_nodes.inner_name(call.name)))
         return self.within[1]
 
     def outside(self, call: Call) -> Any:
@@ -263,7 +252,7 @@ class Masking(TorchDispatchMode):
                 self.tags.drop(x)
         self.note_literal(call, value)
         is_cast = call.name == "_to_copy" and not is_number(call.args[0]) and is_number(value)
-        if is_cast and node_name()[1] in BY_PRODUCT:
+        if is_cast and node_name()[1] in _nodes.BY_PRODUCT:
             self.casts = [*self.casts[-1:], (value, call.args[0])]
         if call.name in COMPARISONS:
             self.note_comparison(call)
@@ -273,7 +262,7 @@ class Masking(TorchDispatchMode):
         """State that what is made of a literal 0 is one."""
         if call.name == "zero_":
             node, _ = node_name()
-            if node is not None and not is_foreign(node):
+            if node is not None and not _nodes.is_foreign(node):
                 self.tags.write_literal(value, node)
         # addmm scales its literal 0, and `vmap` copies one.
         scaled = call.name == "mul" and not isinstance(call.args[1], torch.Tensor)
@@ -297,7 +286,7 @@ class Masking(TorchDispatchMode):
     def note_comparison(self, call: Call) -> None:
         """Record the operands of a comparison in the formula of a clamp."""
         node, name = node_name()
-        if name in CLAMPS or name == COPY_SLICES:
+        if name in _nodes.CLAMPS or name == _nodes.COPY_SLICES:
             earlier = self.compared[1] if self.compared[0] is node else []
             tensors = [x for x in call.args if isinstance(x, torch.Tensor)]
             self.compared = (node, [*earlier, *tensors])
@@ -321,7 +310,7 @@ def rule_of(call: Call, kind: "Kind") -> Callable[[Call], Any]:
         return SPARSE.get(kind.base, unknown)
     if kind.is_special:
         special = BY_NODE.get(call.node_name, {})
-        if kind.base in special and not in_a_hook(call.node):
+        if kind.base in special and not _nodes.in_a_hook(call.node):
             return special[kind.base]
     return RULES.get(kind.base, unknown)
 

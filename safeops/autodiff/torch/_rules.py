@@ -10,6 +10,7 @@ from safeops._backends.torch import private
 from safeops._core.types import Array
 from safeops.autodiff.torch import _contractions as contractions
 from safeops.autodiff.torch import _fused as fused
+from safeops.autodiff.torch import _masks
 from safeops.autodiff.torch._convolutions import KIND, convolve_backward, resampled, sampled
 from safeops.autodiff.torch._evaluator import (
     BY_NODE,
@@ -20,23 +21,6 @@ from safeops.autodiff.torch._evaluator import (
     aten,
     decompose,
     unknown,
-)
-from safeops.autodiff.torch._masks import (
-    any_over,
-    as_numbers,
-    beside,
-    both,
-    cleaned,
-    combined,
-    common_shape,
-    either,
-    is_finite,
-    is_partial,
-    is_traced,
-    not_zero,
-    repeats,
-    spread,
-    thin,
 )
 from safeops.autodiff.torch._nodes import BY_PRODUCT, CLAMPS, COPY_SLICES, is_foreign, words
 from safeops.autodiff.torch._tags import Mask, is_number
@@ -50,10 +34,10 @@ def scale(call: Call) -> Any:
         return unknown(call)
     active: Mask = True
     for mask in used:
-        active = both(active, mask)
+        active = _masks.both(active, mask)
     counts = [x for x in map(call.mode.as_condition, call.args) if x is not None]
     if counts and call.selects(BY_PRODUCT):
-        active = both(active, chosen(call, *counts))
+        active = _masks.both(active, chosen(call, *counts))
     return call.finish(active, clean=True)
 
 
@@ -77,19 +61,19 @@ def threshold(call: Call) -> Any:
     x, limit = call.args[1:]
     if 0 not in call.masks:
         return unknown(call)
-    return call.finish(both(call.masks[0], ~at_most(x, limit)))  # it writes 0 elsewhere
+    return call.finish(_masks.both(call.masks[0], ~at_most(x, limit)))  # it writes 0 elsewhere
 
 
 def at_most(x: Array, limit: float) -> Array:
     """Return ``x <= limit``; on a CPU half as slow by way of numbers (PyTorch 2.13)."""
-    if is_traced() or x.numel() < FEW:
+    if _masks.is_traced() or x.numel() < FEW:
         return x <= limit
-    return not_zero(torch.le(x, limit, out=torch.empty_like(x)))
+    return _masks.not_zero(torch.le(x, limit, out=torch.empty_like(x)))
 
 
 def add(call: Call) -> Any:
     """Add: absent plus a number is the number."""
-    return call.finish(either(call.active(0), call.active(1)))
+    return call.finish(_masks.either(call.active(0), call.active(1)))
 
 
 def same(call: Call) -> Any:
@@ -123,21 +107,23 @@ def select(call: Call) -> Any:
         return call.finish(active=True)
     active = selected(cond, x, y, masks)
     if call.selects(CLAMPS):
-        cotangent = either(*(call.masks.get(i, False) for i in (1, 2)))
-        active = active | (nan_of(call, active) & spread(cotangent, active))
+        cotangent = _masks.either(*(call.masks.get(i, False) for i in (1, 2)))
+        active = active | (nan_of(call, active) & _masks.spread(cotangent, active))
     return call.finish(active)
 
 
 def selected(cond: Array, x: Any, y: Any, masks: list[Mask]) -> Array:
     """Return which entries of a selection of two operands are active."""
-    shape = common_shape(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
+    shape = _masks.common_shape(cond.shape, *(getattr(v, "shape", ()) for v in (x, y)))
     cond = cond.expand(shape)
     first, second = masks
     if first is True and second is False:
-        return combined(torch.clone, cond)  # a copy, as above
+        return _masks.combined(torch.clone, cond)  # a copy, as above
     if first is False and second is True:
-        return combined(torch.bitwise_not, cond)
-    return combined(torch.where, cond, spread(first, cond), spread(second, cond))
+        return _masks.combined(torch.bitwise_not, cond)
+    return _masks.combined(
+        torch.where, cond, _masks.spread(first, cond), _masks.spread(second, cond)
+    )
 
 
 def is_zero(call: Call, x: Any) -> bool:
@@ -150,7 +136,7 @@ def is_zero(call: Call, x: Any) -> bool:
 
 def is_zero_number(x: Any) -> bool:
     """Whether a number, which may be one in a tensor, is known to be 0."""
-    if not is_traced() or not isinstance(x, torch.Tensor):
+    if not _masks.is_traced() or not isinstance(x, torch.Tensor):
         return bool(x == 0)
     if type(x) is not torch.Tensor:  # it is traced itself
         return False
@@ -177,9 +163,9 @@ def fill(call: Call) -> Any:
     if zero and not call.selects():
         return call.finish(call.active(0))
     base = call.args[0]
-    mask = spread(call.active(0), base).clone()
+    mask = _masks.spread(call.active(0), base).clone()
     where = call.args[1:-1]
-    new = spread(call.masks[len(call.args) - 1], number) if is_cotangent else not zero
+    new = _masks.spread(call.masks[len(call.args) - 1], number) if is_cotangent else not zero
     # The packet has a functional overload for a tensor as the value.
     marked = getattr(aten, call.name.removesuffix("_"))(mask, *where, new)
     return call.finish(marked)
@@ -193,10 +179,10 @@ def total(call: Call) -> Any:
     x = call.args[0]
     dims = call.args[1] if len(call.args) > 1 else None
     keepdim = call.args[2] if len(call.args) > 2 else False  # noqa: PLR2004  (a place)
-    mask = spread(active, x)
+    mask = _masks.spread(active, x)
     if not dims:
         return call.finish(mask.any())
-    return call.finish(any_over(mask, tuple(dims), keepdim=keepdim))
+    return call.finish(_masks.any_over(mask, tuple(dims), keepdim=keepdim))
 
 
 def transport(call: Call) -> Any:
@@ -207,10 +193,10 @@ def transport(call: Call) -> Any:
         return call.finish(active=True)
     args = list(call.args)
     if name in ("slice_backward", "select_backward"):
-        return call.finish(put_back(call, spread(call.active(0), args[0])))
+        return call.finish(put_back(call, _masks.spread(call.active(0), args[0])))
     for i in places:
         if isinstance(args[i], torch.Tensor):
-            args[i] = as_numbers(spread(call.active(i), args[i]), args[i].dtype)
+            args[i] = _masks.as_numbers(_masks.spread(call.active(i), args[i]), args[i].dtype)
         elif isinstance(args[i], (list, tuple)):
             args[i] = [_entries(call, x) for x in args[i]]
         else:  # a number that is filled in
@@ -219,7 +205,7 @@ def transport(call: Call) -> Any:
         args[3], args[6] = None, torch.ones_like(args[6])  # a weight of 0 keeps its entry active
     if call.name.endswith("_"):
         args[0] = args[0].clone()
-    active = not_zero(call.func(*args, **call.kwargs))
+    active = _masks.not_zero(call.func(*args, **call.kwargs))
     if name not in FILLS_NOTHING and is_foreign(call.node):
         active = active | filled(call, args, places)
     return call.finish(active)
@@ -228,11 +214,11 @@ def transport(call: Call) -> Any:
 def put_back(call: Call, active: Array) -> Array:
     """Return the mask of entries that are put at their places in an array of absent ones."""
     _, sizes, axis, *place = call.args
-    if not is_traced():  # these run on bool
+    if not _masks.is_traced():  # these run on bool
         return call.func(active, *call.args[1:])
     axis %= len(sizes)
     is_slice = active.dim() == len(sizes)
-    lean = thin(active, but=axis if is_slice else None)
+    lean = _masks.thin(active, but=axis if is_slice else None)
     shape = list(lean.shape)
     shape[axis : axis + is_slice] = [sizes[axis]]
     # As numbers: Inductor's C++ does not compile a padded disjunction of masks (PyTorch 2.13).
@@ -270,7 +256,7 @@ def batched(call: Call) -> Any:
         return unknown(call)
     active = call.masks[i]
     if isinstance(active, torch.Tensor):
-        active = any_over(active, (-2, -1), keepdim=True)
+        active = _masks.any_over(active, (-2, -1), keepdim=True)
     return call.finish(active, clean=True)
 
 
@@ -281,7 +267,7 @@ def matrix_exponential(call: Call) -> Any:
         return unknown(call)
     if isinstance(active, torch.Tensor):
         n = active.shape[-1] // 2
-        active = any_over(active[..., :n, n:], (-2, -1), keepdim=True)
+        active = _masks.any_over(active[..., :n, n:], (-2, -1), keepdim=True)
     return call.finish(active, clean=True)
 
 
@@ -289,7 +275,7 @@ def spectral(call: Call) -> Any:
     """Transform along axes: dense along these, independent along the others."""
     active = call.masks.get(0, True)
     if isinstance(active, torch.Tensor):
-        active = any_over(active, tuple(call.args[1]), keepdim=True)
+        active = _masks.any_over(active, tuple(call.args[1]), keepdim=True)
     return call.finish(active, clean=True)
 
 
@@ -301,7 +287,7 @@ def normalized(call: Call) -> Any:
         return decompose(call)
     active = call.masks[0]
     if isinstance(active, torch.Tensor):
-        active = any_over(active, (call.args[2],), keepdim=True)
+        active = _masks.any_over(active, (call.args[2],), keepdim=True)
     return call.finish(active, clean=True)
 
 
@@ -309,28 +295,30 @@ def _entries(call: Call, x: Array) -> Array:
     active = call.mode.tags.read(x)
     if active is None:
         active = not call.is_literal_zero(x)
-    return as_numbers(spread(active, x), x.dtype)
+    return _masks.as_numbers(_masks.spread(active, x), x.dtype)
 
 
 def layer_norm_backward(call: Call) -> Any:
     """Differentiate a layer norm; by its parts if an active row has a NaN."""
     # If what the kernel returns is finite, so is all that absent entries have met.
     cotangent, x, shape, mean, rstd, *weights, wanted = call.args
-    if set(call.masks) != {0} or not is_partial(call.masks[0]):
+    if set(call.masks) != {0} or not _masks.is_partial(call.masks[0]):
         return decompose(call)
-    active = spread(call.masks[0], cotangent)
+    active = _masks.spread(call.masks[0], cotangent)
     outer = tuple(range(x.dim() - len(shape)))
-    of_weights = any_over(active, outer) if outer else active
-    of_rows = any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
-    values = None if is_traced() else call.run()
-    if values is None or not all(is_finite(y) for y in values if y is not None):
-        whole = is_traced() and all(repeats(active, i) for i in range(len(outer), x.dim()))
-        rows = [y if is_finite(y) else beside(of_rows, y) for y in (x, mean, rstd)]
-        if not (whole or all(is_finite(y) for y in (*rows, *weights) if y is not None)):
+    of_weights = _masks.any_over(active, outer) if outer else active
+    of_rows = _masks.any_over(active, tuple(range(len(outer), x.dim())), keepdim=True)
+    values = None if _masks.is_traced() else call.run()
+    if values is None or not all(_masks.is_finite(y) for y in values if y is not None):
+        whole = _masks.is_traced() and all(
+            _masks.repeats(active, i) for i in range(len(outer), x.dim())
+        )
+        rows = [y if _masks.is_finite(y) else _masks.beside(of_rows, y) for y in (x, mean, rstd)]
+        if not (whole or all(_masks.is_finite(y) for y in (*rows, *weights) if y is not None)):
             return decompose(call)
         values = call.func(cotangent, rows[0], shape, *rows[1:], *weights, wanted)
         if whole and values[0] is not None:  # a weight may be NaN
-            values = (cleaned(values[0], of_rows), *values[1:])
+            values = (_masks.cleaned(values[0], of_rows), *values[1:])
     for value, mask in zip(values, (of_rows, of_weights, of_weights), strict=True):
         call.mode.state(value, mask)  # no tensor for a gradient that was not asked for
     return values
@@ -386,29 +374,24 @@ def logarithm(call: Call) -> Any:
         return RULES[call.name](call)
     (mask,) = call.masks.values()
     value = call.run()
-    if is_partial(mask):
-        value = torch.where(spread(mask, value), value, -math.inf)
+    if _masks.is_partial(mask):
+        value = torch.where(_masks.spread(mask, value), value, -math.inf)
     call.mode.state(value, mask)
     return value
-
-
-def exponential(call: Call) -> Any:
-    """Map logarithms back to cotangents."""
-    return call.finish(call.masks[0], clean=True)
 
 
 def summed(call: Call) -> Any:
     """Sum exponentials cumulatively: an absent entry adds nothing."""
     value, mask = call.run(), call.masks[0]
-    if is_partial(mask):
-        mask = spread(mask, value).to(torch.int64).cumsum(call.args[1]) > 0
+    if _masks.is_partial(mask):
+        mask = _masks.spread(mask, value).to(torch.int64).cumsum(call.args[1]) > 0
     call.mode.state(value, mask)
     return value
 
 
 LOGARITHMS: dict[str, Callable[[Call], Any]] = dict.fromkeys(
     ("abs", "log", "where", "add", "sub"), logarithm
-) | {"logcumsumexp": summed, "exp": exponential}
+) | {"logcumsumexp": summed, "exp": lambda call: call.finish(call.masks[0], clean=True)}
 
 
 def elementwise(call: Call) -> Any:
@@ -418,7 +401,7 @@ def elementwise(call: Call) -> Any:
     bounds = [x for x in (*others, *call.kwargs.values()) if isinstance(x, torch.Tensor)]
     active: Mask = False
     for mask in call.masks.values():
-        active = either(active, mask)
+        active = _masks.either(active, mask)
     return finish(call, active, bounds)
 
 
@@ -429,10 +412,10 @@ def reduced(call: Call) -> Any:
     first = AXES.get(call.name, 1)
     dims, keepdim = (*call.args[first : first + 2], None, False)[:2]
     active = call.masks[0]
-    if is_partial(active):
-        mask = spread(active, call.args[0])
+    if _masks.is_partial(active):
+        mask = _masks.spread(active, call.args[0])
         dims = [dims] if isinstance(dims, int) else dims
-        active = any_over(mask, tuple(dims), keepdim=bool(keepdim)) if dims else mask.any()
+        active = _masks.any_over(mask, tuple(dims), keepdim=bool(keepdim)) if dims else mask.any()
     return finish(call, active)
 
 
@@ -442,8 +425,8 @@ AXES = {"linalg_vector_norm": 2, "norm": 2}  # the position of the axes among th
 def finish(call: Call, active: Mask, bounds: list[Array] | tuple[()] = ()) -> Any:
     """Run the operation; every entry of the result that is not 0 is active."""
     value = call.run()
-    if isinstance(value, torch.Tensor) and is_number(value) and is_partial(active):
-        active = spread(active, value) | not_zero(value)
+    if isinstance(value, torch.Tensor) and is_number(value) and _masks.is_partial(active):
+        active = _masks.spread(active, value) | _masks.not_zero(value)
         for bound in bounds:
             active = active | (bound == 0)
     call.mode.state(value, active)
