@@ -20,7 +20,6 @@ from safeops.autodiff._explain.trial import Program as Trial
 from safeops.autodiff._explain.trial import tried, untried
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax import _evaluator as pairs
-from safeops.autodiff.jax._callbacks import Callbacks
 from safeops.autodiff.jax._evaluator import Options
 from safeops.autodiff.jax._explain.backward import Backward
 from safeops.autodiff.jax._explain.compiled_loops import LoopBudget, cost_of
@@ -28,7 +27,7 @@ from safeops.autodiff.jax._explain.forward import Watch, watching
 from safeops.autodiff.jax._known import moved_here
 from safeops.autodiff.jax._lines import Sites, count_of, eval_jaxpr_with, named, numbers_of
 from safeops.autodiff.jax._passes import check_inputs, check_output
-from safeops.autodiff.jax._recording import Record
+from safeops.autodiff.jax._recording import Callbacks, Record
 from safeops.autodiff.jax._rules import RULES
 
 MOST = 2000  # operations that run one by one, with edits

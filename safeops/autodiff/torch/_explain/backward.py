@@ -20,9 +20,9 @@ from safeops.autodiff.torch._evaluator import Call, Masking
 from safeops.autodiff.torch._lines import Looking, compact, not_finite, stored, what_of
 from safeops.autodiff.torch._masks import folded, is_partial, spread
 from safeops.autodiff.torch._nodes import attached
+from safeops.autodiff.torch._passes import is_script, reason_unseen
 from safeops.autodiff.torch._rules import RULES
 from safeops.autodiff.torch._tags import Mask, Tags, leaf_of, name_of
-from safeops.autodiff.torch._unseen import is_script, reason_unseen
 
 CONTRACTIONS = (matrix, contract, convolve_backward)
 

@@ -33,8 +33,8 @@ from safeops.autodiff.torch._explain.selection import REFUSED, Search, ones_like
 from safeops.autodiff.torch._lines import Record, not_finite, record_of, what_of
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, is_ours
+from safeops.autodiff.torch._passes import is_script
 from safeops.autodiff.torch._tags import Tags, leaf_of
-from safeops.autodiff.torch._unseen import is_script
 
 NOT_SEEN = (
     "lines are known for what ran in safeops.autodiff.torch.record_lines(), "
