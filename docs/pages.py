@@ -16,7 +16,7 @@ import private_names
 import safeops
 import specs
 from safeops import _recipes, linalg, rotations, segments
-from safeops._cli.recipe import FAMILIES, WHY_NONE, family_of, functions_of, path_of
+from safeops._cli.recipe import FAMILIES, family_of, functions_of, path_of
 
 # Words that people may search for, by the name of a function that has no specification.
 SYNONYMS = specs.SYNONYMS | {
@@ -42,7 +42,9 @@ python -m safeops recipe safe_log --framework jax
 python -m safeops recipe safe_norm safe_log -f jax > _safe.py
 ```
 
-`safeops.linalg`, `safeops.segments` and some rotations have no recipe: {why}."""
+`safeops.linalg` and `safeops.segments` have no recipes: each framework needs code of its own for
+them, which is too long to copy.
+Of any other function without a recipe, `python -m safeops recipe NAME` says why it has none."""
 SUPPORT = """# What is tested
 
 This page is made from the case tables that the tests run through.
@@ -157,7 +159,7 @@ def section(name: str, title: str, part: _recipes.Section) -> str:
 
 def recipe_index() -> str:
     """Return the page that lists the recipes by family."""
-    parts = [RECIPES.format(why=WHY_NONE)]
+    parts = [RECIPES]
     for module, (_, title) in FAMILIES.items():
         rows = [f"- [{n}]({n}.md): {_recipes.read(n).summary}" for n in recipes_of(module)]
         toctree = "\n".join(["```{toctree}", ":hidden:", "", *recipes_of(module), "```"])

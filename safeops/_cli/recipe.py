@@ -57,8 +57,8 @@ def name_of_recipe(name: str) -> str:
     """Return the name of a recipe that there is."""
     names = _recipes.names()
     if name not in names:
-        if name in (*linalg.__all__, *segments.__all__, *WITHOUT_RECIPE):
-            msg = f"{name} has no recipe: {WHY_NONE}"
+        if why := WITHOUT_RECIPE.get(name):
+            msg = f"{name} has no recipe: {why}"
             raise ArgumentTypeError(msg)
         near = get_close_matches(name, names) or ["--list"]
         msg = f"expected the name of a recipe, got {name}; try {' or '.join(near)}"
@@ -103,23 +103,21 @@ FAMILIES = {
 
 
 # Rotations too have recipes, and `linalg` and `segments` have none.
-WHY_NONE = (
-    "decompositions, sums by number and derivatives of every order are other code in each "
-    "framework, and too long to copy"
-)
 FUNCTIONS = {name: getattr(safeops, name) for name in safeops.__all__}
 FUNCTIONS |= {name: getattr(rotations, name) for name in rotations.__all__}
-# The first has no singular point but the quaternion 0, the second is the first half of the recipe
-# of matrix_to_rotvec, the next are made of two or three recipes, and the last two are the functions
-# of the framework, with an expansion and derivatives that are too long to copy.
+OWN_CODE = "each framework needs code of its own for it, which is too long to copy"
+MADE = "it is made of two or three of the other recipes"
+LONG = "its expansions and derivatives are too long to copy"
+# Why a function has no recipe.
 WITHOUT_RECIPE = {
-    "quaternion_to_matrix",
-    "matrix_to_quaternion",
-    "quaternion_slerp",
-    "twist_to_matrix",
-    "matrix_to_twist",
-    "safe_gammainc",
-    "safe_gammaincc",
+    "quaternion_to_matrix": "its only singular point is the quaternion 0",
+    "matrix_to_quaternion": "it is the first half of the recipe of matrix_to_rotvec",
+    "quaternion_slerp": MADE,
+    "twist_to_matrix": MADE,
+    "matrix_to_twist": MADE,
+    "safe_gammainc": LONG,
+    "safe_gammaincc": LONG,
+    **dict.fromkeys((*linalg.__all__, *segments.__all__), OWN_CODE),
 }
 
 
