@@ -1,6 +1,7 @@
 """Recipes: each runs alone on its framework, and agrees with the operation of safeops."""
 
 import ast
+import inspect
 import math
 import re
 
@@ -55,6 +56,13 @@ def calls_of(name, framework):
 def is_floating(value):
     """Whether an argument is a floating array, for which a gradient can be taken."""
     return hasattr(value, "dtype") and "float" in dtype_name(value.dtype)
+
+
+def taken(f):
+    """Return the defaults of what a function takes by position, in order, and of its options."""
+    parameters = inspect.signature(f).parameters.values()
+    arrays = [p.default for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    return arrays, {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
 
 def leaves(value):
@@ -153,6 +161,16 @@ def test_a_recipe_proves_something(name):
     assert "assert" in sections["The bug"].code
     assert "assert" in sections["The proof"].code
     assert len(calls_of(name, "numpy")) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_of_a_recipe_is_a_call_of_the_operation(name):
+    """A recipe takes as many arrays, and options by name, each with the default of safeops."""
+    recipe = run(with_imports(sections_in(name, "numpy")["The recipe"]))[name]
+    (arrays, options), (arrays_of_ours, options_of_ours) = map(taken, (recipe, FUNCTIONS[name]))
+
+    assert arrays == arrays_of_ours
+    assert options.items() <= options_of_ours.items()
 
 
 def test_every_operation_has_a_recipe():
