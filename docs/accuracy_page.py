@@ -34,17 +34,18 @@ The exact results are computed by formulas in extended precision, which the test
 mpmath.
 Fills and exact zeros are not counted, nor are results below 16 times the smallest normal number,
 because JAX and TensorFlow flush intermediate results there.
-For a function of slices the unit is the unit of the largest entry, or of the largest term of a sum;
-for `safe_lgamma` and `safe_digamma` too it is that of the largest term, because their zeros below 0
-are zeros of a sum, and so it is for `safe_binary_cross_entropy` and `safe_focal_loss`. The first
-two, `log_ndtr`, `safe_ndtri` and `safe_erfinv` are measured at a few hundred numbers, and
-`safe_gammainc` and `safe_gammaincc` at 1,200, because mpmath takes a millisecond for each.
+For a function of slices the unit is the unit of the largest entry, or of the largest term of a sum.
+It is that of the largest term for `safe_lgamma` and `safe_digamma` too, because their zeros below 0
+are zeros of a sum, and for `safe_binary_cross_entropy` and `safe_focal_loss`.
+`safe_lgamma`, `safe_digamma`, `log_ndtr`, `safe_ndtri` and `safe_erfinv` are measured at a few
+hundred numbers, and `safe_gammainc` and `safe_gammaincc` at 1,200, because mpmath takes a
+millisecond for each.
 At a zero of an elementwise function, or of its slope, the unit shrinks with the result: one
 rounding on the way is many units there, in the safe and in the plain function.
 
 **Rows with a choice.**
-`radial` is that of `1 / (1 + r * r)`. `nanquantile` and `nanpercentile` are a selection and one
-interpolation, at 0.3125. `safe_attention` has four queries and four keys; its unit is that of the
+`radial` is measured for `1 / (1 + r * r)`. `nanquantile` and `nanpercentile` select entries and
+interpolate once, at 0.3125. `safe_attention` has four queries and four keys; its unit is that of the
 largest term times the largest logit, which is rounded. Incomplete gamma functions have slopes for
 `x`, because PyTorch has none for `a`.
 There is no row for {absent}.

@@ -12,8 +12,8 @@ SMOOTH = """## How exact they are
 The tables have the worst error of value, gradient and Hessian over the points below, divided by the
 largest entry; `python benchmarks/rotations.py` measured it, with {versions}.
 The exact numbers come from textbook formulas in mpmath, with 220 digits.
-The Hessian of a weighted sum of the result is taken, times a vector. PyTorch and TensorFlow run
-eagerly, JAX is compiled.
+The Hessian is that of a weighted sum of the result, times a vector.
+PyTorch and TensorFlow run eagerly, JAX is compiled.
 The tests demand errors below 1e-9 in float64 and below 1e-5 in float32 at each point."""
 SPECTRAL = """## How exact they are
 
@@ -22,10 +22,11 @@ matrices below, divided by the largest entry, or by 1 if that is more;
 `python benchmarks/spectral.py` measured it, with {versions}.
 The exact numbers are differences in mpmath, with 60 digits.
 PyTorch and TensorFlow run eagerly, JAX is compiled.
-Of `polar` and `safe_svd` the matrices are these times a rotation.
-Of eigenvectors and singular vectors the rows have a projector, or its like, on what belongs to the
-largest values: it depends on no choice of vectors.
-Its second derivative is NaN where values tie and the direction parts them, by design.
+For `polar` and `safe_svd` these matrices are multiplied by a rotation.
+Eigenvectors and singular vectors depend on a choice.
+Their rows are for a product of them that does not: the projector, or its like, on the vectors of
+the largest values.
+By design its second derivative is NaN where values are equal and the direction makes them differ.
 SciPy has no derivatives: its columns have central differences of `sqrtm`, `logm` and `expm`."""
 BESIDE = """
 The rows in italics are what people write: {naive}.

@@ -71,6 +71,7 @@ This page is made from the tables of rules that masked autodiff uses.
 An operation without a rule runs as it is, with a warning, and hides nothing.
 A cell is empty if the framework has no such operation.
 Results of the forward pass, such as a factorisation, are constants in a backward pass.
+What the backward pass hands from operation to operation is called a cotangent.
 An operation needs a rule only if a derivative applies it to a cotangent, as a derivative of your
 own may.
 

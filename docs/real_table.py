@@ -31,7 +31,7 @@ rows.
 {uncured}
 
 **Undefined.**
-The rows have passed the square root of a 0.
+Each row has passed through the square root of a 0.
 Where a row is used, its derivative is infinite or NaN, and the same in both gradients.
 Where a row is left out, its derivative is 0 in the masked gradient, except in the models that stay
 NaN.
