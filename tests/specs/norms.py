@@ -7,7 +7,7 @@ import mpmath
 import safeops as so
 import slice_formulas as swept
 from points import CONSTANT
-from slice_formulas import Sweep
+from slice_formulas import Scaled, Sweep
 from slices import NONE, PART, Row, Slice, SliceSpec, V, norm, plain_norm
 
 SPECS = (
@@ -71,6 +71,10 @@ SPECS = (
                 unsupported=CONSTANT,
             ),
         ),
+        scaled=(
+            *(Scaled(swept.norm_of(p), {"ord": p}, curved=p == 2) for p in (1, 2, inf)),
+            *(Scaled(swept.norm_of(p), {"ord": p}, curved=p == 3, cubes=True) for p in (1.5, 3)),
+        ),
         synonyms="linalg.norm, vector_norm, length of a vector",
     ),
     SliceSpec(
@@ -110,6 +114,7 @@ SPECS = (
                 unsupported=CONSTANT,
             ),
         ),
+        scaled=(Scaled(swept.rms, curved=True),),
     ),
     SliceSpec(
         "safe_distance",
@@ -127,6 +132,7 @@ SPECS = (
                 unsupported=CONSTANT,
             ),
         ),
+        scaled=(Scaled(swept.norm_of(2), call=lambda x: so.safe_distance(x, 0 * x), curved=True),),
         synonyms="Euclidean distance, pairwise distance",
     ),
     SliceSpec(

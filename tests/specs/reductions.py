@@ -7,8 +7,8 @@ import mpmath
 import safeops as so
 import slice_formulas as swept
 from derivatives import SECOND
-from points import CONSTANT
-from slice_formulas import Sweep
+from points import CONSTANT, OwnSpec
+from slice_formulas import Scaled, Sweep
 from slices import NONE, PART, WEIGHTS, Row, Slice, SliceSpec, V
 
 GAP = (True, False, True)
@@ -255,14 +255,23 @@ SWEEPS = {
     "safe_var": (Sweep(swept.variance, least=2.0**12, most=(8.0, 2)),),
     "nanvar": (Sweep(swept.variance, least=2.0**12, most=(8.0, 2)),),
 }
+MEAN, MAX = (Scaled(swept.mean, room=(16.0, 4.0)),), (Scaled(swept.largest),)
+STD = (Scaled(swept.std, curved=True, room=(2.0**12, 8.0)),)
+SCALED = {"safe_mean": MEAN, "nanmean": MEAN, "safe_std": STD, "nanstd": STD}
+SCALED |= {"safe_max": MAX, "nanmax": MAX}
 SYNONYMS = {"safe_std": "standard deviation", "safe_var": "variance"}
 
 
 def spec(name):
     """Return the specification of an operation."""
     own = tuple(row for row in ROWS if row.name.split(",")[0] == name)
-    return SliceSpec(name, own, SWEEPS.get(name, ()), SYNONYMS.get(name, ""))
+    over = SWEEPS.get(name, ()), SCALED.get(name, ())
+    return SliceSpec(name, own, *over, reduction=True, synonyms=SYNONYMS.get(name, ""))
 
 
-EVERY = tuple(map(spec, dict.fromkeys(row.name.split(",")[0] for row in ROWS)))
+INDICES = ("safe_argmax", "safe_argmin", "nanargmax", "nanargmin")  # which have no derivatives
+EVERY = (
+    *map(spec, dict.fromkeys(row.name.split(",")[0] for row in ROWS)),
+    *map(OwnSpec, INDICES),
+)
 SPECS = tuple(spec for spec in EVERY if spec.name.startswith("safe_"))

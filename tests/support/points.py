@@ -85,6 +85,16 @@ class Spec:
         return (own, *self.variants) if self.points else self.variants
 
 
+@dataclass(frozen=True, eq=False)
+class OwnSpec:
+    """An operation whose tests have a form of their own."""
+
+    name: str  # at the door
+    rows: tuple = ()  # what these tests run through
+    naive: object = None  # what people write, a function of the namespace, then of the arguments
+    synonyms: str = ""  # words that people may search for
+
+
 def one(x, value, first, second):
     """Return a point of a function of one argument."""
     return Point((x,), value, (first,), ((second,),))

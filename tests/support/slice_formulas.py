@@ -6,7 +6,7 @@ stays inside. A result with several numbers for a slice is summed with `WEIGHTS`
 taken of the weighted sum.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -183,6 +183,52 @@ def constant(x, numbers):
     return xp.ones_like(x) * xp.asarray(np.asarray(numbers), dtype=x.dtype)
 
 
+# Value, gradient and Hessian times a direction of slices near 1, in extended precision.
+
+
+def norm_of(p):
+    """Return the norm of slices, its gradient and its Hessian times a direction."""
+
+    def exact(x, v):
+        size = np.abs(x)
+        norm = size.max(-1) if p == np.inf else (size**p).sum(-1) ** (1 / np.longdouble(p))
+        part = size / norm[:, None]
+        if p == np.inf:
+            tie = size == norm[:, None]
+            return norm, np.sign(x) * tie / tie.sum(-1, keepdims=True), 0 * x
+        slope = np.sign(x) * part ** (p - 1)
+        with np.errstate(divide="ignore"):
+            curve = np.where((part == 0) & (p < 2), 0.0, part ** (p - 2))  # chosen
+        turn = curve * v - slope * (slope * v).sum(-1, keepdims=True)
+        return norm, slope, (p - 1) * turn / norm[:, None]
+
+    return exact
+
+
+def rms(x, v):
+    """Return the root mean square of slices, with derivatives."""
+    norm, slope, turn = norm_of(2)(x, v)
+    root = np.sqrt(np.longdouble(x.shape[-1]))
+    return norm / root, slope / root, turn / root
+
+
+def std(x, v):
+    """Return the standard deviation of slices, with derivatives."""
+    value, slope, turn = rms(x - x.mean(-1, keepdims=True), v - v.mean(-1, keepdims=True))
+    return value, slope, turn - turn.mean(-1, keepdims=True)
+
+
+def mean(x, v):
+    """Return the mean of slices, with derivatives."""
+    return x.mean(-1), 0 * x + 1 / np.longdouble(x.shape[-1]), 0 * v
+
+
+def largest(x, v):
+    """Return the maximum of slices, with derivatives."""
+    peak = x.max(-1, keepdims=True)
+    return peak[:, 0], (x == peak) / (x == peak).sum(-1, keepdims=True), 0 * v
+
+
 @dataclass(frozen=True)
 class Sweep:
     """What an operation is over all exponents, whether it has a curve, and which sizes it takes."""
@@ -194,3 +240,16 @@ class Sweep:
     least: float = 2.0  # times the least normal number
     # The largest number on the way, for entries of size s, is factor * s**power.
     most: tuple = (1.0, 1)
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """What an operation that scales as its argument does is of slices near 1."""
+
+    exact: object
+    options: dict = field(default_factory=dict)
+    call: object = None  # by default the operation along the last axis
+    curved: bool = False
+    cubes: bool = False  # powers of entries reach far
+    # How far from the ends of the range sums and differences of entries are numbers of the dtype.
+    room: tuple = (2.0, 1.0)

@@ -30,6 +30,8 @@ class SliceSpec:
     name: str  # at the door
     rows: tuple
     sweeps: tuple = ()  # over all exponents: `slice_formulas.Sweep`
+    scaled: tuple = ()  # the same, if it scales as its argument does: `slice_formulas.Scaled`
+    reduction: bool = False  # of any axes, with `where` or without what is NaN
     synonyms: str = ""  # words that people may search for
 
 
