@@ -18,13 +18,6 @@ import specs
 from safeops import _recipes, linalg, rotations, segments
 from safeops._cli.recipe import FAMILIES, family_of, functions_of, path_of
 
-# Words that people may search for, by the name of a function that has no specification.
-SYNONYMS = specs.SYNONYMS | {
-    "safe_cdist": "pairwise distance, distance matrix",
-    "safe_interp": "linear interpolation, piecewise linear function, look-up table",
-    "safe_where": "apply_where, double where, select",
-    "vectorized_cond": "cond, if",
-}
 DIFFERENTIATED = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 RECIPES = """# Recipes
 
@@ -61,14 +54,11 @@ RETURNS = "For all functions: [what comes back, and errors](returns.md)."
 WITHOUT = """## Without a row
 
 These have no formula of their own, or no derivative, and other tests: {names}."""
-# The pages that show errors of derivatives, the functions there, and what stands beside them.
+# The families whose pages show errors of derivatives, and what stands beside them.
 MEASURED = {
-    "rotations": (rotations.__all__, ""),
-    "smooth": (
-        ("exprel", "sinhc", "boxcox", "inv_boxcox", "logarithmic_mean"),
-        "`where` over the formula, with the limit at the singular point",
-    ),
-    "radial": (("radial",), "the function over the root of the sum of squares"),
+    "rotations": "",
+    "smooth": "`where` over the formula, with the limit at the singular point",
+    "radial": "the function over the root of the sum of squares",
 }
 IN_MODES = """
 `rotvec_to_matrix` and `quaternion_to_rotvec` are tested in every mode: eager, compiled,
@@ -89,8 +79,8 @@ def write(docs: Path) -> None:
     for module, (page, title) in FAMILIES.items():
         made[f"reference/{page}.md"] = family_page(module, title)
     made["reference/rotations.md"] = module_page(rotations, "Rotations")
-    for name, (functions, naive) in MEASURED.items():
-        tables = "\n\n".join(error_tables.sections(functions, naive))
+    for name, naive in MEASURED.items():
+        tables = "\n\n".join(error_tables.sections(functions_of(name), naive))
         made[f"reference/{name}.md"] += f"\n{tables}\n"
     made["reference/rotations.md"] += f"{IN_MODES}\n"
     tables = "\n\n".join(error_tables.sections(linalg.__all__, *SPECTRAL))
@@ -176,8 +166,8 @@ def family_page(module: str, title: str) -> str:
     """Return the reference of a family, made from docstrings."""
     parts = [f"# {title}", RETURNS]
     for name in functions_of(module):
-        if name in SYNONYMS:
-            said = "\n".join(f"   single: {word}" for word in SYNONYMS[name].split(", "))
+        if name in specs.SYNONYMS:
+            said = "\n".join(f"   single: {word}" for word in specs.SYNONYMS[name].split(", "))
             parts.append(f"```{{eval-rst}}\n.. index::\n{said}\n```")
         parts.append(f"```{{eval-rst}}\n.. autofunction:: {path_of(name)}\n```")
         parts += to_copy(name)

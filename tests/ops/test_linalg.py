@@ -1,7 +1,5 @@
 """Functions of matrices: values and derivatives at ties, chosen gradients, errors."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 from mpmath import mp
@@ -13,6 +11,7 @@ from frameworks import asarray, stacked, to_numpy
 from safeops import linalg
 from safeops._backends import load
 from safeops._dispatch import backend_of
+from specs.linalg import SPECS, OfEigenvalues, by_hand
 
 nan, inf = np.nan, np.inf
 RTOL = {"float64": 1e-11, "float32": 2e-4, "complex128": 1e-11}
@@ -36,35 +35,8 @@ LIMITS = {
 SECOND = {"rev-rev", "fwd-rev", "rev-fwd", "fwd-fwd"}
 
 
-class Row(NamedTuple):
-    """A function of arrays and of a namespace, and of the eigenvalues in mpmath."""
-
-    op: object
-    f: object
-
-
-def by_hand(a, xp):
-    """Return the logarithm as a spectral function."""
-    slopes = (lambda x: 1.0 / x, lambda x: -1.0 / (x * x))
-    return linalg.spectral_function(a, xp.log, derivatives=slopes)
-
-
-def cosine(a, xp):
-    """Return the cosine, which is near 0 and of both signs."""
-    slopes = (lambda x: -xp.sin(x), lambda x: -xp.cos(x))
-    return linalg.spectral_function(a, xp.cos, derivatives=slopes)
-
-
-ROWS = {
-    "spectral_function": Row(by_hand, mp.log),
-    "cosine": Row(cosine, mp.cos),
-    "expm_symmetric": Row(lambda a, _: linalg.expm_symmetric(a), mp.exp),
-    "sqrtm_psd": Row(lambda a, _: linalg.sqrtm_psd(a), mp.sqrt),
-    "inv_sqrtm_psd": Row(lambda a, _: linalg.inv_sqrtm_psd(a), lambda x: 1 / mp.sqrt(x)),
-    "logm_psd": Row(lambda a, _: linalg.logm_psd(a), mp.log),
-    "powm_psd": Row(lambda a, _: linalg.powm_psd(a, 0.25), lambda x: mp.root(x, 4)),
-    "powm_psd below 0": Row(lambda a, _: linalg.powm_psd(a, -1.5), lambda x: x ** mp.mpf(-1.5)),
-}
+ROWS = {row.name: row for spec in SPECS for row in spec.rows if isinstance(row, OfEigenvalues)}
+NAIVE = {spec.name: spec.naive for spec in SPECS}
 
 
 def pytest_generate_tests(metafunc):
@@ -121,7 +93,7 @@ def test_values_and_derivatives_are_exact(name, way):
     framework, mode, dtype = way
     of = complex if dtype == "complex128" else float
     weights, along = spectra.direction(5, of=of), spectra.direction(0, of=of)
-    exact = spectra.exact(ROWS[name].f, of)
+    exact = spectra.exact(ROWS[name].f[0], of)
 
     got = found(name, *way)
 
@@ -147,17 +119,11 @@ def test_values_without_derivatives_are_exact(framework):
 
     for row in ROWS.values():
         got = to_numpy(row.op(a, xp))
-        right = spectra.exact(row.f).value
+        right = spectra.exact(row.f[0]).value
         np.testing.assert_allclose(got, right, rtol=1e-11, atol=1e-11 * np.max(np.abs(right)))
 
 
 # Where the usual way fails.
-
-
-def by_eigenvectors(xp, f, a):
-    """Return the function of a matrix as people write it."""
-    values, vectors = xp.linalg.eigh(a)
-    return xp.matmul(vectors * xp.expand_dims(f(values), axis=-2), xp.matrix_transpose(vectors))
 
 
 def test_the_gradient_by_eigenvectors_is_wrong(autodiff_framework):
@@ -166,7 +132,7 @@ def test_the_gradient_by_eigenvectors_is_wrong(autodiff_framework):
     xp, a = backend.xp, asarray(autodiff_framework, np.eye(3))
     weights = asarray(autodiff_framework, spectra.direction(1)[:3, :3])
 
-    (naive,) = backend.grad(lambda a: xp.sum(weights * by_eigenvectors(xp, xp.sqrt, a)))(a)
+    (naive,) = backend.grad(lambda a: xp.sum(weights * NAIVE["sqrtm_psd"](xp, a)))(a)
     (ours,) = backend.grad(lambda a: xp.sum(weights * linalg.sqrtm_psd(a)))(a)
 
     off = ~np.eye(3, dtype=bool)

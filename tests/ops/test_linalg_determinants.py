@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+import spectra
 from frameworks import asarray, to_numpy
 from safeops import linalg
 from safeops._backends import load
 
-WAY = np.cos(np.add.outer(1.9 * np.arange(3), 0.4 * np.arange(3) ** 3)) / 2
+WAY = spectra.WAY[:3, :3]
 RANKS = [np.diag([2.0, -3.0, 5.0]), np.diag([2.0, 3.0, 0.0]), np.diag([0.0, 2.0, 0.0])]
 RANKS += [np.zeros((3, 3)), np.outer(WAY[0], WAY[1]), WAY, np.ones((3, 3)) + np.diag([1.0, 0, 0])]
 

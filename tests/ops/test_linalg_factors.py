@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from mpmath import mp
 
 import spectra
 from derivatives import MODES, derivatives_in
@@ -12,6 +11,8 @@ from exponents import EXHAUSTIVE
 from frameworks import asarray, stacked, to_numpy
 from safeops import linalg
 from safeops._backends import load
+from specs.linalg import SPECS, OfMatrices
+from spectra import GRID, WAY
 
 nan = np.nan
 RTOL = {"float64": 1e-11, "float32": 2e-4}
@@ -27,98 +28,21 @@ LEFT_OUT = {  # each order takes seconds to compile
     "compile": {"forward", *SECOND} - {"fwd-rev"},
     "xla": {"forward", *SECOND} - {"rev-rev"},
 }
-GRID = np.sin(1 + np.add.outer(2.3 * np.arange(4), np.arange(4) ** 2))
-WAY = np.cos(np.add.outer(1.9 * np.arange(4), 0.4 * np.arange(4) ** 3)) / 2
-
-
-def with_values(values):
-    """Return a matrix with these singular values."""
-    return ORTHOGONAL @ np.diag(values) @ orthonormal(GRID + GRID.T)
-
-
-def orthonormal(a):
-    """Return a rotation that is made of a matrix."""
-    basis, _ = np.linalg.qr(a)
-    return basis * np.append(np.ones(len(a) - 1), np.linalg.det(basis))
-
-
-ORTHOGONAL = orthonormal(GRID)
-
-
-MATRICES = {
-    "identity": np.eye(4),
-    "orthogonal": ORTHOGONAL,
-    "repeated": with_values([5.0, 2.0, 2.0, 2.0]),
-    "1e-9 apart": with_values([3.0, 1 + 1e-9, 1.0, 0.5]),
-    "general": WAY + 0.3 * np.eye(4),
-    "reflected": np.diag([1.0, -1.0, 1.0, 1.0]) @ with_values([4.0, 3.0, 2.0, 1.0]),
-}
-SYMMETRIC = {
-    "identity": (np.eye(4), ((0, 1, 2, 3),)),
-    "a tie": (spectra.rotated([1.0, 1.0, 2.0, 3.0]), ((0, 1), (2,), (3,))),
-    "general": (spectra.rotated([0.3, 1.0, 2.2, 4.0]), ((0,), (1,), (2,), (3,))),
-}
-VALUES = {
-    "a tie": (with_values([3.0, 2.0, 2.0, 1.0]), ((0,), (1, 2), (3,))),
-    "general": (WAY + 0.3 * np.eye(4), ((0,), (1,), (2,), (3,))),
-    "wide": (WAY[:3], ((0,), (1,), (2,))),
-    "tall": (WAY[:, :2], ((0,), (1,))),
-}
-
-
-def rotation(a):
-    """Return the nearest rotation in mpmath."""
-    left, values, right = mp.svd_r(a)
-    sign = mp.sign(mp.det(left) * mp.det(right))
-    last = values.rows - 1
-    return left * mp.diag([sign if k == last else 1 for k in range(last + 1)]) * right
-
-
-def orthogonal(a):
-    """Return the nearest orthogonal matrix in mpmath."""
-    left, _, right = mp.svd_r(a)
-    return left * right
-
-
-def means(numbers, clusters):
-    """Return numbers as a column, those of a cluster by their mean."""
-    found = [mp.fsum(numbers[k] for k in c) / len(c) for c in clusters for _ in c]
-    return mp.matrix(found)
-
-
-def eigenvalues(a, clusters):
-    """Return eigenvalues in mpmath."""
-    return means(sorted(mp.eigsy(a, eigvals_only=True)), clusters)
-
-
-def singular_values(a, clusters):
-    """Return singular values in mpmath."""
-    return means(sorted(mp.svd_r(a, compute_uv=False), reverse=True), clusters)
+ROWS = {row.name: row for spec in SPECS for row in spec.rows if isinstance(row, OfMatrices)}
 
 
 @cache
-def exact(function, name):
-    """Return what a function in mpmath has at a matrix, along a direction."""
-    if function in {orthogonal, rotation}:
-        return spectra.along(function, MATRICES[name], WAY)
-    matrix, clusters = (SYMMETRIC if function is eigenvalues else VALUES)[name]
-    way = WAY[: matrix.shape[0], : matrix.shape[1]]
-    way = spectra.direction(0) if function is eigenvalues else way
-    return spectra.along(lambda a: function(a, clusters), matrix, way)
+def exact(name):
+    """Return what a row has in mpmath at its matrices, along a direction."""
+    return [
+        spectra.along(f, a, way_of(name)[: a.shape[0], : a.shape[1]])
+        for a, f in ROWS[name].matrices
+    ]
 
 
-FUNCTIONS = {
-    "polar": (linalg.polar, orthogonal, MATRICES),
-    "polar, proper": (lambda a: linalg.polar(a, proper=True), rotation, MATRICES),
-    "safe_eigvalsh": (linalg.safe_eigvalsh, eigenvalues, {k: v[0] for k, v in SYMMETRIC.items()}),
-    "safe_svdvals": (
-        linalg.safe_svdvals,
-        singular_values,
-        {k: VALUES[k][0] for k in list(VALUES)[:2]},
-    ),
-    "safe_svdvals, wide": (linalg.safe_svdvals, singular_values, {"wide": VALUES["wide"][0]}),
-    "safe_svdvals, tall": (linalg.safe_svdvals, singular_values, {"tall": VALUES["tall"][0]}),
-}
+def way_of(name):
+    """Return a direction: a symmetric one for eigenvalues."""
+    return spectra.direction(0) if name == "safe_eigvalsh" else WAY
 
 
 def pytest_generate_tests(metafunc):
@@ -129,7 +53,7 @@ def pytest_generate_tests(metafunc):
         (row, (name, mode, dtype))
         for name, modes in MODES.items()
         for mode in modes
-        for row in FUNCTIONS
+        for row in ROWS
         for dtype in RTOL
         if EXHAUSTIVE or is_due(row, name, mode, dtype)
     ]
@@ -149,11 +73,9 @@ def is_due(row, name, mode, dtype):
 def test_values_and_derivatives_are_exact(name, way):
     """Value, gradient and Hessian are those of 60 digits, where singular values tie too."""
     framework, mode, dtype = way
-    op, function, matrices = FUNCTIONS[name]
-    xp, a = load(framework).xp, np.stack(list(matrices.values()))
-    rows = [exact(function, key) for key in matrices]
-    along = spectra.direction(0) if function is eigenvalues else WAY
-    along = np.broadcast_to(along[: a.shape[-2], : a.shape[-1]], a.shape)
+    op, xp = ROWS[name].op, load(framework).xp
+    a, rows = np.stack([a for a, _ in ROWS[name].matrices]), exact(name)
+    along = np.broadcast_to(way_of(name)[: a.shape[-2], : a.shape[-1]], a.shape)
     shape = to_numpy(op(asarray(framework, a, dtype))).shape[1:]
     weights = WAY[tuple(slice(n) for n in shape)] if len(shape) == 2 else WAY[0, : shape[0]]
     given = asarray(framework, weights[None], dtype)

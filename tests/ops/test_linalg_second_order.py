@@ -1,11 +1,10 @@
 """Hessians of functions of matrices: eigenvalues in clusters, singular values of any size."""
 
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from mpmath import mp
 
 import second_order
 from derivatives import derivatives_in
@@ -13,6 +12,7 @@ from exponents import EXHAUSTIVE
 from frameworks import asarray, stacked
 from safeops import linalg
 from safeops._backends import load
+from specs.linalg import SPECS, OfEigenvalues, orthonormal
 
 MODES = {"torch": ("func", "compile"), "jax": ("jit",), "tensorflow": ("eager", "xla")}
 # Of the largest entry. XLA's own eigh and svd are right to 1e-6, in float64 too (tensorflow 2.21).
@@ -28,10 +28,9 @@ SIZES = [(0, 6)] + EXHAUSTIVE * [(0, 16), *((seed, n) for seed in range(1, 9) fo
 # Matrices.
 
 
-def orthonormal(rng, n):
+def turn(rng, n):
     """Return a random rotation."""
-    basis, _ = np.linalg.qr(rng.normal(size=(n, n)))
-    return basis * np.append(np.ones(n - 1), np.linalg.det(basis))
+    return orthonormal(rng.normal(size=(n, n)))
 
 
 def symmetric(a):
@@ -57,7 +56,7 @@ def near(dtype, seed, n):
     rng = np.random.default_rng(seed)
     found = []
     for values in spectra_of(rng, n):
-        basis = orthonormal(rng, n)
+        basis = turn(rng, n)
         found += [np.diag(values), basis @ np.diag(values) @ basis.T]
     found += [np.cov(rng.normal(size=(number, n)).T) for number in (2000, 50)]
     return rounded(symmetric(np.stack(found)), dtype), rng
@@ -78,7 +77,7 @@ def with_singular(values, dtype):
     """Return matrices with these singular values, diagonal and turned."""
     rng = np.random.default_rng(len(values))
     n = len(values[0])
-    turned = [orthonormal(rng, n) @ np.diag(x) @ orthonormal(rng, n) for x in values]
+    turned = [turn(rng, n) @ np.diag(x) @ turn(rng, n) for x in values]
     return rounded(np.stack([*map(np.diag, values), *turned]), dtype), rng
 
 
@@ -112,48 +111,23 @@ def adjoint(x):
 
 
 class Row(NamedTuple):
-    """A function of a namespace and arrays, its matrices, and what it is of eigenvalues."""
+    """A function of matrices and a namespace, its matrices, and what it is of eigenvalues."""
 
     op: object
     given: object
     f: object = None  # with two derivatives, in mpmath; None for a polar factor
 
 
-def power(p):
-    """Return a power in mpmath, with its derivatives."""
-    return tuple(
-        lambda x, c=c, k=k: c * x ** mp.mpf(p - k) for k, c in enumerate((1, p, p * (p - 1)))
-    )
-
-
-def wave(xp, a):
-    """Return ``sin(20 x)``, whose slope has the rounding of ``20 x`` in it."""
-    slopes = (lambda x: 20 * xp.cos(20 * x), lambda x: -400 * xp.sin(20 * x))
-    return linalg.spectral_function(a, lambda x: xp.sin(20 * x), derivatives=slopes)
-
-
-def one(op, *also, **options):
-    """Return a function of a namespace and arrays."""
-    return lambda _, a: op(a, *also, **options)
-
-
-LOG = (mp.log, lambda x: 1 / x, lambda x: -1 / x**2)
-WAVE = (
-    lambda x: mp.sin(20 * x),
-    lambda x: 20 * mp.cos(20 * x),
-    lambda x: -400 * mp.sin(20 * x),
-)
-ROWS = {
-    "inv_sqrtm_psd": Row(one(linalg.inv_sqrtm_psd), near, power(-0.5)),
-    "inv_sqrtm_psd, white": Row(one(linalg.inv_sqrtm_psd), white, power(-0.5)),
-    "spectral_function": Row(wave, near, WAVE),
-    "expm_symmetric": Row(one(linalg.expm_symmetric), near, (mp.exp,) * 3),
-    "logm_psd": Row(one(linalg.logm_psd), near, LOG),
-    "sqrtm_psd": Row(one(linalg.sqrtm_psd), near, power(0.5)),
-    "powm_psd": Row(one(linalg.powm_psd, 2.5), near, power(2.5)),
-    "powm_psd below 0": Row(one(linalg.powm_psd, -1.5), near, power(-1.5)),
-    "polar": Row(one(linalg.polar), regular),
-    "polar, proper": Row(one(linalg.polar, proper=True), unique),
+NEAR = {
+    row.name: Row(row.op, near, row.f)
+    for spec in SPECS
+    for row in spec.near or spec.rows
+    if isinstance(row, OfEigenvalues)
+}
+ROWS = NEAR | {
+    "inv_sqrtm_psd, white": NEAR["inv_sqrtm_psd"]._replace(given=white),
+    "polar": Row(lambda a, _: linalg.polar(a), regular),
+    "polar, proper": Row(lambda a, _: linalg.polar(a, proper=True), unique),
 }
 BOTH = ("float32", "float64")
 # The dtypes of the default run in PyTorch, and elsewhere, where each takes seconds to compile.
@@ -236,7 +210,7 @@ def test_second_derivatives_are_exact(name, way):
         got = derivatives_in(
             mode,
             framework,
-            partial(op, xp),
+            lambda a: op(a, xp),
             lambda out, weights=weights: xp.sum(out * weights, axis=(-2, -1)),
             *([asarray(framework, x, dtype)] for x in (case.a, case.v, case.u)),
             {(framework, mode): LEFT_OUT.get(mode, (("reverse", "forward"), "first orders"))},
@@ -263,7 +237,7 @@ def test_second_derivatives_of_complex_matrices_are_exact(name, autodiff_framewo
     got = derivatives_in(
         mode,
         framework,
-        lambda t: row.op(xp, matrix + xp.astype(t, matrix.dtype)[:, None, None] * way),
+        lambda t: row.op(matrix + xp.astype(t, matrix.dtype)[:, None, None] * way, xp),
         lambda out: xp.sum(xp.real(out * given), axis=(-2, -1)),
         *(zeros, ones, ones),
         {(framework, mode): (("reverse", "forward", "fwd-rev", "rev-fwd"), "real ones have them")},

@@ -6,20 +6,13 @@ import numpy as np
 import pytest
 
 import turning
-from safeops._dispatch import backend_of
+from specs.rotations import POINTS, SPECS, TORSIONS
 from turned import errors, found
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}
 MODE = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
 LEFT_OUT = ("forward", "rev-rev", "rev-fwd", "fwd-fwd")
 RANGE = {"float64": (-300, 150), "float32": (-36, 18)}
-
-
-def naive_angle(a, b):
-    """The arc cosine of the cosine."""
-    xp = backend_of(a).xp
-    square = xp.sum(a * a, axis=-1) * xp.sum(b * b, axis=-1)
-    return xp.acos(xp.sum(a * b, axis=-1) / square**0.5)
 
 
 def directions(count, size=3):
@@ -30,33 +23,30 @@ def directions(count, size=3):
 
 def vectors(dtype):
     """Return rotation vectors from the smallest length to 100."""
-    sizes = np.geomspace(10.0 ** RANGE[dtype][0], 1e2, turning.POINTS)
-    return [(w,) for w in sizes[:, None] * directions(turning.POINTS)]
+    sizes = np.geomspace(10.0 ** RANGE[dtype][0], 1e2, POINTS)
+    return [(w,) for w in sizes[:, None] * directions(POINTS)]
 
 
 def quaternions(dtype):
     """Return quaternions of all angles and all lengths, each with both signs."""
     least, most = RANGE[dtype]
-    lengths = np.roll(np.geomspace(10.0 ** (least / 2), 10.0**most, turning.POINTS), 7)
+    lengths = np.roll(np.geomspace(10.0 ** (least / 2), 10.0**most, POINTS), 7)
     # No entry is subnormal, which JAX and TensorFlow take for 0.
-    angles = np.maximum(
-        np.geomspace(10.0**least, 3.0, turning.POINTS), 10.0 ** (least + 3) / lengths
-    )
+    angles = np.maximum(np.geomspace(10.0**least, 3.0, POINTS), 10.0 ** (least + 3) / lengths)
     units = [
-        turning.in_floats(turning.quaternion_of, w)
-        for w in angles[:, None] * directions(turning.POINTS)
+        turning.in_floats(turning.quaternion_of, w) for w in angles[:, None] * directions(POINTS)
     ]
     return [
         (sign * k * q,)
-        for k, q, sign in zip(lengths, units, np.resize([1.0, -1.0], turning.POINTS), strict=True)
+        for k, q, sign in zip(lengths, units, np.resize([1.0, -1.0], POINTS), strict=True)
     ]
 
 
 def turns(dtype):
     """Return rotation vectors of all lengths up to half a turn, and at all distances from it."""
-    away = np.geomspace(max(10.0 ** RANGE[dtype][0], 1e-300), 3.0, turning.POINTS)
-    angles = np.where(np.arange(turning.POINTS) % 4 == 3, np.pi - away, away)
-    return angles[:, None] * directions(turning.POINTS)
+    away = np.geomspace(max(10.0 ** RANGE[dtype][0], 1e-300), 3.0, POINTS)
+    angles = np.where(np.arange(POINTS) % 4 == 3, np.pi - away, away)
+    return angles[:, None] * directions(POINTS)
 
 
 def matrices(dtype):
@@ -78,13 +68,12 @@ def ways(dtype):
     """Return quaternions of many lengths, turns of all sizes between them, parts of the way."""
     # Of lengths or turns that differ by more, differences in 220 digits have no digits.
     most = 10.0 ** (-RANGE[dtype][0] / 6)
-    lengths = np.geomspace(1 / most, most, turning.POINTS)
-    angles = np.roll(np.geomspace(most**-2, 3.0, turning.POINTS), 9)
+    lengths = np.geomspace(1 / most, most, POINTS)
+    angles = np.roll(np.geomspace(most**-2, 3.0, POINTS), 9)
     turns = (
-        turning.in_floats(turning.quaternion_of, w)
-        for w in angles[:, None] * directions(turning.POINTS)
+        turning.in_floats(turning.quaternion_of, w) for w in angles[:, None] * directions(POINTS)
     )
-    parts = np.resize([0.3, 1.5, -0.5, 1e-9], turning.POINTS)
+    parts = np.resize([0.3, 1.5, -0.5, 1e-9], POINTS)
     north = np.array([0.0, 0.0, 0.0, 1.0])
     return [
         (k * north, m * q, t)
@@ -95,22 +84,22 @@ def ways(dtype):
 def twists(dtype):
     """Return rotation vectors of all lengths, and translations of all lengths."""
     least, most = RANGE[dtype]
-    lengths = np.roll(np.geomspace(10.0 ** (least / 2), 10.0 ** (most / 2), turning.POINTS), 9)
-    ways = lengths[:, None] * directions(turning.POINTS)[::-1]
+    lengths = np.roll(np.geomspace(10.0 ** (least / 2), 10.0 ** (most / 2), POINTS), 9)
+    ways = lengths[:, None] * directions(POINTS)[::-1]
     return [(np.concatenate([w, v]),) for (w,), v in zip(vectors(dtype), ways, strict=True)]
 
 
 def pairs(dtype):
     """Return vectors of all lengths, at angles that rounding leaves alone."""
     least, most = RANGE[dtype]
-    lengths = np.geomspace(10.0 ** (least / 2), 10.0**most, turning.POINTS)
+    lengths = np.geomspace(10.0 ** (least / 2), 10.0**most, POINTS)
     return [
         (k * np.array([1.0, 0.0, 0.0]), m * np.array([s, t, 0.0]))
         for k, m, s, t in zip(
             lengths,
             np.roll(lengths, 5),
-            np.resize([1.0, -1.0], turning.POINTS),
-            np.geomspace(1e-8 if dtype == "float64" else 1e-3, 1e3, turning.POINTS),
+            np.resize([1.0, -1.0], POINTS),
+            np.geomspace(1e-8 if dtype == "float64" else 1e-3, 1e3, POINTS),
             strict=True,
         )
     ]
@@ -119,8 +108,8 @@ def pairs(dtype):
 def torsions(dtype):
     """Return chains of four points of all sizes."""
     least, most = RANGE[dtype]
-    sizes = np.geomspace(10.0 ** (least / 2), 10.0**most, turning.POINTS)
-    points = (turning.TORSIONS[i % 10] for i in range(turning.POINTS))  # none nearly on a line
+    sizes = np.geomspace(10.0 ** (least / 2), 10.0**most, POINTS)
+    points = (TORSIONS[i % 10] for i in range(POINTS))  # none nearly on a line
     return [tuple(k * np.asarray(x) for x in p) for k, p in zip(sizes, points, strict=True)]
 
 
@@ -144,7 +133,7 @@ SWEPT = {
 @pytest.mark.parametrize("name", SWEPT)
 def test_all_exponents_are_right(name, dtype, autodiff_framework):
     """Angles and lengths of every size have the exact derivatives, as far as they are in range."""
-    row = next(row for row in turning.ROWS if row.name == name)
+    row = next(row for row in SPECS if row.name == name)
     scaled = row.scaled or name == "quaternion_slerp"
     row = replace(row, points=SWEPT[name](dtype), narrow=None, scaled=scaled)
     mode = MODE[autodiff_framework]
@@ -170,7 +159,7 @@ def askew(dtype):
 ASKEW = {
     name: replace(row, points=askew("float64"), narrow=askew("float32"))
     for name in ("safe_angle", "squared_angle")
-    for row in turning.ROWS
+    for row in SPECS
     if row.name == name
 }
 
@@ -192,7 +181,7 @@ def test_vectors_in_general_position(name, dtype, autodiff_framework):
     row = ASKEW[name]
 
     units = units_askew(row, autodiff_framework, dtype, row.op)
-    naive = units_askew(row, autodiff_framework, dtype, naive_angle)
+    naive = units_askew(row, autodiff_framework, dtype, row.naive)
 
     assert units["value"] <= 4
     assert units["reverse"] <= 4

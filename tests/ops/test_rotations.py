@@ -15,6 +15,7 @@ from safeops import rotations as so
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of
+from specs.rotations import SPECS, naive_angle
 from turned import errors, found
 
 RTOL = {"float64": 1e-9, "float32": 1e-5}
@@ -35,7 +36,7 @@ def pytest_generate_tests(metafunc):
         for name, modes in MODES.items()
         for mode in modes
         for dtype in RTOL
-        for row in turning.ROWS
+        for row in SPECS
         if is_due(row, name, mode, dtype)
     ]
     ids = ["-".join([row.name, *way]) for row, way in ways]
@@ -93,7 +94,7 @@ def test_values_and_derivatives_are_those_of_the_formula(row, way):
 
 def test_what_one_point_does_to_another_is_found(autodiff_framework):
     """A sum over the batch, even times 0, brings the NaN of a point to the other ones."""
-    row = next(row for row in turning.ROWS if row.name == "rotvec_to_matrix")
+    row = next(row for row in SPECS if row.name == "rotvec_to_matrix")
     planted = replace(row, op=lambda w: row.op(w) + 0.0 * backend_of(w).xp.sum(w))
     mode = CHEAP[autodiff_framework][0]
     skipped = {(autodiff_framework, mode): (("forward", *SECOND), "one derivative will do")}
@@ -277,7 +278,7 @@ def test_half_a_turn_apart_has_the_way_to_the_second(autodiff_framework):
         np.testing.assert_allclose(to_numpy(got), [sign * half, 0, 0, half], atol=1e-15)
 
 
-@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SPECS, ids=lambda row: row.name)
 def test_no_finite_result_of_what_is_not(row, framework):
     """A NaN or inf in an entry that is read makes NaN in the result of its point, and no other."""
     x = turning.flat(row.points_in("float64")[6])
@@ -300,7 +301,7 @@ def test_no_finite_result_of_what_is_not(row, framework):
     assert np.isfinite(good).all()
 
 
-@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SPECS, ids=lambda row: row.name)
 def test_nan_has_a_gradient_of_nan(row, autodiff_framework):
     """Of a point with a NaN the gradient is NaN, no silent 0."""
     args = [np.stack([y, y]) for y in row.points_in("float64")[6]]
@@ -316,7 +317,7 @@ def test_nan_has_a_gradient_of_nan(row, autodiff_framework):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
-@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SPECS, ids=lambda row: row.name)
 def test_values_everywhere(row, dtype, framework):
     """Values are those of the formula in each dtype, which is kept; an empty batch stays empty."""
     if dtype in ("float16", "bfloat16") and framework in ("numpy", "array-api-strict"):
@@ -376,7 +377,7 @@ def test_shapes_that_do_not_fit(name, framework):
 
 @pytest.mark.only("tensorflow")
 @pytest.mark.parametrize("rank", [None, "known"])
-@pytest.mark.parametrize("row", turning.ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", SPECS, ids=lambda row: row.name)
 def test_lengths_that_a_trace_does_not_know(row, rank):
     """A wrong length is an error also where only the running program knows it."""
     import tensorflow as tf
@@ -409,49 +410,23 @@ def test_numbers_are_no_vectors(name, framework):
 # What people write.
 
 
-def naive_matrix(xp, w):
-    """Rodrigues' formula over a norm: NaN at 0, or a gradient of 0 with a safe norm."""
-    t = xp.sqrt(xp.sum(w * w))
-    return xp.sin(t) / t * w
-
-
-def naive_vector(xp, q):
-    """The logarithm by the arc cosine, which has an infinite slope at the identity."""
-    return 2 * xp.acos(q[3]) / xp.sqrt(1 - q[3] * q[3]) * q[:3]
-
-
-def naive_angle(xp, a, b):
-    """The arc cosine of the cosine."""
-    return xp.acos(xp.sum(a * b) / xp.sqrt(xp.sum(a * a) * xp.sum(b * b)))
-
-
-def naive_torsion(xp, a, b, c, d):
-    """The arc cosine of the cosine between two normals."""
-    n, m = (_cross(xp, *steps) for steps in ((b - a, c - b), (c - b, d - c)))
-    return naive_angle(xp, n, m)
-
-
-def _cross(xp, a, b):
-    return xp.concat([(a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2])[None] for i in range(3)], axis=0)
-
-
 NAIVE = {
-    "rotvec_to_matrix at 0": (naive_matrix, [ORIGIN]),
-    "quaternion_to_rotvec at the identity": (naive_vector, [NORTH]),
-    "safe_angle of parallel vectors": (naive_angle, [X, X]),
-    "safe_angle of opposite vectors": (naive_angle, [X, [-1.0, 0, 0]]),
-    "safe_dihedral at cis": (naive_torsion, [X, ORIGIN, TOP, [2.0, 0.0, 1.5]]),
+    "rotvec_to_matrix at 0": [ORIGIN],
+    "quaternion_to_rotvec at the identity": [NORTH],
+    "safe_angle of parallel vectors": [X, X],
+    "safe_angle of opposite vectors": [X, [-1.0, 0, 0]],
+    "safe_dihedral at cis": [X, ORIGIN, TOP, [2.0, 0.0, 1.5]],
 }
 
 
 @pytest.mark.parametrize("name", NAIVE)
 def test_naive_versions_fail(name, autodiff_framework):
     """What people write has no finite gradient there."""
-    naive, args = NAIVE[name]
+    (naive,) = (row.naive for row in SPECS if row.name == name.split()[0])
     backend = load(autodiff_framework)
-    arrays = [asarray(autodiff_framework, x) for x in args]
+    arrays = [asarray(autodiff_framework, x) for x in NAIVE[name]]
 
-    found = backend.grad(lambda *args: backend.xp.sum(naive(backend.xp, *args)))(*arrays)
+    found = backend.grad(lambda *args: backend.xp.sum(naive(*args)))(*arrays)
 
     assert not all(np.isfinite(to_numpy(x)).all() for x in found)
 
@@ -461,7 +436,7 @@ def test_small_angles_keep_their_digits(framework):
     a, b = (asarray(framework, x, "float32") for x in (X, [1.0, 1e-4, 0.0]))
 
     assert abs(float(so.safe_angle(a, b)) - 1e-4) < 1e-10
-    assert float(naive_angle(backend_of(a).xp, a, b)) == 0
+    assert float(naive_angle(a, b)) == 0
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])

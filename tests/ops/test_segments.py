@@ -16,6 +16,7 @@ from safeops import segments
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of
+from specs.segments import SPECS
 
 __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
@@ -39,37 +40,8 @@ def members(k):
     return [i for i in range(len(IDS)) if IDS[i] == k and KEEP[i]]
 
 
-def mean(x):
-    """Return the mean."""
-    return mpmath.fsum(x) / len(x)
-
-
-def variance(x):
-    """Return the variance."""
-    return mean([(t - mean(x)) ** 2 for t in x])
-
-
-def shared(choose):
-    """Return a formula for an extreme: ties share it."""
-
-    def formula(x):
-        top = choose(x, key=lambda t: round(float(t), 9))
-        return mean([t for t in x if abs(t - top) < 1e-9])
-
-    return formula
-
-
-# The operation, its formula, its value for nothing, and where its slope is chosen to be 0.
-FORMULAS = {
-    "segment_sum": (mpmath.fsum, 0.0),
-    "segment_mean": (mean, nan),
-    "segment_max": (shared(max), nan),
-    "segment_min": (shared(min), nan),
-    "segment_prod": (mpmath.fprod, 1.0),
-    "segment_var": (variance, nan),
-    "segment_std": (lambda x: mpmath.sqrt(variance(x)), nan),
-    "segment_logsumexp": (lambda x: mpmath.log(mpmath.fsum(map(mpmath.exp, x))), -inf),
-}
+FORMULAS = {spec.name: (spec.formula, spec.empty) for spec in SPECS if spec.formula}
+NAIVE = {spec.name: spec.naive for spec in SPECS if spec.naive}
 
 
 def exact(name):
@@ -332,19 +304,10 @@ def test_what_others_write_is_nan_or_wrong(autodiff_framework):
     backend = backend_of(x)
     xp = backend.xp
 
-    def softmax(x):
-        peak = backend.segment_max(backend.stop_gradient(x), ids, 3, -inf)
-        parts = xp.exp(x - backend.gather(peak, ids))
-        return parts / backend.gather(backend.segment_sum(parts, ids, 3), ids)
-
-    def std(x):
-        number = backend.segment_sum(xp.ones_like(x), ids, 3)
-        middle = backend.segment_sum(x, ids, 3) / number
-        return xp.sqrt(backend.segment_sum((x - backend.gather(middle, ids)) ** 2, ids, 3))
-
-    for naive, ours in ((softmax, segments.segment_softmax), (std, segments.segment_std)):
-        y = x if naive is softmax else xp.where(xp.isfinite(x), x, 1.0)
-        (plain,) = backend.grad(lambda x, f=naive: xp.sum(f(x)))(y)
+    for name, naive in NAIVE.items():
+        ours = getattr(segments, name)
+        y = x if name == "segment_softmax" else xp.where(xp.isfinite(x), x, 1.0)
+        (plain,) = backend.grad(lambda x, f=naive: xp.sum(f(backend, x, ids, 3)))(y)
         (slope,) = backend.grad(lambda x, f=ours: xp.sum(f(x, ids, 3)))(y)
         assert np.isnan(to_numpy(plain)).any()
         assert np.isfinite(to_numpy(slope)).all()

@@ -20,8 +20,8 @@ import accuracy_slices  # noqa: E402  (after the path)
 from accuracy_rows import ABSENT  # noqa: E402  (after the path)
 from plain import QUANTILE  # noqa: E402  (after the path)
 
-import removable  # noqa: E402  (after the path)
 import safeops  # noqa: E402  (after the path)
+from specs import smooth  # noqa: E402  (after the path)
 
 ROWS = json.loads((ROOT / "docs/accuracy.json").read_text())["table"]
 
@@ -208,18 +208,12 @@ def test_references_of_removable_singularities_are_exact(name):
 
 
 def at_point(f, *args):
-    """Return what a formula of numbers in lists, and of the way it is run, gives."""
-    return f(*args, None)
+    """Return what a formula of numbers gives for lists of one number."""
+    return [f(*(x[0] for x in args))]
 
 
-OF_POINT = {
-    **{
-        f.__name__: partial(at_point, f)
-        for f in (
-            *(removable.exprel, removable.sinhc, removable.boxcox, removable.inv_boxcox),
-            removable.logarithmic_mean,
-        )
-    },
+OF_POINT = {spec.name: partial(at_point, spec.mpmath) for spec in smooth.SPECS}
+OF_POINT |= {
     "safe_gammainc": lambda a, x: [mpmath.gammainc(a[0], 0, x[0], regularized=True)],
     "safe_gammaincc": lambda a, x: [mpmath.gammainc(a[0], x[0], regularized=True)],
 }

@@ -13,7 +13,7 @@ import safeops as so
 import slices
 from exponents import rounded
 from formulas import of_two, whole_line
-from points import FLAT, Row, Spec, two
+from points import FLAT, OwnSpec, Row, Spec, two
 from slices import SliceSpec
 
 S = 1 / (1 + 1 / e)  # the sigmoid of 1
@@ -153,6 +153,7 @@ SPECS = (
         domain=logits_and_labels,
         mpmath=lambda x, y: y * focal_of_mpmath(x) + (1 - y) * focal_of_mpmath(-x),
     ),
+    OwnSpec("safe_nll"),  # which picks a number: `test_losses.py` compares it with cross entropy
     SliceSpec(
         "safe_kl_divergence",
         (

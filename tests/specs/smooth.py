@@ -3,6 +3,8 @@
 import math
 from math import e, inf, log
 
+from mpmath import mp
+
 from points import CONSTANT, FLAT, Spec, one, two
 
 SINH, COSH = math.sinh(1), math.cosh(1)
@@ -19,16 +21,18 @@ SPECS = (
             one(-1.0, 1 - 1 / e, 1 - 2 / e, 2 - 5 / e),
             one(-inf, 0, 0, 0),
         ),
+        mpmath=lambda x: (mp.exp(x) - 1) / x if x else mp.mpf(1),
     ),
     Spec(
         "sinhc",
-        lambda xp, x: xp.where(x == 0, 1.0, (xp.exp(x) - xp.exp(-x)) / 2 / x),
+        lambda xp, x: xp.where(x == 0, 1.0, (xp.expm1(x) - xp.expm1(-x)) / (2.0 * x)),
         (
             one(0.0, 1, 0, 1 / 3),
             one(1e-8, 1, 1e-8 / 3, 1 / 3),
             one(1.0, SINH, COSH - SINH, 3 * SINH - 2 * COSH),
             one(-1.0, SINH, SINH - COSH, 3 * SINH - 2 * COSH),
         ),
+        mpmath=lambda x: mp.sinh(x) / x if x else mp.mpf(1),
     ),
     Spec(
         "boxcox",
@@ -46,6 +50,7 @@ SPECS = (
             two((0.0, -1.0), -inf, *FLAT),
         ),
         unsupported=CONSTANT,
+        mpmath=lambda x, p: (x**p - 1) / p if p else mp.log(x),
     ),
     Spec(
         "inv_boxcox",
@@ -63,6 +68,7 @@ SPECS = (
             two((1.0, -1.0), inf, *FLAT),
         ),
         unsupported=CONSTANT,
+        mpmath=lambda y, p: (1 + p * y) ** (1 / p) if p else mp.exp(y),
     ),
     Spec(
         "logarithmic_mean",
@@ -75,5 +81,6 @@ SPECS = (
             two((0.0, 0.0), 0, *FLAT),
         ),
         unsupported=CONSTANT,
+        mpmath=lambda x, y: (x - y) / (mp.log(x) - mp.log(y)) if x != y else x,
     ),
 )

@@ -12,6 +12,9 @@ import numpy as np
 from mpmath import mp
 
 DIGITS, STEP, SIDE = 60, mpmath.mpf("1e-15"), 4
+# A matrix and a direction without symmetry.
+GRID = np.sin(1 + np.add.outer(2.3 * np.arange(4), np.arange(4) ** 2))
+WAY = np.cos(np.add.outer(1.9 * np.arange(4), 0.4 * np.arange(4) ** 3)) / 2
 
 
 def rotated(eigenvalues, *, of=float):

@@ -11,6 +11,7 @@ from derivatives import derivatives_in
 from frameworks import asarray, to_numpy
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name
+from specs.rotations import POINTS
 
 # A result out of the range of the dtype, or next to 0 without digits, has no error.
 RANGE = {"float64": (1e-290, 1e290), "float32": (1e-30, 1e30)}
@@ -27,9 +28,7 @@ def found(row, framework, mode, dtype, skipped):
     """
     points = row.points_in(dtype)
     shapes = [x.shape for x in points[0]]
-    x = np.stack(
-        [turning.flat(points[i % len(points)]) for i in range(-len(BESIDE), turning.POINTS)]
-    )
+    x = np.stack([turning.flat(points[i % len(points)]) for i in range(-len(BESIDE), POINTS)])
     for i, (bad, end) in enumerate(BESIDE):
         x[i, :end] = bad
     shape = turning.shape_of(row)
@@ -72,7 +71,7 @@ def rows_of(x, dtype):
     """Return an array, or the only one of a tuple, as rows of numbers for the points."""
     x = x[0] if isinstance(x, (tuple, list)) or len(x) == 1 else x
     assert dtype_name(x.dtype) == dtype
-    return to_numpy(x).astype(float).reshape(len(BESIDE) + turning.POINTS, -1)[len(BESIDE) :]
+    return to_numpy(x).astype(float).reshape(len(BESIDE) + POINTS, -1)[len(BESIDE) :]
 
 
 def errors(row, got, dtype, exact=None):
