@@ -58,10 +58,14 @@ LEAST = (
     16  # times the smallest normal number, below which JAX and TensorFlow flush steps to a result
 )
 PICTURED = "float32"
-# Of each elementwise function: its points, if it has its own, and its formula.
+# Of each elementwise function: its points, and its formula.
 OWN = {spec.name: spec.domain for family in (composites, gamma, normal) for spec in family.SPECS}
 OWN |= {spec.name: accuracy_points.logits for spec in losses.SPECS}
-ELEMENTWISE = {spec.name: (OWN.get(spec.name), spec.formula) for spec in specs.SWEPT}
+USUAL = (accuracy_points.whole_line, accuracy_points.pairs)  # of one argument and of two
+ELEMENTWISE = {
+    spec.name: (OWN.get(spec.name, USUAL[len(spec.rows[0].points[0].args) - 1]), spec.formula)
+    for spec in specs.SWEPT
+}
 ELEMENTWISE |= accuracy_removable.ROWS
 NAMES = (*ELEMENTWISE, *SLICES)
 
@@ -88,7 +92,6 @@ def exact(name, dtype):
 def elementwise(name, dtype):
     """Return what is exact at points inside the domain."""
     form, (points, formula) = FORMATS[dtype], ELEMENTWISE[name]
-    points = points or getattr(accuracy_points, "pairs" if name in TWO else "whole_line")
     args = points(dtype)
     derivatives = formula(form, *map(wide, args))
     inside = np.any([np.nan_to_num(slope) != 0 for slope in derivatives.gradient], axis=0)
@@ -128,12 +131,6 @@ def of_slices(name, dtype):
     sizes = sizes or tuple(np.abs(slope).max(-1, keepdims=True) for slope in slopes)
     axis = np.nanmax(np.abs(x.reshape(len(x), -1)), -1)
     return Exact(args, value, slopes, size, sizes, cotangent, axis)
-
-
-TWO = (
-    *("safe_div", "safe_mul", "xdivy", "safe_pow", "xlogy", "xlog1py", "rel_entr"),
-    *("safe_logaddexp", "safe_logsubexp", "safe_atan2", "safe_hypot"),
-)
 
 
 # Their zeros are those of a sum, of which the largest term has the units.

@@ -5,12 +5,12 @@
 from math import factorial
 
 import accuracy_points
-import mpmath
 import numpy as np
 
 from by_mpmath import exactly
 from exponents import FORMATS, rounded, wide
 from formulas import Exact
+from specs import incomplete
 
 TERMS = 30  # of series up to 1, whose last term is below 1e-30
 SHAPES = 150  # of the gamma distribution, each with eight arguments
@@ -83,24 +83,15 @@ def logarithmic_mean(form, x, y):
     return first(y * value, slope * (y / x), turned * (x / y))
 
 
-def of_shares(a, x):
-    """Return the share of the gamma distribution below x, that above, and the density."""
-    with mpmath.workdps(60):
-        below = mpmath.gammainc(a, 0, x, regularized=True)
-        above = mpmath.gammainc(a, x, regularized=True)
-        density = mpmath.exp((a - 1) * mpmath.log(x) - x - mpmath.loggamma(a))
-    return below, above, density
-
-
 def gammainc(form, a, x):
     """`safe_gammainc`, with a slope for x."""
-    below, _, density = exactly(of_shares, a, x)
+    below, _, density = exactly(incomplete.shares, a, x)
     return first(below, density)
 
 
 def gammaincc(form, a, x):
     """`safe_gammaincc`, likewise."""
-    _, above, density = exactly(of_shares, a, x)
+    _, above, density = exactly(incomplete.shares, a, x)
     return first(above, -density)
 
 

@@ -1,11 +1,11 @@
 """
 How exact smooth functions are: ``python benchmarks/rotations.py --out docs/rotations.json``.
 
-For each function, framework and dtype, and at each point of `turning.py` and `removable.py` in
-`tests/support`: the error of the value, of the gradient and of the Hessian (forward over reverse
-mode, times a vector), as a part of the largest entry. The exact numbers are textbook formulas in
-mpmath, with 220 digits. JAX is compiled, PyTorch and TensorFlow run eagerly. The functions of
-`removable.py` are measured beside what people write.
+For each function, framework and dtype, and at each point of `rotations.py` in `tests/specs` and
+`removable.py` in `tests/support`: the error of the value, of the gradient and of the Hessian
+(forward over reverse mode, times a vector), as a part of the largest entry. The exact numbers are
+textbook formulas in mpmath, with 220 digits. JAX is compiled, PyTorch and TensorFlow run eagerly.
+The functions of `removable.py` are measured beside what people write.
 
 `--framework` and `--function` select; a file that exists keeps the rest.
 """
@@ -20,17 +20,18 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "tests/support")]
+sys.path[:0] = [str(HERE.parent / folder) for folder in ("tests", "tests/support")]
 
 import numpy as np  # noqa: E402  (after the path)
 import records  # noqa: E402  (after the path)
 
 import removable  # noqa: E402  (after the path)
 import turning  # noqa: E402  (after the path)
+from specs import rotations  # noqa: E402  (after the path)
 from turned import errors, found  # noqa: E402  (after the path)
 
 MODES = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
-ROWS = (*turning.ROWS, *removable.ROWS)
+ROWS = (*rotations.SPECS, *removable.ROWS)
 ORDERS = ("value", "reverse", "fwd-rev")
 LEFT_OUT = ("forward", "rev-rev", "rev-fwd", "fwd-fwd")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "tests/support")]
+sys.path[:0] = [str(HERE.parent / folder) for folder in ("tests", "tests/support")]
 
 import numpy as np  # noqa: E402  (after the path)
 import records  # noqa: E402  (after the path)
@@ -33,30 +33,24 @@ from derivatives import derivatives_in  # noqa: E402  (after the path)
 from frameworks import asarray, stacked  # noqa: E402  (after the path)
 from safeops import linalg  # noqa: E402  (after the path)
 from safeops._backends import load  # noqa: E402  (after the path)
+from specs import linalg as specs  # noqa: E402  (after the path)
 
 MODES = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
 LEFT_OUT = ("forward", "rev-rev", "rev-fwd", "fwd-fwd")
-# A function, what it makes of eigenvalues in a framework and in mpmath, and SciPy's.
-ROWS = {
-    "sqrtm_psd": (lambda xp, x: xp.sqrt(x), mp.sqrt, scipy.linalg.sqrtm),
-    "inv_sqrtm_psd": (lambda xp, x: 1.0 / xp.sqrt(x), lambda x: 1 / mp.sqrt(x), None),
-    "logm_psd": (lambda xp, x: xp.log(x), mp.log, scipy.linalg.logm),
-    "expm_symmetric": (lambda xp, x: xp.exp(x), mp.exp, scipy.linalg.expm),
+SPECS = {spec.name: spec for spec in specs.SPECS}
+# Functions of eigenvalues, with SciPy's.
+SCIPY = {
+    "sqrtm_psd": scipy.linalg.sqrtm,
+    "inv_sqrtm_psd": None,
+    "logm_psd": scipy.linalg.logm,
+    "expm_symmetric": scipy.linalg.expm,
 }
 # How many of the largest values the projector has, matrix by matrix: down to a gap.
 LARGEST = (4, 2, 1, 2, 2, 1, 2, 2)
-ROTATION, _ = np.linalg.qr(np.sin(1 + np.add.outer(2.3 * np.arange(4), np.arange(4) ** 2)))
-WAY = np.cos(np.add.outer(1.9 * np.arange(4), 0.4 * np.arange(4) ** 3)) / 2
+ROTATION, _ = np.linalg.qr(spectra.GRID)
 KINDS = ("value", "first", "second")
 VECTORS = ("polar", "safe_eigh", "safe_svd")
 STEP = {1: np.finfo(float).eps ** (1 / 3), 2: np.finfo(float).eps ** 0.25}
-
-
-def by_eigh(framework, f, a):
-    """Return the function of a matrix as people write it."""
-    xp = load(framework).xp
-    values, vectors = xp.linalg.eigh(a)
-    return xp.matmul(vectors * f(xp, values)[..., None, :], xp.matrix_transpose(vectors))
 
 
 def parted(name, framework, ours):
@@ -64,7 +58,9 @@ def parted(name, framework, ours):
     xp = load(framework).xp
     if name == "polar" and ours:
         return linalg.polar
-    eigh, svd = (linalg.safe_eigh, linalg.safe_svd) if ours else (xp.linalg.eigh, thin(xp))
+    eigh, svd = linalg.safe_eigh, linalg.safe_svd
+    if not ours:
+        eigh, svd = (partial(SPECS[name].naive, xp) for name in ("safe_eigh", "safe_svd"))
     counts = [4] * len(LARGEST) if name == "polar" else LARGEST
     order = -1 if name == "safe_eigh" else 1  # whose values rise
     columns = [[k < n for k in range(4)][::order] for n in counts]
@@ -80,15 +76,12 @@ def parted(name, framework, ours):
     return f
 
 
-def thin(xp):
-    """Return the singular value decomposition without what is beside."""
-    return lambda a: xp.linalg.svd(a, full_matrices=False)
-
-
 def given_to(name):
     """Return the matrices and the direction of a row."""
     a = np.stack(list(spectra.matrices().values()))
-    return (ROTATION @ a, WAY) if name in ("polar", "safe_svd") else (a, spectra.direction(0))
+    return (
+        (ROTATION @ a, spectra.WAY) if name in ("polar", "safe_svd") else (a, spectra.direction(0))
+    )
 
 
 @cache
@@ -159,18 +152,23 @@ def op_of(name, framework, *, ours):
     """Return a function of ours, or what people write."""
     if name in VECTORS:
         return parted(name, framework, ours)
-    return getattr(linalg, name) if ours else partial(by_eigh, framework, ROWS[name][0])
+    if ours:
+        return getattr(linalg, name)
+    return partial(SPECS[name].naive, load(framework).xp)
 
 
 def exact_of(name):
     """Return the exact numbers of a function."""
-    return exact_parts(name) if name in VECTORS else spectra.exact(ROWS[name][1])
+    if name in VECTORS:
+        return exact_parts(name)
+    (row,) = SPECS[name].rows
+    return spectra.exact(row.f[0])
 
 
 def measure(framework, name, ours, theirs):
     """Measure a function and what people write."""
     if framework == "scipy":
-        if name in ROWS and (peer := ROWS[name][2]):
+        if peer := SCIPY.get(name):
             theirs[name] = errors(by_differences(peer), exact_of(name))
         return
     for found, mine in ((ours, True), (theirs, False)):
@@ -182,7 +180,7 @@ def measure(framework, name, ours, theirs):
 def main():
     """Measure what is asked for."""
     parser = argparse.ArgumentParser()
-    known, known_rows = [*MODES, "scipy"], [*ROWS, *VECTORS]
+    known, known_rows = [*MODES, "scipy"], [*SCIPY, *VECTORS]
     parser.add_argument("--framework", nargs="*", default=known, choices=known)
     parser.add_argument("--function", nargs="*", default=known_rows, choices=known_rows)
     parser.add_argument("--out", type=Path)
