@@ -57,7 +57,9 @@ def measure(data: dict, framework: str, rows: list) -> None:
     data["versions"][framework] = import_module(framework).__version__.split("+")[0]
     for row in rows:
         for dtype in ("float64", "float32"):
-            kinds = {"table": row} | ({"naive": replace(row, op=row.naive)} if row.naive else {})
+            kinds = {"table": row}
+            if row in removable.ROWS:
+                kinds["naive"] = replace(row, op=row.naive)
             for kind, one in kinds.items():
                 table = data.setdefault(kind, {}).setdefault(framework, {}).setdefault(dtype, {})
                 table[row.name] = measured(one, framework, dtype)
