@@ -11,9 +11,8 @@ import slices
 import specs
 from frameworks import asarray, in_one_program, to_numpy
 from safeops._dispatch import backend_of
+from specs.reductions import INDICES
 
-# Their results are integers, which have no derivatives: test_reductions.py has their values.
-INDICES = ["nanargmax", "nanargmin", "safe_argmax", "safe_argmin"]
 RTOL = 1e-14  # of the same arithmetic in another order
 
 
@@ -25,9 +24,8 @@ def named(row):
 
 
 # What is given a function, or has no formula of its own; or arguments of several kinds.
-COMBINATORS = {"make_safe", "radial", "safe_where", "stop_gradient", "vectorized_cond"}
-COMBINATORS |= {"safe_gammainc", "safe_gammaincc"}  # of which the standard has no values
-COMBINATORS |= {"safe_attention", "safe_cdist", "safe_interp", "safe_nll", "safe_pdist"}
+OWN = {spec.name for spec in specs.EVERY if isinstance(spec, points.OwnSpec)}
+COMBINATORS = OWN & set(safeops.__all__) - set(INDICES)
 # The first row of each operation.
 REDUCTIONS = {row.name.split(",")[0]: row for row in reversed(specs.REDUCTION_ROWS)}
 OPS = {named(row): row for row in reversed((*specs.ROWS, *specs.SLICE_ROWS))} | REDUCTIONS
