@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from safeops._core.types import Array
-from safeops.autodiff._explain.finding import Finding
-from safeops.autodiff._explain.report import Report, make_report
+from safeops.autodiff._explain.report import Report, unknown_report, words_of
 from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import masked_grad, value_and_grad
 from safeops.autodiff.jax._explain.explanation import explained_call
@@ -239,7 +238,7 @@ class KerasGuard:
     def explained(self, state: Any, data: Any, names: tuple[str, ...]) -> Report:
         """Return the report on a step."""
         reports: list[Report] = []
-        reason, notes = "again", []
+        unknown = unknown_report("jax", "the step", "again")
         try:
             for compiles in (nullcontext, jax.disable_jit):  # a step may have traced a part before
                 watch = Watch(reports.append, batch=batch_of(data))
@@ -247,9 +246,7 @@ class KerasGuard:
                     with ONE, watching(watch, changed_here), compiles():
                         self.model.train_step(state, data)
         except Exception as error:  # noqa: BLE001  (whatever a program raises that is not compiled)
-            reason, notes = "apart", [f"{type(error).__name__}: {error}"]
-        finding = Finding("UNKNOWN", "the step", reason=reason)
-        unknown = make_report("jax", [finding], "the gradients of one step", notes)
+            unknown = unknown_report("jax", "the step", "apart", words_of(error))
         report = reports[0] if reports else unknown
         return replace(report, parameters=names, step=self.steps - 1)
 

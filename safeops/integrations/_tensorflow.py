@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._core.types import Array
-from safeops.autodiff._explain.finding import Finding
-from safeops.autodiff._explain.report import Report, make_report, never_clean
+from safeops.autodiff._explain.report import Report, never_clean, unknown_report, words_of
 from safeops.autodiff.tensorflow import GradientTape, _variables
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
@@ -324,9 +323,7 @@ class KerasGuard:
                 report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))
                 report = never_clean(report)
         except Exception as error:  # noqa: BLE001  (whatever a program raises that is traced apart)
-            finding = Finding("UNKNOWN", "the step", reason="apart")
-            note = f"{type(error).__name__}: {error}"
-            report = make_report("tensorflow", [finding], "the gradients of one step", [note])
+            report = unknown_report("tensorflow", "the step", "apart", words_of(error))
         return replace(report, parameters=tuple(names), step=self.steps - 1)
 
     def loss(self, data: Any, _: Any) -> Any:

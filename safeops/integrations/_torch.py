@@ -21,8 +21,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff._explain.finding import Finding, entries_in_words
-from safeops.autodiff._explain.report import Report, listed, make_report
+from safeops.autodiff._explain.finding import entries_in_words
+from safeops.autodiff._explain.report import Report, listed, unknown_report, words_of
 from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.comparison import rows_of
 from safeops.autodiff.torch._explain.explanation import eagerly
@@ -347,7 +347,7 @@ class Guard:
                     again()
                 watch.look_at_gradients()
         except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
-            failed = f"{type(error).__name__}: {error}"
+            failed = words_of(error)
         report = (
             joined(reports) if reports else self.unexplained(failed, memory, scaled=watch.scaled)
         )
@@ -380,19 +380,16 @@ class Guard:
 
     def unexplained(self, failed: str, memory: Memory, *, scaled: bool) -> Report:
         """Return the report on a step in which nothing was found."""
-        what, reason, notes = "the step", "again", [AGAIN]
         if failed:
-            reason, notes = "once", [failed]
-        elif scaled:
-            reason, notes = "scale", []
-        elif any(is_sharded(place.get()) for place in self.parameters):
-            reason, notes = "shards", []
-        elif rank() is not None:
-            what, reason, notes = "another rank", "rank", [ANOTHER_RANK]
-        elif memory.written or has_bad(memory):
-            notes = []
-        finding = Finding("UNKNOWN", what, reason=reason)
-        return make_report("torch", [finding], "the gradients of one step", notes)
+            return unknown_report("torch", "the step", "once", failed)
+        if scaled:
+            return unknown_report("torch", "the step", "scale")
+        if any(is_sharded(place.get()) for place in self.parameters):
+            return unknown_report("torch", "the step", "shards")
+        if rank() is not None:
+            return unknown_report("torch", "another rank", "rank", ANOTHER_RANK)
+        is_known = memory.written or has_bad(memory)
+        return unknown_report("torch", "the step", "again", *([] if is_known else [AGAIN]))
 
     @contextmanager
     def naming(self, watch: Watch) -> Iterator[None]:

@@ -119,31 +119,16 @@ class Finding:
     @property
     def message(self) -> str:
         """The finding in a sentence."""
-        return MESSAGES[self.kind](self)
-
-
-def _blocked(finding: Finding) -> str:
-    return f"the derivative{_of(finding)} {_what(finding)} never used"
-
-
-def _genuine(finding: Finding) -> str:
-    return f"the derivative{_of(finding)} {_what(finding)} used"
-
-
-def _forward(finding: Finding) -> str:
-    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
-    return f"{subject} {_what(finding)} used"
-
-
-def _interim(finding: Finding) -> str:
-    subject = "an input" if finding.operation == "input" else f"the value{_of(finding)}"
-    return f"{subject} {_what(finding)}".rpartition(", which ")[0] + " on the way"
-
-
-def _unknown(finding: Finding) -> str:
-    why = REASONS[finding.reason].format(finding.operation)
-    rest = "; from here on the gradient is the ordinary one"
-    return why if finding.reason in WHOLE else why + rest
+        if self.kind == "UNKNOWN":
+            why = REASONS[self.reason].format(self.operation)
+            rest = "; from here on the gradient is the ordinary one"
+            return why if self.reason in WHOLE else why + rest
+        of = f" of {self.operation}" if self.operation else ""
+        subject = "the derivative" if self.kind in ("BLOCKED", "GENUINE") else "the value"
+        verb = "is" if self.entries == 1 else "are"
+        use = {"BLOCKED": f", which {verb} never used", "INTERIM": " on the way"}
+        end = use.get(self.kind, f", which {verb} used")
+        return f"{'an input' if self.operation == 'input' else subject + of} {_what(self)}{end}"
 
 
 # Of a backward pass, and not of an operation.
@@ -168,27 +153,13 @@ REASONS = {
 }
 
 
-MESSAGES = {
-    "FORWARD": _forward,
-    "GENUINE": _genuine,
-    "BLOCKED": _blocked,
-    "UNKNOWN": _unknown,
-    "INTERIM": _interim,
-}
-
-
-def _of(finding: Finding) -> str:
-    return f" of {finding.operation}" if finding.operation else ""
-
-
 def _what(finding: Finding) -> str:
     """Return what the numbers are, and at how many entries of how many."""
     size = math.prod(finding.shape)
     of = f" of {size}" if finding.times == 1 and size > finding.entries else ""
     passes = f" in {finding.times} passes" if finding.times > 1 else ""
     count = f"{entries_in_words(finding.entries, of)}{passes}" if finding.entries else "entries"
-    verb = "is" if finding.entries == 1 else "are"
-    return f"is {finding.what or 'not finite'} at {count}, which {verb}"
+    return f"is {finding.what or 'not finite'} at {count}"
 
 
 def entries_in_words(entries: int, of: str = "") -> str:

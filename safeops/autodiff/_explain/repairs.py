@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from safeops._source.dataflow import decides
@@ -15,7 +16,7 @@ from safeops._source.edits import (
     page_of,
     span_of,
 )
-from safeops._source.locations import Location, location
+from safeops._source.locations import Location, is_library, location
 from safeops._source.patterns import whole_of
 from safeops._source.rewrites import (
     LOGARITHMS,
@@ -38,6 +39,32 @@ MASKED = {
     "tensorflow": "safeops.autodiff.tensorflow.GradientTape in place of that of TensorFlow",
     "torch": "safeops.autodiff.torch.backward(loss) in place of loss.backward()",
 }
+
+# Likewise, where another package takes the gradient of the program, by the module that does so.
+IN_FIT = 'GuardCallback(on_nan="mask") of safeops.integrations.{} among the callbacks'
+AROUND = "{} around the step"
+OF_OTHERS = {
+    "accelerate": AROUND.format("safeops.autodiff.torch.masked_backward()"),
+    "equinox": AROUND.format("safeops.autodiff.jax.masked_grad()"),
+    "flax": AROUND.format("safeops.autodiff.jax.masked_grad()"),
+    "keras": IN_FIT.format("keras"),
+    "lightning.fabric": AROUND.format("safeops.autodiff.torch.masked_backward()"),
+    "lightning.pytorch": IN_FIT.format("lightning"),
+    "pytorch_lightning": IN_FIT.format("lightning"),
+    "transformers": 'safeops.integrations.transformers.guard(trainer, on_nan="mask")',
+}
+
+
+def masked_by_others(frame: FrameType | None) -> str:
+    """Return how to take a masked gradient where a frame takes one; "" if it is the user's."""
+    found = ""
+    while frame is not None:
+        module = f"{frame.f_globals.get('__name__', '')}."
+        known = [text for name, text in OF_OTHERS.items() if module.startswith(f"{name}.")]
+        if not known and not is_library(frame.f_code.co_filename):
+            break
+        found, frame = known[0] if known else found, frame.f_back  # the outermost decides
+    return found
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ import json
 import linecache
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from textwrap import dedent
 from typing import Any, TypeAlias
 
 from safeops._source.locations import Location, column_in, path_of
 from safeops.autodiff._explain.finding import KINDS, NOTHING, Finding, Repair
-from safeops.autodiff._explain.repairs import MASKED, repairs_of
+from safeops.autodiff._explain.repairs import MASKED, OF_OTHERS, repairs_of
 
 # Findings as plain data, for JSON: the keys are those of `python -m safeops lint`.
 
@@ -39,29 +39,12 @@ def fix_record(repair: Repair) -> dict[str, Any] | None:
 
 def finding_record(finding: Finding) -> dict[str, Any]:
     """Return a finding as an object; lines that are not known are null."""
-    return {
-        "kind": finding.kind,
-        "operation": finding.operation,
-        "message": finding.message,
-        "where": place_record(finding.where),
-        "entries": finding.entries,
-        "size": math.prod(finding.shape),
-        "shape": list(finding.shape),
-        "what": finding.what,
-        "value": finding.value,
-        "times": finding.times,
-        "nan_operand": finding.nan_operand,
-        "reason": finding.reason,
-        "selection": finding.selection,
-        "selected_at": place_record(finding.selected_at),
-        "entered_at": place_record(finding.entered_at),
-        "entered_by": finding.entered_by,
-        "passed": finding.passed,
-        "modules": list(finding.modules),
-        "rows": list(finding.rows),
-        "fix": fix_record(finding.repair),
-        "advice": finding.repair.text,
-    }
+    plain = {x.name: getattr(finding, x.name) for x in fields(finding) if x.name != "repair"}
+    places = {name: place_record(plain[name]) for name in ("where", "selected_at", "entered_at")}
+    lists = {name: list(plain[name]) for name in ("shape", "modules", "rows")}
+    more = {"message": finding.message, "size": math.prod(finding.shape)}
+    fix = {"fix": fix_record(finding.repair), "advice": finding.repair.text}
+    return plain | places | lists | more | fix
 
 
 STYLES = {"FORWARD": "bold red", "GENUINE": "bold red", "BLOCKED": "bold yellow"}
@@ -278,20 +261,31 @@ def make_report(
     return Report(tuple(every), framework, checked, tuple(notes))
 
 
+def unknown_report(
+    framework: str, subject: str, reason: str, *notes: str, where: Location | None = None
+) -> Report:
+    """Return a report on a gradient that was not finite, and that cannot be explained."""
+    finding = Finding("UNKNOWN", subject, where, reason=reason)
+    return make_report(framework, [finding], "the gradient", notes)
+
+
+def words_of(error: Exception) -> str:
+    """Return the kind of an error, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def never_clean(report: Report) -> Report:
     """Return a report on a gradient that was not finite, UNKNOWN if it was so only once."""
-    if not report.ok:
-        return report
-    finding = Finding("UNKNOWN", "the step", reason="again")
-    (found,) = make_report(report.framework, [finding], "").findings
-    return replace(report, findings=(found,))
+    unknown = unknown_report(report.framework, "the step", "again")
+    return replace(report, findings=report.findings or unknown.findings)
 
 
 def advised(report: Report, masked: str) -> Report:
     """Return a report that has other words for how to take a masked gradient."""
     usual = MASKED[report.framework]
     findings = report.findings
-    for words in (usual, usual.replace(".grad(", ".value_and_grad(")):  # a watch may have said it
+    by_watch = usual.replace(".grad(", ".value_and_grad("), *OF_OTHERS.values()
+    for words in (usual, *by_watch):
         texts = [f.repair.text.replace(words, masked) for f in findings]
         findings = tuple(
             replace(f, repair=replace(f.repair, text=text))

@@ -1,8 +1,9 @@
 """Gradients of JAX that a program takes by itself, explained when they are not finite."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial, wraps
 from typing import Any
 
@@ -10,8 +11,15 @@ import jax
 import jax.numpy as jnp
 
 from safeops._core.types import Array
-from safeops.autodiff._explain.finding import Finding
-from safeops.autodiff._explain.report import Report, advised, make_report, never_clean
+from safeops.autodiff._explain.repairs import masked_by_others
+from safeops.autodiff._explain.report import (
+    Report,
+    advised,
+    never_clean,
+    unknown_report,
+    words_of,
+)
+from safeops.autodiff._explain.watching import NotFiniteError, Watch, Watches
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._passes import is_float0
@@ -19,50 +27,6 @@ from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._redirect import changed_everywhere
 
 LIMIT = 20.0  # of `explain`
-
-
-class NotFiniteError(Exception):
-    """A gradient inside of compiled code is not finite: this ends the program there."""
-
-
-@dataclass(eq=False)
-class Watch:
-    """What a context has seen of the gradients of a program."""
-
-    on_report: Callable[[Report], None]
-    passes: list[bool] = field(default_factory=list)
-    found: list[Callable[[], Report]] = field(default_factory=list)
-    batch: int = 0  # rows of the batch; 0 if they are unknown
-
-    def report_first(self) -> None:
-        """Explain the first gradient that was not finite, of those that are not reported yet."""
-        if self.found:
-            explain, *_ = self.found
-            self.found.clear()
-            with OPEN.rest():
-                report = never_clean(explain())
-            self.on_report(report)
-
-
-@dataclass
-class Watches:
-    """The contexts that are open, of all threads."""
-
-    every: list[Watch] = field(default_factory=list)
-    resting: int = 0
-
-    @contextmanager
-    def rest(self) -> Iterator[None]:
-        """Look at nothing meanwhile: a program is explained."""
-        self.resting += 1
-        try:
-            yield
-        finally:
-            self.resting -= 1
-
-    def looking(self) -> list[Watch]:
-        """Return the contexts that look at gradients now."""
-        return [] if self.resting else list(self.every)
 
 
 OPEN = Watches()
@@ -94,7 +58,9 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
             found = ordinary(loss, argnums, has_aux, *others, **options)(*args, **kwargs)
             slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
-            tell_contexts(name, record, chosen(args, argnums), slopes)
+            usual = f"safeops.autodiff.jax.{name}(f) in place of jax.{name}(f)"
+            words = masked_by_others(sys._getframe(1)) or usual  # noqa: SLF001  (documented)
+            tell_contexts(words, record, chosen(args, argnums), slopes)
             return found
 
         return gradient
@@ -107,8 +73,12 @@ def chosen(args: Sequence[Any], argnums: int | Sequence[int]) -> dict[int, Any]:
     return {i: args[i] for i in places_of(argnums, len(args))}
 
 
-def tell_contexts(call: str, record: Record, args: dict[int, Any], slopes: Any) -> None:
-    """Tell the contexts of the gradient of a call, now or, if JAX traces, when the program runs."""
+def tell_contexts(words: str, record: Record, args: dict[int, Any], slopes: Any) -> None:
+    """
+    Tell the contexts of a gradient, now or, if JAX traces, when the program runs.
+
+    `words` say how the program takes a masked one.
+    """
     leaves = jax.tree_util.tree_flatten_with_path(args)[0]
     arrays = [x for _, x in leaves]
     gradients = jax.tree.leaves(slopes)
@@ -117,11 +87,11 @@ def tell_contexts(call: str, record: Record, args: dict[int, Any], slopes: Any) 
     finite = all_finite([gradients[i] for i in real])
     values = (finite, arrays, record.sent())
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values)):
-        jax.debug.callback(partial(end, call, record, real, names), *values)
+        jax.debug.callback(partial(end, words, record, real, names), *values)
     else:
-        note(call, record, real, names, *values)
+        note(words, record, real, names, *values)
         for watch in OPEN.looking():
-            watch.report_first()
+            OPEN.report_first(watch)
 
 
 @jax.jit
@@ -137,7 +107,7 @@ def name_of(path: Any, count: int) -> str:
 
 
 def note(
-    call: str,
+    words: str,
     record: Record,
     real: Sequence[int],
     names: Sequence[str],
@@ -152,8 +122,7 @@ def note(
         watch.passes.append(bool(bad))
         if bad:
             step = len(watch.passes) - 1
-            plain = partial(explained, record, real, arrays, sent, watch.batch)
-            explain = partial(as_called, plain, call)
+            explain = partial(explained, words, record, real, arrays, sent, watch.batch)
             watch.found.append(partial(named, explain, bad, step))
     return bool(bad and watches)
 
@@ -165,6 +134,7 @@ def end(*seen: Any) -> None:
 
 
 def explained(
+    words: str,
     record: Record,
     real: Sequence[int],
     arrays: Sequence[Any],
@@ -178,12 +148,9 @@ def explained(
         value = record.run(list(leaves.values()), sent)
         return value.real if jnp.iscomplexobj(value) else value
 
-    return explained_call(loss, [arrays[i] for i in real], range(len(real)), LIMIT, None, batch)
-
-
-def as_called(explain: Callable[[], Report], call: str) -> Report:
-    """Explain a gradient, with advice that has the call by which the program takes it."""
-    return advised(explain(), f"safeops.autodiff.jax.{call}(f) in place of jax.{call}(f)")
+    given = [arrays[i] for i in real]
+    report = explained_call(loss, given, range(len(given)), LIMIT, None, batch)
+    return advised(report, words)
 
 
 def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Report:
@@ -191,9 +158,7 @@ def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Rep
     try:
         report = never_clean(explain())
     except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
-        finding = Finding("UNKNOWN", "the backward pass", reason="apart")
-        why = f"{type(error).__name__}: {error}".splitlines()[0]
-        report = make_report("jax", [finding], "the gradient", [why])
+        report = unknown_report("jax", "the backward pass", "apart", words_of(error))
     return replace(report, parameters=bad, step=step)
 
 
@@ -208,7 +173,7 @@ def watching(watch: Watch, changed: Any = changed_everywhere) -> Iterator[list[b
         with suppress(jax.errors.JaxRuntimeError):  # that of `end`, kept in `found`
             jax.effects_barrier()
         OPEN.every.remove(watch)
-        watch.report_first()
+        OPEN.report_first(watch)
 
 
 @contextmanager

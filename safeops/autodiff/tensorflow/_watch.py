@@ -9,7 +9,7 @@ leaves no program: there the report has the parameters and the line of the tape.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from safeops._core.types import Array
 from safeops._source.locations import Location, frame_of_user, location_of
-from safeops.autodiff._explain.finding import Finding
-from safeops.autodiff._explain.report import Report, make_report, never_clean
+from safeops.autodiff._explain.repairs import masked_by_others
+from safeops.autodiff._explain.report import Report, advised, never_clean, unknown_report, words_of
+from safeops.autodiff._explain.watching import NotFiniteError, Watch, Watches
 from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow._explain.explanation import explained_graph
 from safeops.autodiff.tensorflow._redirect import FUNCTION, PLAIN, taped_everywhere
@@ -27,31 +28,7 @@ from safeops.autodiff.tensorflow._variables import is_finite, name_of, tensorflo
 NO_NUMBERS = (tf.resource, tf.variant)
 
 
-class NotFiniteError(Exception):
-    """A gradient inside of a `tf.function` is not finite: this ends the program there."""
-
-
-@dataclass(eq=False)
-class Watch:
-    """What a context has seen of the gradients of a program."""
-
-    on_report: Callable[[Report], None]
-    passes: list[bool] = field(default_factory=list)
-    found: list[Report] = field(default_factory=list)
-
-    def note(self, bad: Sequence[bool]) -> None:
-        """Write down whether a gradient is finite."""
-        self.passes.append(any(bad))
-
-    def report_first(self) -> None:
-        """Hand out the first report on a gradient, of those that are not told yet."""
-        if self.found:
-            report, *_ = self.found
-            self.found.clear()
-            self.on_report(report)
-
-
-OPEN: list[Watch] = []
+OPEN = Watches()
 
 
 class WatchedTape(PLAIN):
@@ -69,7 +46,7 @@ class WatchedTape(PLAIN):
     ) -> Any:
         """Return the gradient of targets with respect to sources."""
         found = super().gradient(target, sources, output_gradients, unconnected_gradients)
-        if not OPEN or self.busy:
+        if not OPEN.looking() or self.busy:
             return found
         pass_ = Pass(target, sources, output_gradients, found)
         if tf.executing_eagerly():
@@ -101,6 +78,7 @@ class Pass:
 
     def __init__(self, target: Any, sources: Any, seeds: Any, found: Any) -> None:
         self.found, self.where = found, line_of_user()
+        self.words = masked_by_others(sys._getframe(1))  # noqa: SLF001  (documented)
         self.targets, self.seeds = tf.nest.flatten(target), seeds
         flat = zip(tf.nest.flatten(sources), tf.nest.flatten(found), strict=True)
         self.pairs = [(x, g) for x, g in flat if g is not None]
@@ -116,22 +94,25 @@ class Pass:
         flags = [bool(x) for x in self.flags()]
         self.note(*flags)
         if any(flags):
-            finding = Finding("UNKNOWN", "the tape", self.where, reason="tape")
-            self.report(make_report("tensorflow", [finding], "the gradient"), flags)
-            for watch in OPEN:
-                watch.report_first()
+            report = unknown_report("tensorflow", "the tape", "tape", where=self.where)
+            self.report(report, flags)
+            for watch in OPEN.looking():
+                OPEN.report_first(watch)
 
     def note(self, *flags: Any) -> Any:
         """Write a gradient down; return whether it is not finite, and a context looks."""
-        for watch in OPEN:
-            watch.note([bool(x) for x in flags])
-        return bool(OPEN) and any(map(bool, flags))
+        watches, bad = OPEN.looking(), any(map(bool, flags))
+        for watch in watches:
+            watch.passes.append(bad)
+        return bad and bool(watches)
 
     def report(self, report: Report, flags: Sequence[Any]) -> None:
         """Hand the contexts a report."""
         bad = tuple(name for name, flag in zip(self.names, flags, strict=True) if flag)
-        for watch in OPEN:
-            watch.found.append(replace(report, parameters=bad, step=len(watch.passes) - 1))
+        report = advised(report, self.words) if self.words else report
+        for watch in OPEN.looking():
+            step = len(watch.passes) - 1
+            watch.found.append(partial(replace, report, parameters=bad, step=step))
 
     def checked(self) -> Any:
         """Return the gradients, behind a check that ends the program if they are not finite."""
@@ -161,9 +142,8 @@ class Pass:
         try:
             return never_clean(explained_graph(self.targets, self.seeds, sources, known))
         except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
-            finding = Finding("UNKNOWN", "the backward pass", self.where, reason="apart")
-            why = f"{type(error).__name__}: {error}".splitlines()[0]
-            return make_report("tensorflow", [finding], "the gradient", [why])
+            given = "tensorflow", "the backward pass", "apart", words_of(error)
+            return unknown_report(*given, where=self.where)
 
 
 def same(gradient: Any) -> Any:
@@ -252,8 +232,8 @@ def watch_tape(on_report: Callable[[Report], None], /) -> Iterator[list[bool]]:
     watch = Watch(on_report)
     try:
         with taped_everywhere(WatchedTape), FUNCTION.replaced():
-            OPEN.append(watch)
+            OPEN.every.append(watch)
             yield watch.passes
     finally:
-        OPEN.remove(watch)
-        watch.report_first()
+        OPEN.every.remove(watch)
+        OPEN.report_first(watch)

@@ -4,6 +4,7 @@ import csv
 import gc
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,16 +18,14 @@ from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops.autodiff._explain.report import Report
+from safeops.autodiff._explain.repairs import masked_by_others
+from safeops.autodiff._explain.report import Report, advised
+from safeops.autodiff.torch._explain.comparison import is_bad
 from safeops.autodiff.torch._explain.explanation import explained_if_possible
 from safeops.autodiff.torch._graph import leaves_of, listed, nodes_of
-from safeops.autodiff.torch._lines import (
-    RecordLines,
-    in_a_transform,
-    not_finite,
-    record_of,
-)
+from safeops.autodiff.torch._lines import RecordLines, in_a_transform, record_of
 from safeops.autodiff.torch._ranks import in_a_stage, tell_of_stage
+from safeops.autodiff.torch._sharded import local_of
 
 # A diary of gradients: for each backward pass, the norm of each and whether it is finite.
 
@@ -35,6 +34,7 @@ from safeops.autodiff.torch._ranks import in_a_stage, tell_of_stage
 ROW = 1024
 SMALL = 1e-9  # below, squares in float32 may underflow; what underflows beside it does not count
 COLUMNS = ("step", "parameter", "norm", "finite")
+PART = "this is backward pass {} of the step, and adds to the gradients of those before"
 
 
 class Diary:
@@ -129,6 +129,8 @@ class Watch(RecordLines):
         self.passes: list[bool] = []
         self.scaled = False  # whether a `GradScaler` made a loss whose gradient was not finite
         self.batch = 0  # rows of the batch, where they are known
+        # The step, and its backward pass: one that adds to the gradients of those before.
+        self.step, self.part = -1, 0
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -140,12 +142,13 @@ class Watch(RecordLines):
         if in_a_transform() or bound.arguments.get("is_grads_batched"):
             return func(*args, **(kwargs or {}))
         bound.arguments["retain_graph"] = True
-        result = super().__torch_function__(func, types, bound.args, bound.kwargs)
         renamed = ENTRIES[func]
         given = {renamed.get(key, key): x for key, x in bound.arguments.items()}
         outputs = listed(given.get("tensors", given.get("outputs")))
         inputs = given.get("inputs")
         leaves = leaves_of(nodes_of(outputs)) if inputs is None else listed(inputs)
+        self.count(adds=func is not torch.autograd.grad and any(map(has_gradient, leaves)))
+        result = super().__torch_function__(func, types, bound.args, bound.kwargs)
         found = [x.grad for x in leaves] if result is None else result
         if self.diary is not None:
             self.diary(leaves, found)
@@ -162,15 +165,23 @@ class Watch(RecordLines):
         self.passes.append(nonfinite)
         return result
 
+    def count(self, *, adds: bool) -> None:
+        """Count a backward pass, which begins a step if it adds to no gradient."""
+        begins = not adds or self.step < 0
+        self.step, self.part = (self.step + 1, 0) if begins else (self.step, self.part + 1)
+
     def placed(self, report: Report, leaves: Sequence[Array], found: Sequence[Any]) -> Report:
         """Return a report with its step, and the names of the parameters that are not finite."""
         bad = [x for x, g in zip(leaves, found, strict=True) if is_bad(g)]
-        return replace(report, step=len(self.passes), parameters=names_of(bad))
+        notes = (*report.notes, *([PART.format(self.part + 1)] if self.part else []))
+        if words := masked_by_others(sys._getframe(1)):  # noqa: SLF001  (documented)
+            report = advised(report, words)
+        return replace(report, step=self.step, parameters=names_of(bad), notes=notes)
 
 
-def is_bad(gradient: Any) -> bool:
-    """Whether a gradient, if there is one, is not finite."""
-    return gradient is not None and not_finite(gradient) is not None
+def has_gradient(leaf: Array) -> bool:
+    """Whether a leaf has a gradient other than 0."""
+    return leaf.grad is not None and bool(values_of(local_of(leaf.grad)).any())
 
 
 def names_of(leaves: Sequence[Array]) -> tuple[str, ...]:

@@ -10,8 +10,7 @@ import torch
 from safeops._backends.torch import private
 from safeops._backends.torch.private import tree_leaves, tree_map
 from safeops._core.types import Array
-from safeops.autodiff._explain.finding import Finding
-from safeops.autodiff._explain.report import Report, make_report, merged
+from safeops.autodiff._explain.report import Report, merged, unknown_report
 from safeops.autodiff._explain.trial import Program, tried, untried
 from safeops.autodiff._options import places_of
 from safeops.autodiff.torch import _graph as graph
@@ -132,5 +131,4 @@ def explained_if_possible(outputs: Any, seeds: Any, leaves: Any, batch: int = 0)
     try:
         return explained(outputs, leaves, seeds, batch=batch)
     except Exception as error:  # noqa: BLE001  (whatever a program raises that runs once)
-        finding = Finding("UNKNOWN", "the backward pass", reason="once")
-        return make_report("torch", [finding], "the gradient", [str(error)])
+        return unknown_report("torch", "the backward pass", "once", str(error))
