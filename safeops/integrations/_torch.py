@@ -27,7 +27,7 @@ from safeops.autodiff.torch import masked_backward
 from safeops.autodiff.torch._explain.comparison import rows_of
 from safeops.autodiff.torch._explain.explanation import eagerly
 from safeops.autodiff.torch._lines import not_finite, what_of
-from safeops.autodiff.torch._ranks import ranks
+from safeops.autodiff.torch._ranks import rank
 from safeops.autodiff.torch._sharded import is_sharded, local_of
 from safeops.autodiff.torch._watch import Watch
 from safeops.integrations._policy import NOT_CURED, BadStep, handle_bad_step
@@ -512,11 +512,6 @@ def neutral(scaler: Any) -> Iterator[list[Any]]:
         yield unscaled
     finally:
         del scaler.scale, scaler.unscale_
-
-
-def rank() -> int | None:
-    """Return the rank of this process in a group of several."""
-    return distributed.get_rank() if ranks() > 1 else None
 
 
 def joined(reports: Sequence[Report]) -> Report:

@@ -14,7 +14,7 @@ OF_TORCH = {
     "autocast": Training("BLOCKED", "div", 1, "weight", 3),
     "grad_scaler": Training("GENUINE", "pow", 1, "weight", 2),
     "compiled": Training("BLOCKED", "log", 1, "0.weight", 0),
-    "ddp": Training("BLOCKED", "softmax", 1, "weight", 1),
+    "ddp": Training("BLOCKED", "div", 1, "weight", 1),
 }
 OF_KERAS = Training("BLOCKED", "log", 1, "head/kernel", 2)
 WAYS = pytest.mark.parametrize("way", ["command", "guard"])

@@ -148,7 +148,8 @@ class Report:
         return f"clean: value and gradient are finite; checked {self.checked}"
 
     def _closing(self) -> list[str]:
-        at = "" if self.step is None else f" (step {self.step})"
+        rank = "" if self.rank is None else f" of rank {self.rank}"
+        at = "" if self.step is None else f" (step {self.step}{rank})"
         found = [f"gradients that were not finite: {listed(self.parameters)}{at}"]
         notes = [f"note: {note}" for note in self.notes]
         return [*(found if self.parameters else []), f"checked {self.checked}", *notes]

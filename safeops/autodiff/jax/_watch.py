@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial, wraps
+from types import FrameType
 from typing import Any
 
 import jax
@@ -83,7 +84,9 @@ def tell_contexts(words: str, record: Record, args: dict[int, Any], slopes: Any)
     arrays = [x for _, x in leaves]
     gradients = jax.tree.leaves(slopes)
     real = [i for i, g in enumerate(gradients) if not is_float0(g)]
-    names = [name_of(leaves[i][0], len(args)) for i in real]
+    known = names_in_fit(sys._getframe(2))  # noqa: SLF001  (documented)
+    every = known if len(known) == len(leaves) else [name_of(x, len(args)) for x, _ in leaves]
+    names = [every[i] for i in real]
     finite = all_finite([gradients[i] for i in real])
     values = (finite, arrays, record.sent())
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(values)):
@@ -98,6 +101,13 @@ def tell_contexts(words: str, record: Record, args: dict[int, Any], slopes: Any)
 def all_finite(gradients: list[Any]) -> list[Any]:
     """Return whether each of several gradients is finite."""
     return [jnp.isfinite(g).all() for g in gradients]
+
+
+def names_in_fit(frame: FrameType) -> list[str]:
+    """Return the paths of the variables of a model of Keras, if its own step takes a gradient."""
+    model: Any = frame.f_locals.get("self")
+    is_of_keras = str(frame.f_globals.get("__name__")).startswith("keras.")
+    return [v.path for v in model.trainable_variables] if is_of_keras else []
 
 
 def name_of(path: Any, count: int) -> str:

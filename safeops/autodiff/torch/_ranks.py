@@ -37,6 +37,11 @@ def ranks() -> int:
     return distributed.get_world_size() if in_group() else 1
 
 
+def rank() -> int | None:
+    """Return the rank of this process in a group of several."""
+    return distributed.get_rank() if ranks() > 1 else None
+
+
 def require_one_rank(nodes: Iterable[Any]) -> None:
     """
     Raise RuntimeError if `lazy` cannot work: in a group of ranks, or where FSDP2 moves gradients.

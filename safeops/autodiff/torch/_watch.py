@@ -24,7 +24,7 @@ from safeops.autodiff.torch._explain.comparison import is_bad
 from safeops.autodiff.torch._explain.explanation import explained_if_possible
 from safeops.autodiff.torch._graph import leaves_of, listed, nodes_of
 from safeops.autodiff.torch._lines import RecordLines, in_a_transform, record_of
-from safeops.autodiff.torch._ranks import in_a_stage, tell_of_stage
+from safeops.autodiff.torch._ranks import in_a_stage, rank, tell_of_stage
 from safeops.autodiff.torch._sharded import local_of
 
 # A diary of gradients: for each backward pass, the norm of each and whether it is finite.
@@ -176,7 +176,8 @@ class Watch(RecordLines):
         notes = (*report.notes, *([PART.format(self.part + 1)] if self.part else []))
         if words := masked_by_others(sys._getframe(1)):  # noqa: SLF001  (documented)
             report = advised(report, words)
-        return replace(report, step=self.step, parameters=names_of(bad), notes=notes)
+        found = {"step": self.step, "rank": rank(), "parameters": names_of(bad)}
+        return replace(report, notes=notes, **found)
 
 
 def has_gradient(leaf: Array) -> bool:
@@ -184,15 +185,20 @@ def has_gradient(leaf: Array) -> bool:
     return leaf.grad is not None and bool(values_of(local_of(leaf.grad)).any())
 
 
+WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
+OF_KERAS = "_torch_params."  # before the path of a variable, behind one or more modules
+
+
 def names_of(leaves: Sequence[Array]) -> tuple[str, ...]:
-    """Return the names of parameters, each as the outermost module that has it calls it."""
+    """Return the names of parameters, each as the outermost module of the user calls it."""
     wanted = {id(x): "" for x in leaves}
-    modules = (x for x in gc.get_objects() if issubclass(type(x), torch.nn.Module))
+    every = (x for x in gc.get_objects() if issubclass(type(x), torch.nn.Module))
+    modules = (x for x in every if type(x).__name__ not in WRAPPERS)
     for name, x in (pair for module in modules for pair in module.named_parameters()):
         if id(x) in wanted and wanted[id(x)].count(".") <= name.count("."):
             del wanted[id(x)]
             wanted[id(x)] = name  # behind the others, as in the module
-    return tuple(filter(None, wanted.values()))
+    return tuple(name.rpartition(OF_KERAS)[2] for name in wanted.values() if name)
 
 
 def unscaled(outputs: Sequence[Array]) -> list[Array]:

@@ -121,13 +121,27 @@ def test_a_nan_under_a_scaler_is_a_finding(masked):
 
 
 def test_a_report_has_step_and_parameters(masked):
-    """A backward pass of a script has its number, and its parameters their names in the model."""
+    """A step begins where nothing is added to; parameters have their names in the model."""
     model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1))
     reports = []
 
     with masked.watch_backward(reports.append):
-        for value in (1.0, torch.nan):
-            model(torch.tensor([[value]])).sum().backward()
+        for batches in ((1.0, 2.0), (3.0, torch.nan)):
+            model.zero_grad()
+            for value in batches:
+                model(torch.tensor([[value]])).sum().backward()
 
     assert [(x.step, x.parameters) for x in reports] == [(1, ("0.weight", "1.weight"))]
     assert "0.weight, 1.weight (step 1)" in str(reports[0])
+    assert "note: this is backward pass 2 of the step" in str(reports[0])
+
+
+def test_parameters_behind_a_wrapper(masked):
+    """Their names are those in the model of the user, also where another module holds it."""
+    model = torch.nn.DataParallel(torch.nn.Linear(1, 1))
+    reports = []
+
+    with masked.watch_backward(reports.append):
+        model(torch.tensor([[torch.nan]])).sum().backward()
+
+    assert [x.parameters for x in reports] == [("weight",)]

@@ -14,10 +14,10 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 
 @guard(model, file="reports.jsonl")
 def step(scores, keep):
-    """Make the gradients of a batch: the mean log of weights, in the rows with entries."""
+    """Make the gradients of a batch, of which a row may have no entry to keep."""
     optimizer.zero_grad()
-    found = model(scores).masked_fill(~keep, -torch.inf)
-    weights = torch.softmax(found, 1)  # here
+    found = model(scores).exp() * keep
+    weights = found / found.sum(1, keepdim=True)  # here
     weights[keep.any(1)].square().mean().backward()
 
 

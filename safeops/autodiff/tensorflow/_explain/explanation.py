@@ -107,7 +107,8 @@ def explained_graph(
     rows = [getattr(x, "values", x) for x in found]
     new = graph.get_operations()[before:]
     read = [x for x in known.values() if tf.is_tensor(x) and x.dtype != tf.resource]
-    return _report(_Traced(graph, read, known, value, seed, rows, new), sources, 0)[0]
+    traced = _Traced(graph, read, known, value, seed, rows, new)
+    return untried(_report(traced, sources, 0)[0])
 
 
 def _sum_of(targets: Sequence[Array], seeds: Any) -> Array:
