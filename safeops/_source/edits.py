@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, TypeAlias, TypeGuard
 
 from safeops._source.locations import Location, Span
@@ -146,10 +146,11 @@ def expression_at(page: Page, where: Location, operation: str) -> ast.expr | Non
     return found[0] if len(found) == 1 else None
 
 
+@lru_cache(maxsize=256)
 def expressions_at(page: Page, where: Location, operation: str) -> list[ast.expr]:
     """Return what may be meant at a location: by its span, or by the names of an operation."""
     line = where.line
-    candidates = [x for x in page.expressions if x.lineno <= line <= span_of(x)[1]]
+    candidates = [x for x in page.expressions if x.lineno <= line <= (x.end_lineno or x.lineno)]
     if where.span is not None:
         return [node for node in candidates if span_of(node) == where.span][:1]
     names = names_for(operation)

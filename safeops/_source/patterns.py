@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import permutations
@@ -88,15 +89,11 @@ NOTHING = Bound({}, None, ())
 
 
 class Pattern(NamedTuple):
-    """An expression with capitals, and the call that takes its place."""
+    """An expression with capitals, the function of safeops, and the call that takes its place."""
 
     tree: ast.expr
+    name: str
     call: str
-
-    @property
-    def name(self) -> str:
-        """The function of safeops."""
-        return self.call.partition("(")[0]
 
 
 class Whole(NamedTuple):
@@ -116,21 +113,25 @@ class Form(NamedTuple):
 
 
 @cache
-def patterns() -> tuple[Page, list[Pattern]]:
-    """Return the table, and the page that it stands on."""
+def patterns() -> tuple[Page, dict[str, list[Pattern]]]:
+    """Return the table by the outermost operations, and the page that it stands on."""
     page = Page(tuple(PATTERNS.splitlines(keepends=True)), ast.parse(PATTERNS))
     for call in (x for x in page.expressions if isinstance(x, ast.Call)):
         for keyword in call.keywords:
             keyword.arg = keyword.arg or REST
-    rows = [x for x in page.expressions if isinstance(x, ast.Compare)]
-    return page, [Pattern(x.left, page.text(x.comparators[0])) for x in rows]
+    found: dict[str, list[Pattern]] = defaultdict(list)
+    for row in (x for x in page.expressions if isinstance(x, ast.Compare)):
+        call, form = page.text(row.comparators[0]), form_of(page, row.left)
+        found[form.word if form else ""].append(Pattern(row.left, call.partition("(")[0], call))
+    return page, found
 
 
 def whole_of(page: Page, node: ast.expr, *, is_dropped: bool) -> Whole | None:
     """Return the innermost whole that an operation is a part of, not as an operand, if any."""
     around = (x for x in page.around(node) if isinstance(x, ast.expr))
     for whole in (node, *around):
-        for pattern in patterns()[1]:
+        form = form_of(page, whole)
+        for pattern in patterns()[1].get(form.word, ()) if form else ():
             if is_dropped and pattern.name in STEEP:
                 continue
             for bound in matches(page, pattern.tree, whole, NOTHING):

@@ -103,6 +103,8 @@ def thin(mask: Any) -> Any:
 def parts(mask: Any) -> np.ndarray:
     """Return a mask without the repetitions that its memory tells."""
     mask = np.asarray(mask)
+    if 0 not in mask.strides:
+        return mask
     return mask[tuple(slice(None if stride else 1) for stride in mask.strides)]
 
 

@@ -202,19 +202,28 @@ def eval_jaxpr_with(
     jaxpr = opened(program)
     given = zip((*jaxpr.constvars, *jaxpr.invars), (*constants(program), *args), strict=True)
     known: dict[Any, Any] = dict(given)
-    atoms = (x for eqn in jaxpr.eqns for x in eqn.invars)
-    left = Counter(x for x in (*atoms, *jaxpr.outvars) if not isinstance(x, Literal))
+    left = Counter(x for x in jaxpr.outvars if not isinstance(x, Literal))
+    for eqn in jaxpr.eqns:  # no comprehensions, which are calls
+        for x in eqn.invars:
+            if not isinstance(x, Literal):
+                left[x] += 1
 
-    def read(x: Any) -> Any:
-        if isinstance(x, Literal):
-            return x.val
-        left[x] -= 1
-        return known[x] if left[x] else known.pop(x)  # what nothing reads any more is let go
+    def read(atoms: Sequence[Any]) -> list[Any]:
+        found = []
+        for x in atoms:
+            if isinstance(x, Literal):
+                found.append(x.val)
+            else:
+                left[x] -= 1  # what nothing reads any more is let go
+                found.append(known[x] if left[x] else known.pop(x))
+        return found
 
     for eqn in jaxpr.eqns:
-        outs = run(eqn, [read(x) for x in eqn.invars])
-        known.update((x, y) for x, y in zip(eqn.outvars, outs, strict=True) if left[x])
-    return [read(x) for x in jaxpr.outvars]
+        outs = run(eqn, read(eqn.invars))
+        for x, y in zip(eqn.outvars, outs, strict=True):
+            if left[x]:
+                known[x] = y
+    return read(jaxpr.outvars)
 
 
 def map_of(
