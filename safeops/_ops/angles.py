@@ -7,6 +7,7 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.precision import in_float32, with_slope_of
+from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, SINC, usual
 from safeops._ops.where import double_where, is_nan, stop_gradient
 
 
@@ -41,7 +42,8 @@ def safe_asin(x: T, /) -> T:
     array([ 0.        ,  1.57079633, -1.57079633])
     """
     xp, x = promote(x)
-    return _clipped(xp, x, partial(_arc_sine, xp), below=-math.pi / 2, above=math.pi / 2)
+    formula = usual(xp, partial(_arc_sine, xp), ARC_SINE)
+    return _clipped(xp, x, formula, below=-math.pi / 2, above=math.pi / 2)
 
 
 @fast_path
@@ -77,7 +79,8 @@ def safe_acos(x: T, /) -> T:
     array([0.        , 3.14159265])
     """
     xp, x = promote(x)
-    return _clipped(xp, x, partial(_arc_cosine, xp), below=math.pi, above=0.0)
+    formula = usual(xp, partial(_arc_cosine, xp), ARC_COSINE)
+    return _clipped(xp, x, formula, below=math.pi, above=0.0)
 
 
 @fast_path
@@ -139,7 +142,8 @@ def safe_atanh(x: T, /) -> T:
     xp, x = promote(x)
     largest = 1 - limits(xp, x).eps / 2
     end = math.log((1 + largest) / (1 - largest)) / 2
-    return _clipped(xp, x, partial(_area_tangent, xp), below=-end, above=end)
+    formula = usual(xp, partial(_area_tangent, xp), AREA_TANGENT)
+    return _clipped(xp, x, formula, below=-end, above=end)
 
 
 @fast_path
@@ -234,7 +238,7 @@ def sinc(x: T, /) -> T:
     array([1.        , 0.63661977])
     """
     xp, x = promote(x)
-    return in_float32(xp, partial(_sinc, xp))(x)
+    return in_float32(xp, usual(xp, partial(_sinc, xp), SINC))(x)
 
 
 def _sinc(xp: Namespace, x: Array) -> Array:

@@ -8,6 +8,7 @@ from safeops._core.types import Array, Function, IsArray, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.composites import log_of_rest
 from safeops._ops.precision import in_float32, with_slope_of
+from safeops._ops.usual import LOGIT, RELATIVE_ENTROPY, usual
 from safeops._ops.where import double_where, is_inf, is_nan, stop_gradient
 
 
@@ -192,7 +193,8 @@ def safe_logit(x: T, /) -> T:
             placeholder=0.5,
         )
 
-    return double_where(xp, filled, (x,), ends, _formula(x, "logit", logit), placeholder=0.5)
+    formula = _formula(x, "logit", usual(xp, logit, LOGIT))
+    return double_where(xp, filled, (x,), ends, formula, placeholder=0.5)
 
 
 @fast_path
@@ -337,7 +339,8 @@ def rel_entr(p: T | complex, q: T | complex, /) -> T:
     filled = xp.logical_or(p < least, q < least)
     undefined = xp.logical_or(is_nan(p), is_nan(q))
     filled = xp.logical_and(filled, xp.logical_not(undefined))
-    formula = _formula(p, "relative_entropy", lambda p, q: p * _log_ratio(xp, p, q))
+    steps = usual(xp, lambda p, q: p * _log_ratio(xp, p, q), RELATIVE_ENTROPY)
+    formula = _formula(p, "relative_entropy", steps)
     out = double_where(xp, filled, (p, q), 0.0, formula)
     return xp.where(xp.logical_and(filled, xp.logical_not(both_zero)), math.inf, out)
 

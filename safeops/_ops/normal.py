@@ -8,7 +8,8 @@ from safeops._core.types import Array, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
 from safeops._ops.series import polynomial
-from safeops._ops.where import stop_gradient
+from safeops._ops.usual import Usual, usual
+from safeops._ops.where import double_where, stop_gradient
 
 # ``(1 + 2 * y) * exp(y**2) * erfc(y)`` for y >= 0, in powers of ``(y - 4) / (y + 4)``: Chebyshev's
 # series, computed with 60 digits. The first term left out is below 1e-20.
@@ -128,7 +129,11 @@ def safe_ndtri(p: T, /) -> T:
     """
     xp, p = promote(p)
     bound = limits(xp, p)
-    return in_float32(xp, partial(_quantile, xp, bound.smallest_normal, 1.0 - bound.eps / 2.0))(p)
+    least, most = bound.smallest_normal, 1.0 - bound.eps / 2.0
+    low, high = p < least, p > most
+    ends = xp.where(low, -_AT_END[least], xp.full_like(p, _AT_END[1.0 - most]))
+    formula = in_float32(xp, usual(xp, partial(_quantile, xp), QUANTILE))
+    return double_where(xp, xp.logical_or(low, high), (p,), ends, formula, placeholder=0.5)
 
 
 @fast_path
@@ -220,17 +225,22 @@ def _exp_of_square(xp: Namespace, x: Array) -> Array:
     return main * xp.exp(-0.5 * (x - near) * (x + near))
 
 
-def _quantile(xp: Namespace, least: float, most: float, p: Array) -> Array:
-    """Return the quantile of a probability, or of the nearest one inside."""
-    low, high = p < least, p > most
-    inside = xp.where(xp.logical_or(low, high), 0.5, p)
-    upper = inside > 0.5  # noqa: PLR2004  (the middle)
-    beyond = xp.where(upper, 1.0 - inside, inside)
+def _quantile(xp: Namespace, p: Array) -> Array:
+    """Return the quantile of a probability between 0 and 1."""
+    upper = p > 0.5  # noqa: PLR2004  (the middle)
+    beyond = xp.where(upper, 1.0 - p, p)
     far = beyond < _SPLIT
-    middle = ROOT_OF_2 * _central(xp.where(far, 0.0, 2.0 * inside - 1.0))
+    middle = ROOT_OF_2 * _central(xp.where(far, 0.0, 2.0 * p - 1.0))
     tail = _far_quantile(xp, xp.where(far, beyond, _SPLIT))
-    value = xp.where(far, xp.where(upper, tail, -tail), middle)
-    return xp.where(low, -_AT_END[least], xp.where(high, _AT_END[1.0 - most], value))
+    return xp.where(far, xp.where(upper, tail, -tail), middle)
+
+
+def _quantile_slopes(xp: Namespace, out: Array, _: Array) -> tuple[Array]:
+    return (math.sqrt(2.0 * math.pi) * xp.exp(0.5 * (out * out)),)
+
+
+# Beyond these the exponential has the rounding of the quantile 40 times.
+QUANTILE = Usual(_quantile, _quantile_slopes, ((1e-9, 1.0 - 2.0**-22),))
 
 
 def _inverse_error(xp: Namespace, largest: float, x: Array) -> Array:

@@ -115,7 +115,7 @@ def safe_pow(x: T | complex, p: T | complex, /) -> T:
     zero = xp.logical_or(tiny, constant)
     fractional = xp.floor(p) < p  # False for NaN, which stays NaN
     unreal = xp.logical_or(xp.logical_and(x <= -bound, fractional), xp.logical_and(zero, p < 0))
-    edge = xp.where(unreal, 0.0, _power_at_zero(xp, xp.where(tiny, x, 0.0), stop_gradient(p)))
+    edge = xp.where(unreal, 0.0, power_at_zero(xp, xp.where(tiny, x, 0.0), stop_gradient(p)))
     formula = in_float32(xp, partial(_power, xp))
     return double_where(xp, xp.logical_or(zero, unreal), (x, p), edge, formula)
 
@@ -159,7 +159,7 @@ def _exponent(xp: Namespace, x: Array, p: Array) -> Array:
     return p * xp.log(x) if product is None else product(p, x)
 
 
-def _power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
+def power_at_zero(xp: Namespace, x: Array, p: Array) -> Array:
     """Monomials, because TensorFlow differentiates pow to ``0 * 0 ** -1`` here (2.21)."""
     absent = is_nan(p)  # NaN stays, also in the slope for x
     other = xp.where(absent, x * xp.where(absent, p, 1.0), 0.0)

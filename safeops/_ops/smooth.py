@@ -7,10 +7,11 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, IsArray, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.division import reciprocal
-from safeops._ops.powers import safe_pow
+from safeops._ops.powers import power_at_zero, safe_pow
 from safeops._ops.precision import in_float32
 from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
-from safeops._ops.where import stop_gradient
+from safeops._ops.usual import BOXCOX, EXPREL, INV_BOXCOX, LOGARITHMIC_MEAN, usual
+from safeops._ops.where import double_where, stop_gradient
 
 
 @fast_path
@@ -44,7 +45,7 @@ def exprel(x: T, /) -> T:
     array([1.        , 1.71828183])
     """
     xp, x = promote(x)
-    return in_float32(xp, partial(_exprel, xp))(x)
+    return in_float32(xp, usual(xp, partial(_exprel, xp), EXPREL))(x)
 
 
 @fast_path
@@ -147,7 +148,8 @@ def inv_boxcox(y: T | complex, lmbda: IsArray | complex, /) -> T:
     array([2.71828183, 2.        ])
     """
     xp, y, lmbda = promote(y, lmbda)
-    return in_float32(xp, partial(_inv_boxcox, xp))(y, lmbda)
+    formula = usual(xp, partial(_inv_boxcox, xp), INV_BOXCOX)
+    return in_float32(xp, formula)(y, lmbda)
 
 
 @fast_path
@@ -219,14 +221,26 @@ def _too_far(xp: Namespace, x: Array) -> float:
 
 
 def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
-    """Return the transform: by the series of exprel for small ``lmbda * log(x)``, else by pow."""
+    """Return the transform; at 0 that of `safe_pow`."""
     zero = xp.abs(x) < limits(xp, x).smallest_nonzero
-    log = xp.log(xp.where(zero, 1.0, x))  # safeops: ignore[SO001]  (`zero` covers what is near 0)
+    formula = usual(xp, partial(_boxcox_of_nonzero, xp), BOXCOX)
+    return double_where(xp, zero, (x, lmbda), partial(_boxcox_of_zero, xp), formula)
+
+
+def _boxcox_of_zero(xp: Namespace, x: Array, lmbda: Array) -> Array:
+    pole = lmbda <= 0
+    order = xp.where(pole, 1.0, lmbda)
+    return xp.where(pole, -math.inf, (power_at_zero(xp, x, order) - 1.0) / order)
+
+
+def _boxcox_of_nonzero(xp: Namespace, x: Array, lmbda: Array) -> Array:
+    """Return the transform: by the series of exprel for small ``lmbda * log(x)``, else by pow."""
+    log = xp.log(x)
     # For the conditions alone; of an infinite x with lmbda 0 too.
     exponent = stop_gradient(xp.where(lmbda == 0, 0.0, lmbda * log))
     near, grows = xp.abs(exponent) < 1, exponent >= 1
     # A logarithm of its own: of a small x the second derivative, times 0, would be NaN.
-    apart = xp.logical_or(zero, xp.logical_not(near))
+    apart = xp.logical_not(near)
     inside = xp.log(xp.where(apart, 1.0, x))  # safeops: ignore[SO001]  (as above)
     finite = xp.where(inside == math.inf, 1.0, inside)
     series = inside * polynomial(xp.where(near, lmbda, 0.0) * finite, EXPONENTIAL)
@@ -238,17 +252,14 @@ def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
     share = xp.where(low, xp.ones_like(x), 0.5)
     first = xp.divide(xp.pow(xp.where(low, 2.0, base), order * share), order)
     large = first * xp.pow(xp.where(low, base / 2.0, base), order * share) - 1.0 / order
-    rest = xp.logical_or(xp.logical_or(near, grows), zero)
+    rest = xp.logical_or(near, grows)
     order = xp.where(rest, 1.0, lmbda)
     small = (xp.pow(xp.where(rest, 1.0, xp.where(x < 0, math.nan, x)), order) - 1.0) / order
     # The base is NaN here, but NaN ** 0 is 1, with slope 0 in PyTorch.
-    lost = xp.logical_and(x < 0, xp.logical_not(zero))
+    lost = x < 0
     given = xp.where(lost, x, 0.0) + xp.where(lost, lmbda, 0.0)
     small = small + xp.where(lost, math.nan, xp.zeros_like(x)) * given
-    order = xp.where(xp.logical_and(zero, xp.logical_not(lmbda <= 0)), lmbda, 1.0)
-    ground = (safe_pow(xp.where(zero, x, 1.0), order) - 1.0) / order
-    ground = xp.where(xp.logical_and(zero, lmbda <= 0), -math.inf, ground)
-    return xp.where(zero, ground, xp.where(near, series, xp.where(grows, large, small)))
+    return xp.where(near, series, xp.where(grows, large, small))
 
 
 def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
@@ -282,6 +293,16 @@ def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
 
 
 def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
+    """Return the mean; 0 where one of two numbers that are not negative is 0."""
+    least = limits(xp, x).smallest_nonzero
+    zero = xp.logical_or(
+        xp.logical_and(xp.abs(x) < least, y > -least), xp.logical_and(xp.abs(y) < least, x > -least)
+    )
+    formula = usual(xp, partial(_mean_of_nonzero, xp), LOGARITHMIC_MEAN)
+    return double_where(xp, zero, (x, y), 0.0, formula)
+
+
+def _mean_of_nonzero(xp: Namespace, x: Array, y: Array) -> Array:
     """
     Return the mean: by a series of numbers near each other, which a constant scale keeps in range.
 
@@ -289,11 +310,6 @@ def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
     square of what is left leaves the range. Else the logarithms get scales of their own: what comes
     back is scaled last, and has the size of a slope on the way.
     """
-    least = limits(xp, x).smallest_nonzero
-    zero = xp.logical_or(
-        xp.logical_and(xp.abs(x) < least, y > -least), xp.logical_and(xp.abs(y) < least, x > -least)
-    )
-    x, y = xp.where(zero, 1.0, x), xp.where(zero, 1.0, y)
     root = xp.sqrt(xp.sqrt(xp.abs(x)) * xp.sqrt(xp.abs(y)))
     left = xp.sqrt(root)  # of what is scaled: near 1 a logarithm has most digits
     scale, inverse = _scale(xp, root * left)
@@ -308,7 +324,7 @@ def _logarithmic_mean(xp: Namespace, x: Array, y: Array) -> Array:
     )
     x, y = xp.where(near, 2.0, x), xp.where(near, 1.0, y)
     far = (x - y) / (log + _log_change(xp, x) - _log_change(xp, y))
-    return xp.where(zero, 0.0, xp.where(near, series, far))
+    return xp.where(near, series, far)
 
 
 def _scale(xp: Namespace, size: Array) -> tuple[Array, Array]:

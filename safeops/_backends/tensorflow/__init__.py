@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import MATRICES, ArrayAPI
-from safeops._backends.tensorflow import elementwise, losses, namespace, programs
+from safeops._backends.tensorflow import elementwise, losses, namespace, programs, rules
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
     barrier,
@@ -150,6 +150,18 @@ class TensorFlow(ArrayAPI):
     def special(self, name: str) -> Function | None:
         """Return a function of `tf.math`."""
         return getattr(tf.math, SPECIAL.get(name, name))
+
+    def with_slope(self, f: Function, slope: Function, is_filled: Function) -> Function:
+        """Return a function with a rule, but for XLA, which makes one pass of the steps."""
+
+        def pull(cotangent: Array, _: Array, x: Array) -> tuple[Array]:
+            return (elementwise.where(is_filled(x), 0.0, cotangent) * slope(x),)
+
+        return f if rules.in_xla() else rules.short(f, f, pull)
+
+    def shortened(self, steps: Function, value: Function, slopes: Function, boxes: Any) -> Function:
+        """Return a function that is short where all numbers are inside of their boxes."""
+        return rules.shortened(steps, value, slopes, boxes)
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

@@ -1,6 +1,7 @@
 """Elementwise functions of TensorFlow under names of the array API standard."""
 
 import math
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -15,6 +16,7 @@ from safeops._backends.tensorflow.dtypes import (
     pair,
     tensor,
 )
+from safeops._backends.tensorflow.rules import short
 from safeops._backends.tensorflow.shapes import full_like
 from safeops._core.types import Array, Function
 
@@ -38,6 +40,7 @@ asin = _of_inexact(tf.math.asin)
 acos = _of_inexact(tf.math.acos)
 acosh = _of_inexact(tf.math.acosh)
 atanh = _of_inexact(tf.math.atanh)
+tanh = _of_inexact(tf.math.tanh)
 multiply = _of_pairs(tf.math.multiply)
 logical_and = _of_pairs(tf.math.logical_and)
 logical_or = _of_pairs(tf.math.logical_or)
@@ -93,7 +96,30 @@ def hypot(x: Any, y: Any, /) -> Array:
     ``along + across * t / (1 + sqrt(1 + t * t))`` with ``t = across / along``. No derivative of
     this formula multiplies with the size of the vector.
     """
-    x, y = map(inexact, pair(x, y))
+    return short(_length, _length_alone, _pulled_length)(*map(inexact, pair(x, y)))
+
+
+def _length_alone(x: Array, y: Array) -> Array:
+    larger, square = _over_larger(x, y)[2:]
+    infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
+    return where(infinite, abs_(x) + abs_(y), larger * tf.sqrt(square))
+
+
+def _pulled_length(cotangent: Array, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    u, v, larger, square = _over_larger(x, y)
+    infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
+    unit = tf.math.rsqrt(where(infinite, 1.0, square))
+    return cotangent * (u * unit), cotangent * (v * unit)
+
+
+def _over_larger(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+    """Return both over the size of the larger, this size, and the sum of the squares."""
+    larger = tf.maximum(abs_(x), abs_(y))
+    u, v = divide(x, larger), divide(y, larger)
+    return u, v, larger, u * u + v * v
+
+
+def _length(x: Array, y: Array) -> Array:
     larger = tf.stop_gradient(where(abs_(x) > abs_(y), abs_(x), abs_(y)))
     infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
     inside = (where(infinite, 1.0, part) for part in (x, y, larger))
@@ -150,12 +176,20 @@ def _is_edge(divisor: Array) -> Array:
 
 def log_product(x: Array, y: Array, /) -> Array:
     """Product ``x * log(y)``."""
-    return _times_log(x, y, tf.math.log, lambda y: y)
+    return _product(tf.math.log, lambda y: y)(x, y)
 
 
 def log1p_product(x: Array, y: Array, /) -> Array:
     """Product ``x * log(1 + y)``."""
-    return _times_log(x, y, tf.math.log1p, lambda y: 1.0 + y)
+    return _product(tf.math.log1p, lambda y: 1.0 + y)(x, y)
+
+
+def _product(log: Function, divisor: Function) -> Function:
+    def pull(cotangent: Array, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
+        return cotangent * log(y), cotangent * divide(x, divisor(y))
+
+    steps = partial(_times_log, log=log, divisor=divisor)
+    return short(steps, lambda x, y: x * log(y), pull)
 
 
 def _times_log(x: Array, y: Array, log: Function, divisor: Function) -> Array:
@@ -206,9 +240,18 @@ def _part(y: Array) -> Array:
 
 
 def entropy(p: Array, /) -> Array:
-    """``-p * log(p)``; an infinite p enters the logarithm as a constant: no slope inf * 0."""
+    """``-p * log(p)``."""
+    return short(_entropy, lambda p: -p * tf.math.log(p), _pulled_entropy)(p)
+
+
+def _entropy(p: Array) -> Array:
+    """Return the entropy; an infinite p enters the logarithm as a constant: no slope inf * 0."""
     infinite = tf.equal(p, tf.constant(math.inf, p.dtype))
     return -log_product(p, where(infinite, tf.stop_gradient(p), p))
+
+
+def _pulled_entropy(cotangent: Array, _: Array, p: Array) -> tuple[Array]:
+    return (-cotangent * (tf.math.log(p) + 1.0),)
 
 
 def log_difference(p: Array, q: Array, /) -> Array:

@@ -59,6 +59,7 @@ asin = elementwise.asin
 acos = elementwise.acos
 acosh = elementwise.acosh
 atanh = elementwise.atanh
+tanh = elementwise.tanh
 
 expand_dims = shapes.expand_dims
 reshape = shapes.reshape

@@ -71,6 +71,15 @@ is_watched = asked("tensorflow.python.framework.op_callbacks.should_invoke_op_ca
 # graph: some operations cost it more to compile, and others the kernels more to run.
 is_for_xla = asked("tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext")
 
+# tensorflow.python.eager.forwardprop_util.pack_tangents (2.21): what accumulators follow.
+_tangents: Callable[..., Any] = asked("tensorflow.python.eager.forwardprop_util.pack_tangents")
+
+
+def is_accumulated(args: Sequence[Array]) -> bool:
+    """Whether an accumulator, and not a tape alone, follows one of the tensors."""
+    found = _tangents(list(args))
+    return found is True or any(found.indices)
+
 
 # Bodies
 

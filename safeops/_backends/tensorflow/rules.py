@@ -1,0 +1,111 @@
+"""
+Formulas with a short value and a short pullback; all other derivatives are those of the steps.
+
+The steps of a formula are right at every order, and TensorFlow writes an array at each: a pullback
+of steps takes five times as long as that of a plain formula.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._backends.tensorflow.derivatives import fresh, pulled_back
+from safeops._backends.tensorflow.private import is_accumulated, is_for_xla
+from safeops._core.types import Array, Function
+
+Boxes = Sequence[tuple[float, float]]
+
+
+def short(steps: Function, value: Function, pull: Function) -> Function:
+    """
+    Return `steps` as a function with a value and a pullback of its own.
+
+    `pull` gets the cotangent, the value and the arguments. In a graph a ForwardAccumulator takes
+    the derivatives of the value, and not the rule (2.21): what it follows gets the steps.
+    """
+
+    @tf.custom_gradient
+    def function(*args: Array) -> tuple[Array, Function]:
+        out = _constant(value(*args))
+
+        @tf.custom_gradient
+        def pulled(cotangent: Array, *args: Array) -> tuple[Any, Function]:
+            def again(*cotangents: Array) -> tuple[Array, ...]:
+                given = fresh((cotangent, *args))
+                with tf.GradientTape() as tape:
+                    tape.watch(given)
+                    found = pulled_by(steps, *given)
+                return pulled_back(tape, found, given, cotangents)
+
+            return [_constant(x) for x in pull(cotangent, out, *args)], again
+
+        return out, lambda cotangent: pulled(cotangent, *args)
+
+    return lambda *args: (steps if is_accumulated(args) else function)(*_in_one_shape(args))
+
+
+def pulled_by(steps: Function, cotangent: Array, *args: Array) -> tuple[Array, ...]:
+    """Return the pullback of steps."""
+    args = fresh(args)
+    with tf.GradientTape() as tape:
+        tape.watch(args)
+        out = steps(*args)
+    return pulled_back(tape, out, args, cotangent)
+
+
+def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) -> Function:
+    """Return steps, with a value and slopes that are taken if all arguments are in their boxes."""
+    if in_xla():  # which makes one pass of the steps
+        return steps
+
+    if not boxes:
+
+        def sloped(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
+            return [cotangent * slope for slope in slopes(out, *args)]
+
+        return short(steps, value, sloped)
+
+    def chosen(*args: Array) -> Array:
+        return tf.cond(_are_in(boxes, args), partial(value, *args), partial(steps, *args))
+
+    def pull(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
+        def usual() -> list[Array]:
+            return [cotangent * slope for slope in slopes(out, *args)]
+
+        def rest() -> list[Array]:
+            return list(pulled_by(steps, cotangent, *args))
+
+        return tf.cond(_are_in(boxes, args), usual, rest)
+
+    return short(steps, chosen, pull)
+
+
+def in_xla() -> bool:
+    """Whether XLA compiles what is called here."""
+    return not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph())
+
+
+def _are_in(boxes: Boxes, args: Sequence[Array]) -> Array:
+    """Whether all numbers are in their boxes."""
+    found = [
+        tf.reduce_all(tf.logical_and(x >= low, x <= high))
+        for (low, high), x in zip(boxes, args, strict=True)
+    ]
+    return found[0] if len(found) == 1 else tf.logical_and(*found)
+
+
+def _constant(x: Array) -> Array:
+    """Return what eager TensorFlow would record beside the rule as a constant."""
+    return tf.stop_gradient(x) if tf.executing_eagerly() else x
+
+
+def _in_one_shape(args: Sequence[Array]) -> Sequence[Array]:
+    shapes = [x.shape for x in args]
+    if all(shape.is_fully_defined() and shape == shapes[0] for shape in shapes):
+        return args
+    total = tf.shape(args[0])
+    for x in args[1:]:
+        total = tf.broadcast_dynamic_shape(total, tf.shape(x))
+    return [tf.broadcast_to(x, total) for x in args]

@@ -1,0 +1,246 @@
+"""
+Short formulas of usual arguments, with their slopes: see `shortened` of a backend.
+
+Each is right, with its first slopes, inside of its boxes. Whatever is outside, and what comes after
+the first derivative, is left to the steps of the function.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from safeops._core.dtypes import LN2, dtype_name, near_log2
+from safeops._core.types import Array, Function, Namespace
+from safeops._dispatch import backend_of
+
+_TINY = 1e-30  # next to it each function here is what it is at 0
+# How far the continued fraction of Langevin's function goes, and how many terms sin(x) / x has.
+_LAST = {"float32": 11, "float64": 19}
+_TERMS = {"float32": 7, "float64": 13}
+Box = tuple[float, float]
+
+
+class Usual(NamedTuple):
+    """A value and the slopes, of a namespace and the arguments, the slopes of the value first."""
+
+    value: Function
+    slopes: Function
+    boxes: Sequence[Box] = ()
+
+
+def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
+    """Return the steps, or what the backend makes of these and a short formula."""
+
+    def formula(*args: Array) -> Array:
+        value, slopes = partial(short.value, xp), partial(short.slopes, xp)
+        return backend_of(*args).shortened(steps, value, slopes, short.boxes)(*args)
+
+    return formula
+
+
+def _off_zero(xp: Namespace, x: Array) -> Array:
+    """Return x, and a tiny number for what is less."""
+    return xp.where(xp.abs(x) < _TINY, _TINY, x)
+
+
+def _langevin(xp: Namespace, x: Array, end: float) -> Array:
+    """Return ``1 / tanh(x) - 1 / x`` up to an end of at most 1: ``x / (3 + x**2 / (5 + ...))``."""
+    x = -_lesser(xp, -_lesser(xp, x, end), end)
+    square = x * x
+    last = _LAST[dtype_name(x.dtype)]
+    total = square / last
+    for n in range(last - 2, 3, -2):
+        total = square / (total + float(n))
+    return x / (total + 3.0)
+
+
+def _share(xp: Namespace, x: Array) -> Array:
+    """Return the logarithmic slope of ``expm1(x) / x``, between 0 and 1, up to sizes of 1."""
+    return 0.5 * (_langevin(xp, 0.5 * x, 0.5) + 1.0)
+
+
+def _lesser(xp: Namespace, x: Array, y: Array | float) -> Array:
+    return xp.where(x < y, x, y)
+
+
+def _is_far(xp: Namespace, x: Array) -> Array:
+    return xp.abs(x) > 1
+
+
+def _ratio(xp: Namespace, away: Array, lesser: Array) -> Array:
+    """Return the logarithm of a ratio, of which the difference and the lesser number are given."""
+    log = xp.log1p(xp.abs(away / lesser))
+    return xp.where(away < 0, -log, log)
+
+
+def _entropy(xp: Namespace, p: Array, q: Array) -> Array:
+    return p * _ratio(xp, p - q, _lesser(xp, p, q))
+
+
+def _entropy_slopes(xp: Namespace, _: Array, p: Array, q: Array) -> tuple[Array, ...]:
+    return _ratio(xp, p - q, _lesser(xp, p, q)) + 1.0, -p / q
+
+
+def _exprel(xp: Namespace, x: Array) -> Array:
+    x = _off_zero(xp, x)
+    return xp.expm1(x) / x
+
+
+def _exprel_slopes(xp: Namespace, out: Array, x: Array) -> tuple[Array]:
+    x = _off_zero(xp, x)
+    far = (xp.exp(x) - out) / x
+    return (xp.where(_is_far(xp, x), far, _share(xp, x) * out),)
+
+
+def _turned(xp: Namespace, x: Array) -> tuple[Array, Array]:
+    """Return the angle beyond the half turns of x, and whether these are odd."""
+    turns = xp.round(x)
+    half = 0.5 * turns
+    return math.pi * (x - turns), xp.floor(half) < half
+
+
+def _sinc(xp: Namespace, x: Array) -> Array:
+    x = _off_zero(xp, x)
+    rest, odd = _turned(xp, x)
+    sine = xp.sin(rest) / (math.pi * x)
+    return xp.where(odd, -sine, sine)
+
+
+def _sinc_slopes(xp: Namespace, out: Array, x: Array) -> tuple[Array]:
+    angle = math.pi * x
+    square = angle * angle
+    number = _TERMS[dtype_name(x.dtype)]
+    factors = [(-1) ** n * (2 * n + 2) / math.factorial(2 * n + 3) for n in range(number)]
+    near = factors[-1] * square
+    for factor in reversed(factors[1:-1]):
+        near = (near + factor) * square
+    near = (near + factors[0]) * (-math.pi * angle)
+    rest, odd = _turned(xp, x)
+    cosine = xp.cos(rest)
+    far = (xp.where(odd, -cosine, cosine) - out) / _off_zero(xp, x)
+    return (xp.where(xp.abs(x) > 1 / math.pi, far, near),)
+
+
+def _boxcox(xp: Namespace, x: Array, lmbda: Array) -> Array:
+    log, order = xp.log(x), _off_zero(xp, lmbda)
+    product = log * order
+    far = xp.pow(x, lmbda) - 1.0
+    return xp.where(_is_far(xp, product), far, xp.expm1(product)) / order
+
+
+def _boxcox_slopes(xp: Namespace, out: Array, x: Array, lmbda: Array) -> tuple[Array, Array]:
+    log, order = xp.log(x), _off_zero(xp, lmbda)
+    product, power = log * order, xp.pow(x, lmbda)
+    far = (log * power - out) / order
+    of_order = xp.where(_is_far(xp, product), far, _share(xp, product) * log * out)
+    return power / x, of_order
+
+
+def _inverse(xp: Namespace, y: Array, lmbda: Array) -> Array:
+    order = _off_zero(xp, lmbda)
+    return xp.exp(xp.log1p(order * y) / order)
+
+
+def _inverse_slopes(xp: Namespace, out: Array, y: Array, lmbda: Array) -> tuple[Array, Array]:
+    order = _off_zero(xp, lmbda)
+    base = order * y + 1.0
+    log, part = xp.log1p(order * y), y / base
+    power = log / order
+    far = (part - power) / order
+    near = -(_share(xp, log) * power * part)
+    return out / base, out * xp.where(_is_far(xp, log), far, near)
+
+
+def _mean(xp: Namespace, x: Array, y: Array) -> Array:
+    lesser = _lesser(xp, x, y)
+    ratio = xp.abs(x - y) / lesser
+    ratio = xp.where(ratio < _TINY, _TINY, ratio)
+    return lesser * (ratio / xp.log1p(ratio))
+
+
+def _mean_slopes(xp: Namespace, out: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    log = _ratio(xp, x - y, _lesser(xp, x, y))
+    far, share, over = _is_far(xp, log), _share(xp, log), _off_zero(xp, log)
+    of_x, of_y = out / x, out / y
+    first = xp.where(far, (1.0 - of_x) / over, share * of_x)
+    return first, xp.where(far, (of_y - 1.0) / over, (1.0 - share) * of_y)
+
+
+def _log_of_rest(xp: Namespace, x: Array) -> Array:
+    share, rest = xp.exp(-x), -xp.expm1(-x)
+    return xp.log1p(-_lesser(xp, share, 0.5)) + xp.log(2.0 * _lesser(xp, rest, 0.5))
+
+
+def _log_of_rest_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    return (-xp.exp(-x) / xp.expm1(-x),)
+
+
+def _log_expm1(xp: Namespace, x: Array) -> Array:
+    """By the distance from `middle`, next to log(2), which is exact; below by ``1 - exp(-x)``."""
+    middle, rest = near_log2({"float32": 2.0**-23, "float64": 2.0**-52}[dtype_name(x.dtype)])
+    away = x - middle
+    power = xp.expm1(-xp.abs(away))
+    above = away > 0
+    power = xp.where(above, -power, 2.0 * power) + rest
+    low = x < LN2 - 0.25
+    part = xp.log1p(xp.where(low, xp.zeros_like(x), power)) + xp.where(above, away, 0.0)
+    return xp.where(low, xp.log(xp.expm1(x)), part)
+
+
+def _log_expm1_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    return (-1.0 / xp.expm1(-x),)
+
+
+def _log_sech2(xp: Namespace, x: Array) -> Array:
+    size = -xp.abs(x)
+    root = xp.expm1(size)
+    return -2.0 * xp.log1p(0.5 * (root * root / xp.exp(size)))
+
+
+def _log_sech2_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    return (-2.0 * xp.tanh(x),)
+
+
+def _logit(xp: Namespace, x: Array) -> Array:
+    lesser = _lesser(xp, x, 1.0 - x)
+    size = xp.log1p((1.0 - 2.0 * lesser) / lesser)
+    return xp.where(x > 0.5, size, -size)  # noqa: PLR2004  (the middle)
+
+
+def _logit_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    del xp
+    return (1.0 / (x * (1.0 - x)),)
+
+
+def _product_to_ends(x: Array) -> Array:
+    """Return ``1 - x**2``, which keeps its digits next to the ends."""
+    return (1.0 - x) * (1.0 + x)
+
+
+def _arc_slopes(sign: float, xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    return (sign / xp.sqrt(_product_to_ends(x)),)
+
+
+def _area_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    del xp
+    return (1.0 / _product_to_ends(x),)
+
+
+_TO_ZERO = (1e-30, 1e30)
+_ORDER = (-4.0, 4.0)  # with a base up to 1e9 the power is in range
+_BASE = (1e-9, 1e9)
+_INSIDE = 1.0 - 2.0**-22
+RELATIVE_ENTROPY = Usual(_entropy, _entropy_slopes, ((1e-18, 1e18),) * 2)
+EXPREL = Usual(_exprel, _exprel_slopes, ((-1e15, 80.0),))
+SINC = Usual(_sinc, _sinc_slopes, ((-1e6, 1e6),))
+BOXCOX = Usual(_boxcox, _boxcox_slopes, (_BASE, _ORDER))
+INV_BOXCOX = Usual(_inverse, _inverse_slopes, ((-1e9, 1e9), _ORDER))
+LOGARITHMIC_MEAN = Usual(_mean, _mean_slopes, (_BASE, _BASE))
+LOG_OF_REST = Usual(_log_of_rest, _log_of_rest_slopes, (_TO_ZERO,))
+LOG_EXPM1 = Usual(_log_expm1, _log_expm1_slopes, (_TO_ZERO,))
+LOG_SECH2 = Usual(_log_sech2, _log_sech2_slopes, ((-60.0, 60.0),))
+LOGIT = Usual(_logit, _logit_slopes)
+ARC_SINE = Usual(lambda xp, x: xp.asin(x), partial(_arc_slopes, 1.0))
+ARC_COSINE = Usual(lambda xp, x: xp.acos(x), partial(_arc_slopes, -1.0))
+AREA_TANGENT = Usual(lambda xp, x: xp.atanh(x), _area_slopes)
