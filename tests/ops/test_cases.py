@@ -154,7 +154,8 @@ def assert_naive(row, framework, got, exact):
     """The gradient is wrong, or the row says why it is right on this framework."""
     wrong = differs(got["reverse"], exact["reverse"])
     if wrong == (framework in row.naive_is_right):
-        msg = f"the gradient of naive {row.name} is {'wrong' if wrong else 'right'}: {got}"
+        found = "wrong: drop it from" if wrong else "right: write it another way, or say why in"
+        msg = f"the gradient of naive {row.name} is {found} naive_is_right[{framework!r}]: {got}"
         raise AssertionError(msg)
 
 

@@ -172,11 +172,11 @@ def assert_ulps(got, exact, most, dtype, *, size=None, also=(), lost=2, args=(),
     wrong = known & ~(error <= most)
     if wrong.any():
         columns = (np.broadcast_to(a, wrong.shape)[wrong] for a in (*args, got, exact))
-        rows = [[f"{float(x):.9g}" for x in row] for row in zip(*columns, strict=True)]
+        rows = [[f"{float(x):.17g}" for x in row] for row in zip(*columns, strict=True)]
         worst = [rows[i] for i in np.argsort(-error[wrong], kind="stable")[:3]]
         shown = "; ".join(f"({', '.join(row[:-2])}): {row[-2]}, not {row[-1]}" for row in worst)
-        most = error[wrong].max()
-        msg = f"{message} {dtype}: {wrong.sum()} of {known.sum()}, {most:.3g} units: {shown}"
+        off = f"{error[wrong].max():.3g} units off, where {most:g} are allowed"
+        msg = f"{message} {dtype}: {wrong.sum()} of {known.sum()}, {off}: {shown}"
         raise AssertionError(msg)
     return known.sum(), error[known].max(initial=0.0)
 
