@@ -163,15 +163,11 @@ def select(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
         is_nan = COMPARED[by](op, frame)
         cond = union(in_shape(cond, op, value), evaluator.widened(is_nan, value))
     active = _selected(op, cond, masks, value, frame)
-    if by in COMPARED and frame.inner:
-        value = evaluator.cleaned(
-            value, active
-        )  # a selection that a pass around this one recognises
+    if by in COMPARED and frame.inner:  # a selection that a pass around this one recognises
+        value = evaluator.cleaned(value, active)
     if by == "nan":  # which does not tell the entry that it is because of
-        value, active = (
-            evaluator.cleaned(tf.where(evaluator.spread(active, value), value, np.nan), linear),
-            linear,
-        )
+        kept = tf.where(evaluator.spread(active, value), value, np.nan)
+        value, active = evaluator.cleaned(kept, linear), linear
     if by is None:  # a convention: cotangents keep their masks, other values are numbers
         active = union(linear, active)
     return [Pair(value, active)]
