@@ -233,9 +233,8 @@ class Names(Page):
     def has_run(self, statement: ast.AST, use: ast.AST) -> bool:
         """Whether a statement has certainly run before a later one runs."""
         around = list(self.above(use))
-        inside = dict(
-            zip(around, [use, *around], strict=False)
-        )  # what holds the use, by its parent
+        holding = zip(around, [use, *around], strict=False)
+        inside = dict(holding)  # what holds the use, by its parent
         child = statement
         for outer in () if isinstance(statement, Scope) else self.above(statement):
             if isinstance(outer, MAYBE):

@@ -42,9 +42,8 @@ def with_options_of_jax(ours: Callable[..., Any], on_unknown: Reaction) -> Calla
 # From the name of a transformation and what it is so far to what it is now.
 Change: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 
-LOCAL_CHANGES: ContextVar[tuple[Change, ...]] = ContextVar(
-    "here", default=()
-)  # of one thread or task
+# Of one thread or task.
+LOCAL_CHANGES: ContextVar[tuple[Change, ...]] = ContextVar("here", default=())
 EVERYWHERE: list[Change] = []
 
 
