@@ -185,6 +185,7 @@ class KerasGuard:
     notes: bool = False  # whether the step hands its gradients to the optimizer
 
     def __post_init__(self) -> None:
+        """Let the training function of the model be a guarded one."""
         if self.model.distribute_strategy.num_replicas_in_sync > 1:
             raise RuntimeError(REPLICAS)
         self.names = [_variables.name_of(v) for v in self.model.trainable_variables]
