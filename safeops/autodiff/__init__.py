@@ -93,20 +93,12 @@ def grad(
 
     @cache  # in TensorFlow it holds what it has traced
     def gradient_in(name: str) -> Callable[..., Any]:
-        if name == "jax":
-            from safeops.autodiff import jax  # noqa: PLC0415  (the framework is imported when met)
-
-            return jax.grad(f, argnums, return_mask=return_mask)
-        if name == "torch":
-            from safeops.autodiff import torch  # noqa: PLC0415  (as above)
-
-            both = torch.value_and_grad(f, argnums, return_mask=return_mask)
+        masked: Any = _doors.module(__name__, name)  # the framework is imported when met
+        if name == "torch":  # whose `grad` takes tensors, and no function
+            both = masked.value_and_grad(f, argnums, return_mask=return_mask)
             return lambda *args, **kwargs: both(*args, **kwargs)[1]
-        if name == "tensorflow":
-            from safeops.autodiff import tensorflow  # noqa: PLC0415  (as above)
-
-            return tensorflow.grad(f, argnums, return_mask=return_mask)
-        raise TypeError(_no_autodiff(name))
+        gradient: Callable[..., Any] = masked.grad(f, argnums, return_mask=return_mask)
+        return gradient
 
     return lambda *args, **kwargs: gradient_in(framework_of(args))(*args, **kwargs)
 
@@ -185,7 +177,8 @@ def framework_of(args: Sequence[Any]) -> str:
         msg = f"expected arrays of one framework, got arrays of {' and '.join(found)}"
         raise TypeError(msg)
     if found[0] not in WITH_AUTODIFF:
-        raise TypeError(_no_autodiff(found[0]))
+        msg = f"expected arrays of jax, torch or tensorflow, got {found[0]}, which has no autodiff"
+        raise TypeError(msg)
     return found[0]
 
 
@@ -210,10 +203,6 @@ def name_of(x: Any) -> str:
         return str(backend_of(x).name)
     except TypeError:
         return ""
-
-
-def _no_autodiff(name: str) -> str:
-    return f"expected arrays of jax, torch or tensorflow, got {name}, which has no autodiff"
 
 
 _doors.show("safeops.autodiff", __all__, globals())
