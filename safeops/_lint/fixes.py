@@ -161,6 +161,8 @@ class Maker:
         options = {name: x for name, x in term.options.items() if name != "copy"}
         given = {getattr(x, "value", None) for x in options.values()}
         between = {x.operation for x in path_to(term, self.culprit)}
+        if word == "div" and not between <= {"nan_to_num", "neg", "mul"}:
+            refuse("nan_to_num makes 0 of the whole, of which the operation is a part")
         if not given:
             return replace(self.of_culprit(), note=LARGEST)
         if given != {0} or not between <= {"nan_to_num", "neg"} or word == "pow":

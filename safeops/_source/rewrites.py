@@ -237,6 +237,44 @@ def softmax_of(page: Page, node: ast.expr | None) -> str:
     return f"safe_softmax({page.text(node.left)}{options})"
 
 
+def fill_of(page: Page, node: ast.expr, selection: ast.expr | None) -> str | None:
+    """Return the option by which a safe operation fills in what a selection by its value does."""
+    parts = operands(page, selection) if isinstance(selection, ast.Call) else None
+    if selection is None or parts is None or parts[1]:
+        return None
+    word, (asked, *others) = named(selection), parts[0]
+    if word == "nan_to_num":
+        # It makes 0 of NaN, and so does a factor.
+        is_zero = any(is_value(page, x, node) for x in factors_of(asked))
+        return "" if not others and is_zero else None
+    if word != "where" or named(asked) != "isfinite" or len(others) != 2:  # noqa: PLR2004  (kept, filled in)
+        return None
+    inner, (kept, put) = operand_of(page, asked), others
+    number = getattr(put, "value", None)
+    is_same = inner is not None and _same(page, inner, kept) and is_value(page, kept, node)
+    if not is_same or not isinstance(number, int | float):
+        return None
+    if named(node) in {"pow", "sqrt"} and number != 0:
+        return None  # 0 is the root of 0, and what `safe_pow` fills in
+    return "" if named(node) == "pow" else f", fill_value={number!r}"
+
+
+def factors_of(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield an expression, and the factors of a product."""
+    yield node
+    if isinstance(node, ast.UnaryOp):
+        yield from factors_of(node.operand)
+    elif isinstance(node, ast.BinOp) and named(node) == "mul":
+        yield from chain(factors_of(node.left), factors_of(node.right))
+
+
+def is_value(page: Page, node: ast.expr, whole: ast.expr) -> bool:
+    """Whether an expression is another one, or the only name of it."""
+    if isinstance(node, ast.Name):
+        return page.assigned.get((scope_of(page, node), node.id)) == [whole]
+    return node is whole or _same(page, node, whole)
+
+
 def safe_where_of(page: Page, call: ast.Call) -> Rewrite | None:
     """Return the rewriting of a `where` to `safe_where`, if its branches are elementwise."""
     cond, *branches = call.args

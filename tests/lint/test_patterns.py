@@ -17,7 +17,8 @@ from safeops._source.rewrites import Refused, check_undone, safe_operation
 
 pytestmark = pytest.mark.only("numpy")
 
-PAGE, ROWS = patterns()
+PAGE, BY_WORD = patterns()
+ROWS = [row for rows in BY_WORD.values() for row in rows]
 X = np.asarray([[0.3, 0.9, 0.4], [0.5, 0.2, 0.8]])
 CAPITALS = {"X": X, "Y": X[::-1] + 0.5, "W": X + 1, "A": -1}
 

@@ -22,6 +22,7 @@ from safeops._source.rewrites import (
     LOGARITHMS,
     Refused,
     Rewrite,
+    fill_of,
     product_with_log,
     rewrite_of,
     safe_where_of,
@@ -137,7 +138,7 @@ def operation_rewrite(
     finding: Finding, page: Page, node: "ast.expr", framework: str
 ) -> Rewrite | None:
     """Return the safe operation, if the program selects the same entries afterwards."""
-    caveat, options = "", ""
+    caveat = options = ""
     # Of a negative number the logarithm is NaN in the product too.
     of_zero = finding.operation == "mul" or finding.what != "nan"
     is_dropped = finding.kind == "BLOCKED" or not of_zero
@@ -149,10 +150,11 @@ def operation_rewrite(
         caveat = NO_NAN
     if finding.kind == "BLOCKED" and finding.value != "finite":
         by_value = decides(page, node, finding.selection, finding.selected_at)
-        if by_value and (finding.value != "-inf" or finding.operation not in LOGARITHMS):
-            return None
         caveat = UNSURE if by_value is None else caveat
-        options = ', fill_value=float("-inf")' if by_value else ""
+        filled = option_for(finding, page, node) if by_value else ""
+        if filled is None:
+            return None
+        options = filled
     found = rewrite_of(page, node, options, is_dropped=is_dropped)
     if finding.kind == "FORWARD" and found.name in ("safe_exp", "safe_expm1"):
         raise Refused(OVERFLOW)
@@ -162,6 +164,14 @@ def operation_rewrite(
             return None
         caveat += BESIDE
     return replace(found, note=caveat)
+
+
+def option_for(finding: Finding, page: Page, node: "ast.expr") -> str | None:
+    """Return the option by which a selection by value drops the same; None if there is none."""
+    if finding.value == "-inf" and finding.operation in LOGARITHMS:
+        return ', fill_value=float("-inf")'
+    at = finding.selected_at
+    return fill_of(page, node, at and expression_at(page, at, finding.selection))
 
 
 # Of a quotient of two exponentials it would make 0, or 1.

@@ -203,7 +203,7 @@ def eval_jaxpr_with(
     given = zip((*jaxpr.constvars, *jaxpr.invars), (*constants(program), *args), strict=True)
     known: dict[Any, Any] = dict(given)
     left = Counter(x for x in jaxpr.outvars if not isinstance(x, Literal))
-    for eqn in jaxpr.eqns:  # no comprehensions, which are calls
+    for eqn in jaxpr.eqns:
         for x in eqn.invars:
             if not isinstance(x, Literal):
                 left[x] += 1
@@ -222,7 +222,7 @@ def eval_jaxpr_with(
         outs = run(eqn, read(eqn.invars))
         for x, y in zip(eqn.outvars, outs, strict=True):
             if left[x]:
-                known[x] = y
+                known[x] = y  # noqa: PERF403  (a comprehension is a call, here of each equation)
     return read(jaxpr.outvars)
 
 

@@ -1,10 +1,13 @@
 """The repairs that `explain` offers for programs of PyTorch, and how a report reads."""
 
+import runpy
+
 import pytest
 
 import reported_torch as programs
 from assertions import assert_close
 from reported_torch import leaf, torch
+from safeops._lint.linting import lint
 
 pytestmark = pytest.mark.only("torch")
 
@@ -61,6 +64,43 @@ REPAIRS |= {
         [0.0, 0.25],
     ),
 }
+
+
+# What drops the quotient of a row and its length, by its value or not.
+DROPPED = {
+    "where": "torch.where(size > 0, unit, 0.0)",
+    "isfinite": "torch.where(torch.isfinite(unit), unit, 0.5)",
+    "isnan": "torch.where(torch.isnan(unit), 0.0, unit)",
+    "nan_to_num": "torch.nan_to_num(unit)",
+    "nan_to_num of a multiple": "torch.nan_to_num(2 * unit)",
+    "nan_to_num of a sum": "torch.nan_to_num(unit + 1)",
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_lint_and_explain_agree(masked, name, tmp_path):
+    """The edits of a run are those that are made without one."""
+    source = f"""
+import torch
+
+
+def loss(rows):
+    size = rows.norm(dim=-1, keepdim=True)
+    unit = rows / size
+    return {DROPPED[name]}.sum()
+
+
+loss(torch.ones(2, 3, requires_grad=True)).backward()
+"""
+    (tmp_path / "program.py").write_text(source)
+    f = runpy.run_path(str(tmp_path / "program.py"))["loss"]
+    by_lint = lint(source).fixed.splitlines()
+
+    report = masked.explain(f, torch.tensor([[3.0, 4.0, 0.0], [0.0, 0.0, 0.0]]))
+    for finding in report.findings:
+        source = finding.repair.edit.applied(source) if finding.repair.edit else source
+
+    assert [x for x in by_lint if "from safeops" not in x] == source.splitlines()
 
 
 @pytest.mark.parametrize("name", REPAIRS)
