@@ -121,8 +121,8 @@ def patterns() -> tuple[Page, dict[str, list[Pattern]]]:
             keyword.arg = keyword.arg or REST
     found: dict[str, list[Pattern]] = defaultdict(list)
     for row in (x for x in page.expressions if isinstance(x, ast.Compare)):
-        call, form = page.text(row.comparators[0]), form_of(page, row.left)
-        found[form.word if form else ""].append(Pattern(row.left, call.partition("(")[0], call))
+        text, form = page.text(row.comparators[0]), form_of(page, row.left)
+        found[form.word if form else ""].append(Pattern(row.left, text.partition("(")[0], text))
     return page, found
 
 

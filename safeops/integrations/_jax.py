@@ -13,11 +13,12 @@ import numpy as np
 
 from safeops._core.types import Array
 from safeops.autodiff._explain.report import Report, unknown_report, words_of
+from safeops.autodiff._explain.watching import Watch
 from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import masked_grad, value_and_grad
 from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._redirect import changed_here
-from safeops.autodiff.jax._watch import Watch, named, watching
+from safeops.autodiff.jax._watch import named, watching
 from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step, replaced
 
 TRACED = (

@@ -171,7 +171,8 @@ def option_for(finding: Finding, page: Page, node: "ast.expr") -> str | None:
     if finding.value == "-inf" and finding.operation in LOGARITHMS:
         return ', fill_value=float("-inf")'
     at = finding.selected_at
-    return fill_of(page, node, at and expression_at(page, at, finding.selection))
+    selection = None if at is None else expression_at(page, at, finding.selection)
+    return fill_of(page, node, selection)
 
 
 # Of a quotient of two exponentials it would make 0, or 1.

@@ -142,8 +142,8 @@ class Pass:
         try:
             return never_clean(explained_graph(self.targets, self.seeds, sources, known))
         except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
-            given = "tensorflow", "the backward pass", "apart", words_of(error)
-            return unknown_report(*given, where=self.where)
+            why = "the backward pass", "apart", words_of(error)
+            return unknown_report("tensorflow", *why, where=self.where)
 
 
 def same(gradient: Any) -> Any:

@@ -176,8 +176,8 @@ class Watch(RecordLines):
         notes = (*report.notes, *([PART.format(self.part + 1)] if self.part else []))
         if words := masked_by_others(sys._getframe(1)):  # noqa: SLF001  (documented)
             report = advised(report, words)
-        found = {"step": self.step, "rank": rank(), "parameters": names_of(bad)}
-        return replace(report, notes=notes, **found)
+        where = replace(report, step=self.step, rank=rank())
+        return replace(where, parameters=names_of(bad), notes=notes)
 
 
 def has_gradient(leaf: Array) -> bool:
