@@ -182,7 +182,8 @@ class Watch(RecordLines):
 
 def has_gradient(leaf: Array) -> bool:
     """Whether a leaf has a gradient other than 0."""
-    return leaf.grad is not None and bool(values_of(local_of(leaf.grad)).any())
+    grad = leaf.grad if leaf.is_leaf else None  # PyTorch warns of others
+    return grad is not None and bool(values_of(local_of(grad)).any())
 
 
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
