@@ -45,9 +45,10 @@ rounding on the way is many units there, in the safe and in the plain function.
 
 **Rows with a choice.**
 `radial` is measured for `1 / (1 + r * r)`. `nanquantile` and `nanpercentile` select entries and
-interpolate once, at 0.3125. `safe_attention` has four queries and four keys; its unit is that of the
-largest term times the largest logit, which is rounded. Incomplete gamma functions have slopes for
-`x`, because PyTorch has none for `a`.
+interpolate once, at 0.3125.
+`safe_attention` has four queries and four keys; its unit is that of the largest term times the
+largest logit, which is rounded.
+Incomplete gamma functions have slopes for `x`, because PyTorch has none for `a`.
 There is no row for {absent}.
 
 **The pictures.**
