@@ -7,7 +7,7 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.precision import in_float32, with_slope_of
-from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, SINC, usual
+from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, LENGTH, SINC, usual
 from safeops._ops.where import double_where, is_nan, stop_gradient
 
 
@@ -209,7 +209,7 @@ def safe_hypot(x: T | complex, y: T | complex, /) -> T:
     array([5., 0.])
     """
     xp, x, y = promote(x, y)
-    return double_where(xp, _is_origin(xp, x, y), (x, y), 0.0, in_float32(xp, partial(_length, xp)))
+    return double_where(xp, _is_origin(xp, x, y), (x, y), 0.0, in_float32(xp, usual(xp, partial(_length, xp), LENGTH)))
 
 
 @fast_path

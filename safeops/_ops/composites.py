@@ -8,7 +8,7 @@ from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
 from safeops._ops.series import HYPERBOLIC, polynomial
-from safeops._ops.usual import LOG_EXPM1, LOG_OF_REST, LOG_SECH2, Usual, usual
+from safeops._ops.usual import LOG_SECH2, usual
 from safeops._ops.where import double_where
 
 
@@ -162,7 +162,7 @@ def log_expm1(x: T, /) -> T:
     >>> log_expm1(np.asarray([0.0, 1.0, 20.0]))
     array([       -inf,  0.54132485, 20.        ])
     """
-    return _above_zero(x, lambda xp, x: _formula(xp, x, "log_expm1", _log_expm1, LOG_EXPM1))
+    return _above_zero(x, lambda xp, x: _formula(x, "log_expm1", partial(_log_expm1, xp))(x))
 
 
 def _above_zero(x: Array, formula: Function) -> Array:
@@ -172,15 +172,14 @@ def _above_zero(x: Array, formula: Function) -> Array:
     return double_where(xp, x < limits(xp, x).smallest_nonzero, (x,), -math.inf, inside)
 
 
-def _formula(xp: Namespace, x: Array, name: str, steps: Function, short: Usual) -> Array:
-    """Return the value by the formula of the backend, or by steps."""
-    formula = usual(xp, partial(steps, xp), short)
-    return backend_of(x).formulas.get(name, formula)(x)
+def _formula(x: Array, name: str, formula: Function) -> Function:
+    """Return the formula, or that of the backend."""
+    return backend_of(x).formulas.get(name, formula)
 
 
 def log_of_rest(xp: Namespace, x: Array) -> Array:
     """Return ``log(1 - exp(-x))`` of positive numbers."""
-    return _formula(xp, x, "log_of_rest", _log_of_rest, LOG_OF_REST)
+    return _formula(x, "log_of_rest", partial(_log_of_rest, xp))(x)
 
 
 def _log_of_rest(xp: Namespace, x: Array) -> Array:

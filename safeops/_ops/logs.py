@@ -448,11 +448,13 @@ def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
 
 
 def _log_ratio_value(xp: Namespace, p: Array, q: Array) -> Array:
-    difference = xp.log(p) - xp.log(q)
-    far = xp.abs(difference) > math.log(limits(xp, p).max) / 2  # where the quotient may overflow
+    """Return the logarithm by one of ``1 + t``: of the quotient, or of that of the roots."""
     first = p > q
+    larger, lesser = xp.where(first, p, q), xp.where(first, q, p)
+    near = 0.25 * larger < lesser
     # A power of 2 rounds nothing; with it the difference is not flushed to 0.
-    scale = xp.where(q < 1, 2.0**64, xp.ones_like(q))
-    p, q = xp.where(far, 1.0, scale * p), xp.where(far, 1.0, scale * q)
-    near = xp.log1p(xp.divide(xp.abs(p - q), xp.where(first, q, p)))
-    return xp.where(far, difference, xp.where(first, near, -near))
+    scale = xp.where(larger < 1, 2.0**64, xp.ones_like(p))
+    a, b = (xp.where(near, scale * x, 1.0) for x in (larger, lesser))
+    excess = xp.where(near, (a - b) / b, xp.divide(xp.sqrt(larger), xp.sqrt(lesser)) - 1.0)
+    size = xp.log1p(excess) * xp.where(near, xp.ones_like(p), 2.0)
+    return xp.where(first, size, -size)

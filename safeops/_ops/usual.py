@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from safeops._core.dtypes import LN2, dtype_name, near_log2
+from safeops._core.dtypes import dtype_name
 from safeops._core.types import Array, Function, Namespace
 from safeops._dispatch import backend_of
 
@@ -37,6 +37,26 @@ def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
         return backend_of(*args).shortened(steps, value, slopes, short.boxes)(*args)
 
     return formula
+
+
+def _over_larger(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
+    """Return both over the size of the larger, the sum of the squares, and this size."""
+    a, b = xp.abs(x), xp.abs(y)
+    larger = xp.where(a < b, b, a)
+    u, v = x / larger, y / larger
+    return u, v, u * u + v * v, larger
+
+
+def _length(xp: Namespace, x: Array, y: Array) -> Array:
+    _, _, square, larger = _over_larger(xp, x, y)
+    # Beside NaN the length is none, also of an infinite coordinate.
+    return xp.where(larger == math.inf, xp.abs(x) + xp.abs(y), larger * xp.sqrt(square))
+
+
+def _length_slopes(xp: Namespace, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    u, v, square, larger = _over_larger(xp, x, y)
+    root = xp.where(larger == math.inf, 1.0, xp.sqrt(square))  # of inf the slope is NaN
+    return u / root, v / root
 
 
 def _off_zero(xp: Namespace, x: Array) -> Array:
@@ -167,35 +187,11 @@ def _mean_slopes(xp: Namespace, out: Array, x: Array, y: Array) -> tuple[Array, 
     return first, xp.where(far, (of_y - 1.0) / over, (1.0 - share) * of_y)
 
 
-def _log_of_rest(xp: Namespace, x: Array) -> Array:
-    share, rest = xp.exp(-x), -xp.expm1(-x)
-    return xp.log1p(-_lesser(xp, share, 0.5)) + xp.log(2.0 * _lesser(xp, rest, 0.5))
-
-
-def _log_of_rest_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
-    return (-xp.exp(-x) / xp.expm1(-x),)
-
-
-def _log_expm1(xp: Namespace, x: Array) -> Array:
-    """By the distance from `middle`, next to log(2), which is exact; below by ``1 - exp(-x)``."""
-    middle, rest = near_log2({"float32": 2.0**-23, "float64": 2.0**-52}[dtype_name(x.dtype)])
-    away = x - middle
-    power = xp.expm1(-xp.abs(away))
-    above = away > 0
-    power = xp.where(above, -power, 2.0 * power) + rest
-    low = x < LN2 - 0.25
-    part = xp.log1p(xp.where(low, xp.zeros_like(x), power)) + xp.where(above, away, 0.0)
-    return xp.where(low, xp.log(xp.expm1(x)), part)
-
-
-def _log_expm1_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
-    return (-1.0 / xp.expm1(-x),)
-
-
 def _log_sech2(xp: Namespace, x: Array) -> Array:
-    size = -xp.abs(x)
-    root = xp.expm1(size)
-    return -2.0 * xp.log1p(0.5 * (root * root / xp.exp(size)))
+    size = xp.abs(x)
+    inside = _lesser(xp, size, 40.0)  # beyond, the logarithm is a line
+    root = xp.expm1(-inside)
+    return -2.0 * (xp.log1p(0.5 * (root * root / xp.exp(-inside))) + (size - inside))
 
 
 def _log_sech2_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
@@ -227,7 +223,6 @@ def _area_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
     return (1.0 / _product_to_ends(x),)
 
 
-_TO_ZERO = (1e-30, 1e30)
 _ORDER = (-4.0, 4.0)  # with a base up to 1e9 the power is in range
 _BASE = (1e-9, 1e9)
 _INSIDE = 1.0 - 2.0**-22
@@ -237,10 +232,9 @@ SINC = Usual(_sinc, _sinc_slopes, ((-1e6, 1e6),))
 BOXCOX = Usual(_boxcox, _boxcox_slopes, (_BASE, _ORDER))
 INV_BOXCOX = Usual(_inverse, _inverse_slopes, ((-1e9, 1e9), _ORDER))
 LOGARITHMIC_MEAN = Usual(_mean, _mean_slopes, (_BASE, _BASE))
-LOG_OF_REST = Usual(_log_of_rest, _log_of_rest_slopes, (_TO_ZERO,))
-LOG_EXPM1 = Usual(_log_expm1, _log_expm1_slopes, (_TO_ZERO,))
-LOG_SECH2 = Usual(_log_sech2, _log_sech2_slopes, ((-60.0, 60.0),))
+LOG_SECH2 = Usual(_log_sech2, _log_sech2_slopes)
 LOGIT = Usual(_logit, _logit_slopes)
 ARC_SINE = Usual(lambda xp, x: xp.asin(x), partial(_arc_slopes, 1.0))
 ARC_COSINE = Usual(lambda xp, x: xp.acos(x), partial(_arc_slopes, -1.0))
 AREA_TANGENT = Usual(lambda xp, x: xp.atanh(x), _area_slopes)
+LENGTH = Usual(_length, _length_slopes)

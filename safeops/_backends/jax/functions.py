@@ -1,7 +1,7 @@
 """Functions with derivatives that stay in range, where those of `jax.numpy` do not."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 from typing import Any
@@ -40,6 +40,57 @@ def with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function], 
         return f
 
     return decorator
+
+
+Boxes = Sequence[tuple[float, float]]
+
+
+def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) -> Function:
+    """
+    Return steps, with a value and slopes that are taken if all arguments are in their boxes.
+
+    The slopes of these slopes are those of the steps.
+    """
+
+    def chosen(short: Function, other: Function, *args: Array) -> Any:
+        inside = [jnp.all((low <= x) & (x <= high)) for (low, high), x in zip(boxes, args, strict=True)]
+        return jax.lax.cond(reduce(jnp.logical_and, inside), short, other, *args)
+
+    def along(*args: Array) -> tuple[Array, ...]:
+        out, pull = jax.vjp(steps, *args)
+        return tuple(pull(jnp.ones_like(out)))
+
+    def usual(*args: Array) -> tuple[Array, ...]:
+        out = value(*args)
+        return out, *slopes(out, *args)
+
+    def other(*args: Array) -> tuple[Array, ...]:
+        return steps(*args), *along(*args)
+
+    @jax.custom_jvp
+    def both(*args: Array) -> Any:
+        return chosen(usual, other, *args)
+
+    @both.defjvp
+    def _(args: Any, dots: Any) -> tuple[Any, Any]:
+        out, *found = both(*args)
+        return (out, *found), (_along(found, dots), *jax.jvp(along, args, dots)[1])
+
+    @jax.custom_jvp
+    def function(*args: Array) -> Array:
+        return chosen(value, steps, *args)
+
+    def rule(args: Any, dots: Any) -> tuple[Array, Array]:
+        out, *found = both(*args)
+        return out, _along(found, dots)
+
+    function.defjvp(rule, symbolic_zeros=True)
+    return lambda *args: function(*jnp.broadcast_arrays(*args))
+
+
+def _along(slopes: Sequence[Array], dots: Sequence[Any]) -> Array:
+    pairs = zip(slopes, dots, strict=True)
+    return reduce(add, [slope * dot for slope, dot in pairs if type(dot) is not SymbolicZero])
 
 
 def is_small(x: Array) -> Array:
@@ -163,13 +214,14 @@ def atanh(x: Array) -> Array:
 
 @with_rule(lambda _, p, _q, dot: over(dot, p), lambda _, _p, q, dot: -over(dot, q))
 def log_ratio(p: Array, q: Array) -> Array:
-    first = p > q
+    larger, lesser = jnp.maximum(p, q), jnp.minimum(p, q)
     # A power of 2 rounds nothing; with it the difference is not flushed to 0.
-    scale = jnp.where(jnp.minimum(p, q) < 1, 2.0**64, 1.0)  # weak, as p and q may be
-    excess = jnp.abs(scale * p - scale * q) / (scale * jnp.where(first, q, p))
-    near = jnp.log1p(excess)
-    far = jnp.log(p) - jnp.log(q)
-    return jnp.where(excess < math.inf, jnp.where(first, near, -near), far)
+    scale = jnp.where(lesser < 1, 2.0**64, 1.0)  # weak, as p and q may be
+    excess = (scale * larger - scale * lesser) / (scale * lesser)
+    near = excess < 4  # noqa: PLR2004  (beyond, the root of the quotient has the digits)
+    part = jnp.where(near, excess, jnp.sqrt(larger) / jnp.sqrt(lesser) - 1)
+    size = jnp.log1p(part) * jnp.where(near, 1.0, 2.0)
+    return jnp.where(p > q, size, -size)
 
 
 @with_rule(

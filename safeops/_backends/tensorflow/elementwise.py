@@ -96,30 +96,7 @@ def hypot(x: Any, y: Any, /) -> Array:
     ``along + across * t / (1 + sqrt(1 + t * t))`` with ``t = across / along``. No derivative of
     this formula multiplies with the size of the vector.
     """
-    return short(_length, _length_alone, _pulled_length)(*map(inexact, pair(x, y)))
-
-
-def _length_alone(x: Array, y: Array) -> Array:
-    larger, square = _over_larger(x, y)[2:]
-    infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
-    return where(infinite, abs_(x) + abs_(y), larger * tf.sqrt(square))
-
-
-def _pulled_length(cotangent: Array, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    u, v, larger, square = _over_larger(x, y)
-    infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
-    unit = tf.math.rsqrt(where(infinite, 1.0, square))
-    return cotangent * (u * unit), cotangent * (v * unit)
-
-
-def _over_larger(x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """Return both over the size of the larger, this size, and the sum of the squares."""
-    larger = tf.maximum(abs_(x), abs_(y))
-    u, v = divide(x, larger), divide(y, larger)
-    return u, v, larger, u * u + v * v
-
-
-def _length(x: Array, y: Array) -> Array:
+    x, y = map(inexact, pair(x, y))
     larger = tf.stop_gradient(where(abs_(x) > abs_(y), abs_(x), abs_(y)))
     infinite = tf.equal(larger, tf.constant(math.inf, x.dtype))
     inside = (where(infinite, 1.0, part) for part in (x, y, larger))

@@ -1,5 +1,5 @@
 """
-Softmax, and the cross entropy of classes, by TensorFlow's own kernels.
+Softmax, and losses of classes, by TensorFlow's own kernels.
 
 Each makes one pass of five: the steps of these functions write an array at each step. Entries at
 -inf are absent to the kernels too; a slice without others enters them as zeros.
@@ -56,6 +56,20 @@ def _cross_entropy(
     return tf.cast(loss, logits.dtype)
 
 
+def _nll(log_probs: Any, labels: Any, /, *, axis: Any = -1, where: Any = None) -> Array | None:
+    """Minus the entry of each class along the last axis, without mask."""
+    if where is not None or type(axis) is not int or not _are_rows(log_probs, axis):
+        return None
+    if not _are_classes(labels, log_probs.shape.as_list(), axis):
+        return None
+    labels, last = tf.cast(labels, tf.int64), tf.shape(log_probs, tf.int64)[-1] - 1
+    # A product, of which all slopes of a slice with an unknown class are NaN.
+    known = select(labels > last, tf.constant(math.nan, log_probs.dtype), 1.0)
+    places = tf.clip_by_value(labels, 0, last)[..., None]
+    found = tf.gather(log_probs * known[..., None], places, batch_dims=labels.shape.rank)
+    return select(labels < 0, 0.0, -tf.squeeze(found, -1))
+
+
 def _entered(x: Array, left_out: Any, axis: int) -> tuple[Array, Array, Array]:
     """Return which entries are absent, which slices are empty, and what enters a kernel."""
     x = tf.cast(x, tf.float32) if x.dtype.size < tf.float32.size else x
@@ -94,4 +108,8 @@ def _are_classes(labels: Any, shape: list[int | None], axis: int) -> bool:
     return axis in {-1, len(shape) - 1} and bool(labels.shape.as_list() == shape[:-1])
 
 
-KERNELS: dict[str, Function] = {"safe_cross_entropy": _cross_entropy, "safe_softmax": _softmax}
+KERNELS: dict[str, Function] = {
+    "safe_cross_entropy": _cross_entropy,
+    "safe_nll": _nll,
+    "safe_softmax": _softmax,
+}
