@@ -209,7 +209,8 @@ def safe_hypot(x: T | complex, y: T | complex, /) -> T:
     array([5., 0.])
     """
     xp, x, y = promote(x, y)
-    return double_where(xp, _is_origin(xp, x, y), (x, y), 0.0, in_float32(xp, usual(xp, partial(_length, xp), LENGTH)))
+    formula = in_float32(xp, usual(xp, partial(_length, xp), LENGTH))
+    return double_where(xp, _is_origin(xp, x, y), (x, y), 0.0, formula)
 
 
 @fast_path

@@ -53,7 +53,8 @@ def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) 
     """
 
     def chosen(short: Function, other: Function, *args: Array) -> Any:
-        inside = [jnp.all((low <= x) & (x <= high)) for (low, high), x in zip(boxes, args, strict=True)]
+        pairs = zip(boxes, args, strict=True)
+        inside = [jnp.all((low <= x) & (x <= high)) for (low, high), x in pairs]
         return jax.lax.cond(reduce(jnp.logical_and, inside), short, other, *args)
 
     def along(*args: Array) -> tuple[Array, ...]:
