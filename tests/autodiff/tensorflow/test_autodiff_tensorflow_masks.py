@@ -17,8 +17,8 @@ from reported_tensorflow import INF, NAN, at, compiled, kinds_run, slope, total 
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
 from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
-from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _rules as tables  # noqa: E402
+from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 
 X = [2.0, 1.0, 0.5, -0.75, -2.0]
 

@@ -16,8 +16,8 @@ from programs_tensorflow import ELEMENTWISE, PROGRAMS  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _evaluator as evaluator  # noqa: E402
 from safeops.autodiff.tensorflow import _masks as masks  # noqa: E402
-from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 from safeops.autodiff.tensorflow import _rules as tables  # noqa: E402
+from safeops.autodiff.tensorflow import _running as running  # noqa: E402
 
 NAN, INF = np.nan, np.inf
 total = tf.reduce_sum
