@@ -129,7 +129,7 @@ def row_of(name, table):
     """Return the row of a function; the first one if no other names it or an option of it."""
     short = name.rpartition(".")[2]
     for words, cells in table.items():
-        these, _, not_these = words.partition(" but ")
+        these, _, not_these = words.partition(" except ")
         named, unnamed = (re.findall(r"`([\w*]+)=?`", part) for part in (these, not_these))
         if short not in unnamed and any(fnmatchcase(short, x) or x in options(name) for x in named):
             return cells
@@ -306,7 +306,7 @@ def outside_of_a_range(name, args, _):
 
 
 WRONG = {
-    "an array that": lambda name, args, _: replaced(name, args, lambda _: [1.0]),
+    "something": lambda name, args, _: replaced(name, args, lambda _: [1.0]),
     "no array": lambda name, args, _: [(args | dict.fromkeys(arrays(name), 1.0), {})],
     "arrays of two": of_two_frameworks,
     "a dtype": in_another_dtype,
