@@ -52,11 +52,12 @@ def guard(
         those that it has now; guard it again after adding some.
     on_nan : {"raise", "skip", "mask"}, default: "raise"
         What follows the report. "raise": an error. "skip": buffers are what they were before the
-        step, and so are gradients to which the step adds. There is no gradient where the step
-        replaces it, nor where all are 0, so that the optimizer has nothing to do (a GradScaler
-        skips the step itself). "mask": the step runs again with masked gradients; an error if these
-        are not finite either, or if the step writes into its arguments or parameters. A module to
-        whose buffers a NaN came has the buffers that it had before the step.
+        step, and so are gradients to which the step adds. A gradient that the step replaces becomes
+        None, and if all gradients were 0 before the step, all become None: the optimizer then has
+        nothing to do (a GradScaler skips the step itself). "mask": the step runs again with masked
+        gradients; an error if these are not finite either, or if the step writes into its arguments
+        or parameters. If a NaN came into the buffers of a module, that module has the buffers that
+        it had before the step.
     scaler : torch.amp.GradScaler, optional
         The scaler of the training, whose own overflows are neither reported nor handled here: a
         step counts if its gradients are not finite without the scale.

@@ -29,9 +29,9 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     Parameters
     ----------
     on_nan : {"raise", "skip", "mask"}, default: "raise"
-        What follows the report. "raise": an error. "skip": the step has not been. "mask": the step
-        runs again with masked gradients; an error if these are not finite either, and averages to
-        which a NaN came are what they were before. After an error and after a skipped step,
+        What follows the report. "raise": an error. "skip": as if the step had not run. "mask": the
+        step runs again with masked gradients; an error if these are not finite either, and averages
+        to which a NaN came are what they were before. After an error and after a skipped step,
         weights, averages, seeds, metrics and the optimizer are what they were before the step.
     logger, file
         As for `safeops.integrations.guard`.
@@ -52,9 +52,9 @@ class GuardCallback(keras.callbacks.Callback):  # type: ignore[misc]  # it is kn
     **Gradient.** That of `train_step` of the model, which may be one of your own that hands its
     gradients to ``self.optimizer`` once: to `apply` or `apply_gradients`, on JAX to
     `stateless_apply`. It takes them by ``tf.GradientTape`` or by ``jax.grad`` and
-    ``jax.value_and_grad``, under these names. A finite training is the same bit for bit. On JAX and
-    TensorFlow an infinite gradient is not seen that ``clipvalue`` makes finite. The step in a
-    report is counted from the beginning of `fit`.
+    ``jax.value_and_grad``, under these names. While gradients are finite, a training is the same
+    bit for bit. On JAX and TensorFlow the guard does not see an infinite gradient that
+    ``clipvalue`` makes finite. The step in a report is counted from the beginning of `fit`.
 
     **Source.** `keras.callbacks.TerminateOnNaN`, which looks at the loss alone.
 
