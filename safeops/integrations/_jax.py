@@ -27,9 +27,6 @@ TRACED = (
 )
 
 
-LIMIT = 20.0  # of `explain`
-
-
 @jax.jit
 def finite_sums(arrays: Sequence[Array]) -> Array:
     return jnp.stack([jnp.isfinite(x.sum()) for x in arrays])
@@ -113,9 +110,9 @@ def guarded(
 
         def explain() -> Report:
             batch = batch_of((without(args, argnums), kwargs))
-            given = partial(value, **kwargs), args, argnums, LIMIT, None, batch
+            given = partial(value, **kwargs), args, argnums
             names = bad_names(found[1], argnums, len(args))
-            return named(partial(explained_call, *given, trial=True), names, step)
+            return named(partial(explained_call, *given, batch=batch, trial=True), names, step)
 
         def run_masked() -> tuple[Any, str]:
             found = masked(*args, **kwargs)

@@ -1,6 +1,8 @@
 """What `explain` keeps and runs: neither grows faster than the program, counted, not timed."""
 
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -102,6 +104,36 @@ def test_jax_follows_no_more_causes_where_more_operations_meet_a_nan(jax_marks):
     """Those that a NaN has come through follow from the first, and have no marks of their own."""
     few, more = (max(map(len, jax_marks(count)[0])) for count in (2, 4))
     assert few == more
+
+
+@pytest.mark.only("jax")
+def test_jax_explains_three_operations_in_few_calls():
+    """A call of a function of the package counts; the program is traced once for the findings."""
+    jnp = pytest.importorskip("jax.numpy")
+    explain = import_module("safeops.autodiff.jax").explain
+    folder = str(Path(import_module("safeops").__file__).parent)
+    runs, calls = [], []
+
+    def f(x):
+        runs.append(1)
+        return jnp.sum(jnp.where(x > 0, jnp.sqrt(x), 0.0))
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(folder):
+            calls.append(1)
+
+    x = jnp.asarray([0.0, 1.0])
+    explain(f, x)
+    runs.clear()
+    sys.setprofile(note)
+    try:
+        report = explain(f, x)
+    finally:
+        sys.setprofile(None)
+
+    assert [x.operation for x in report.findings] == ["sqrt"]
+    assert len(runs) == 2  # once more with the edit
+    assert len(calls) < 2000  # 1,841 with JAX 0.10
 
 
 @pytest.mark.only("jax")

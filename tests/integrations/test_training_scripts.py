@@ -16,7 +16,9 @@ OF_TORCH = {
     "compiled": Training("BLOCKED", "log", 1, "0.weight", 0),
     "ddp": Training("BLOCKED", "div", 1, "weight", 1),
 }
-OF_KERAS = Training("BLOCKED", "log", 1, "head/kernel", 2)
+OF_KERAS = Training(
+    "BLOCKED", "log", 1, "sequential/head/kernel", 2, advice="of safeops.integrations.keras"
+)
 WAYS = pytest.mark.parametrize("way", ["command", "guard"])
 
 

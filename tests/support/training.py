@@ -23,6 +23,7 @@ class Training(NamedTuple):
     parameter: str
     row: int | None  # None for a script without a guard, which alone knows the batch
     note: str = ""  # such as which batch of an accumulated step
+    advice: str = ""  # of the command
 
 
 def reported(script, folder, way, **environment):
@@ -55,7 +56,9 @@ def assert_explained(report, script, wanted, way):
     assert (finding["kind"], finding["operation"]) == (wanted.kind, wanted.operation)
     assert (Path(finding["where"]["path"]).name, finding["where"]["line"]) == (script.name, line)
     assert report["step"] == wanted.step
-    assert any(wanted.parameter in name for name in report["parameters"])
+    assert wanted.parameter in report["parameters"]
     assert wanted.note in " ".join(report["notes"])
     if way == "guard":
         assert finding["rows"] == [wanted.row]
+    else:
+        assert wanted.advice in finding["advice"]

@@ -8,12 +8,16 @@ from training import Training, assert_explained, reported
 
 SCRIPTS = Path(__file__).parent / "scripts"
 OF_TORCH = {
-    "with_lightning": Training("BLOCKED", "sqrt", 1, "head.weight", 1),
-    "with_transformers": Training("BLOCKED", "sqrt", 1, "head.weight", 1),
+    "with_lightning": Training(
+        "BLOCKED", "sqrt", 1, "head.weight", 1, advice="of safeops.integrations.lightning"
+    ),
+    "with_transformers": Training(
+        "BLOCKED", "sqrt", 1, "head.weight", 1, advice="safeops.integrations.transformers.guard"
+    ),
 }
 OF_JAX = {
-    "with_optax": Training("BLOCKED", "sqrt", 1, "head", 1),
-    "with_nnx": Training("GENUINE", "sqrt", 1, "kernel", None),
+    "with_optax": Training("BLOCKED", "sqrt", 1, "['head']", 1),
+    "with_nnx": Training("GENUINE", "sqrt", 1, ".states[0]['kernel'].value", None),
 }
 WAYS = ("command", "guard")
 

@@ -27,9 +27,6 @@ from safeops.autodiff.jax._passes import is_float0
 from safeops.autodiff.jax._recording import Record
 from safeops.autodiff.jax._redirect import changed_everywhere
 
-LIMIT = 20.0  # of `explain`
-
-
 OPEN = Watches()
 
 
@@ -159,7 +156,7 @@ def explained(
         return value.real if jnp.iscomplexobj(value) else value
 
     given = [arrays[i] for i in real]
-    report = explained_call(loss, given, range(len(given)), LIMIT, None, batch)
+    report = explained_call(loss, given, range(len(given)), batch=batch)
     return advised(report, words)
 
 

@@ -30,6 +30,7 @@ from safeops.autodiff.jax._passes import check_inputs, check_output
 from safeops.autodiff.jax._recording import Callbacks, Record
 from safeops.autodiff.jax._rules import RULES
 
+LIMIT = 20.0  # of the time that a gradient takes
 MOST = 2000  # operations that run one by one, with edits
 # The least time of a gradient in seconds, for the limit: a compiled gradient takes almost none.
 LEAST = 1.0
@@ -39,18 +40,14 @@ def explained_call(
     f: Callable[..., Any],
     args: Sequence[Any],
     argnums: int | Sequence[int],
-    limit: float,
-    progress: Callable[[str], None] | None,
+    limit: float = LIMIT,
+    progress: Callable[[str], None] | None = None,
     batch: int = 0,
     *,
     interim: bool = False,
     trial: bool = False,
 ) -> Report:
-    """
-    Take the gradient of a function, and explain it if it is not finite.
-
-    `batch` is the number of rows of the batch; 0 if it is unknown. With `trial` edits run.
-    """
+    """Take the gradient of a function, and explain what is not finite; with `trial` edits run."""
     places = places_of(argnums, len(args))
     chosen = _arrays(args, places)
     of_chosen = _of_chosen(f, args, places)

@@ -34,11 +34,7 @@ def explained_call(
     interim: bool = False,
     trial: bool = False,
 ) -> Report:
-    """
-    Trace a function with its gradient, and explain it if it is not finite.
-
-    `batch` is the number of rows of the batch; 0 if it is unknown. With `trial` edits run.
-    """
+    """Trace a function and its gradient, and explain what is not finite; with `trial` edits run."""
     places = places_of(argnums, len(args))
     args = with_tensors(args, places)
     traced = _traced(f, args, places)
@@ -93,11 +89,7 @@ def _program(
 def explained_graph(
     targets: Sequence[Array], seeds: Any, sources: Sequence[Any], known: dict[Any, Any]
 ) -> Report:
-    """
-    Explain a gradient of tensors in a graph, which is not run.
-
-    `known` has the values, by reference, from which the graph makes the targets.
-    """
+    """Explain a gradient of tensors in a graph, which is not run, but made from known values."""
     graph = targets[0].graph
     known |= {inner.ref(): held for inner in graph.inputs if (held := _held(inner)) is not None}
     with graph.as_default(), tf.name_scope(""):

@@ -134,13 +134,7 @@ def report_of(
     former: Tags,
     batch: int = 0,
 ) -> tuple[Report, list[Any]]:
-    """
-    Run the backward pass, and masked if something is not finite; report the findings.
-
-    Return also the masked gradients; none if all is finite.
-
-    `batch` is the number of rows of the batch; 0 if it is unknown.
-    """
+    """Run the backward pass, and masked if it is not finite; return report and masked gradients."""
 
     def run() -> Any:
         if not any(y.requires_grad for y in outputs):
