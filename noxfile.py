@@ -245,10 +245,12 @@ def real_models(session: nox.Session) -> None:
 
 @nox.session(default=False, tags=[tag_of("trainers")])
 def trainers(session: nox.Session) -> None:
-    """Test guarded training with the trainers of transformers and Lightning."""
-    install(session, "test", "trainers", "backend-torch")
-    # Both packages warn of their own dependencies.
-    session.run("pytest", "--installed", "--framework=torch", "-W", "default", "tests/trainers")
+    """Test training with the trainers of transformers and Lightning, with optax and with flax."""
+    install(session, "test", "trainers", "backend-torch", "backend-jax")
+    # These packages warn of their own dependencies.
+    command = ("pytest", "--installed", "-W", "default")
+    session.run(*command, "--framework=torch", "tests/trainers")
+    session.run(*command, "--framework=jax", "tests/trainers/test_training_scripts.py")
 
 
 @nox.session(default=False)
