@@ -293,14 +293,16 @@ class ArrayAPI:
         del slope, is_filled
         return f
 
-    def shortened(self, steps: Function, value: Function, slopes: Function, boxes: Any) -> Function:
+    def shortened(
+        self, steps: Function, value: Function, slopes: Function, inside: Function | None
+    ) -> Function:
         """
         Return a function of arrays with a short value, and slopes of this and the arguments.
 
-        These are right if all numbers are inside of their boxes; all else are the steps. Here the
-        steps are all.
+        These are right if `inside`, if there is one, holds for all entries; all else is by steps,
+        and here everything is.
         """
-        del value, slopes, boxes
+        del value, slopes, inside
         return steps
 
     def barrier(

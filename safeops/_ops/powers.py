@@ -155,7 +155,7 @@ def _power_with_exponent(xp: Namespace) -> Function:
 
 
 def _exponent(xp: Namespace, x: Array, p: Array) -> Array:
-    product = backend_of(x).formulas.get("log_product")
+    product = backend_of(x).formulas.get("exponent")
     return p * xp.log(x) if product is None else product(p, x)
 
 

@@ -7,7 +7,7 @@ the first derivative, is left to the steps of the function.
 
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 from safeops._core.dtypes import dtype_name
@@ -22,11 +22,16 @@ Box = tuple[float, float]
 
 
 class Usual(NamedTuple):
-    """A value and the slopes, of a namespace and the arguments, the slopes of the value first."""
+    """
+    A value and the slopes, of a namespace and the arguments; the slopes are given the value too.
+
+    The boxes are those of the arguments, or of what `boxed` makes of them.
+    """
 
     value: Function
     slopes: Function
     boxes: Sequence[Box] = ()
+    boxed: Function = lambda *args: args
 
 
 def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
@@ -34,9 +39,15 @@ def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
 
     def formula(*args: Array) -> Array:
         value, slopes = partial(short.value, xp), partial(short.slopes, xp)
-        return backend_of(*args).shortened(steps, value, slopes, short.boxes)(*args)
+        inside = partial(_inside, xp, short) if short.boxes else None
+        return backend_of(*args).shortened(steps, value, slopes, inside)(*args)
 
     return formula
+
+
+def _inside(xp: Namespace, short: Usual, *args: Array) -> Array:
+    pairs = zip(short.boxes, short.boxed(*args), strict=True)
+    return reduce(xp.logical_and, [(x >= low) & (x <= high) for (low, high), x in pairs])
 
 
 def _over_larger(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
@@ -230,7 +241,12 @@ RELATIVE_ENTROPY = Usual(_entropy, _entropy_slopes, ((1e-18, 1e18),) * 2)
 EXPREL = Usual(_exprel, _exprel_slopes, ((-1e15, 80.0),))
 SINC = Usual(_sinc, _sinc_slopes, ((-1e6, 1e6),))
 BOXCOX = Usual(_boxcox, _boxcox_slopes, (_BASE, _ORDER))
-INV_BOXCOX = Usual(_inverse, _inverse_slopes, ((-1e9, 1e9), _ORDER))
+INV_BOXCOX = Usual(
+    _inverse,
+    _inverse_slopes,
+    ((-20.0, 20.0), _ORDER, (-0.9, math.inf)),
+    lambda y, lmbda: (y, lmbda, y * lmbda),
+)
 LOGARITHMIC_MEAN = Usual(_mean, _mean_slopes, (_BASE, _BASE))
 LOG_SECH2 = Usual(_log_sech2, _log_sech2_slopes)
 LOGIT = Usual(_logit, _logit_slopes)

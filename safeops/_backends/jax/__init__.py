@@ -169,9 +169,16 @@ class Jax(ArrayAPI):
         """Return a function with a rule; see `rules` for its select."""
         return with_rule(lambda _, x, dot: jnp.where(is_filled(x), 0, dot) * slope(x))(f)
 
-    def shortened(self, steps: Function, value: Function, slopes: Function, boxes: Any) -> Function:
+    def shortened(
+        self, steps: Function, value: Function, slopes: Function, inside: Function | None
+    ) -> Function:
         """Return a short function of two numbers; of one, XLA makes one pass of the steps."""
-        return shortened(steps, value, slopes, boxes) if len(boxes) > 1 else steps
+
+        def function(*args: Array) -> Array:
+            few = len(args) == 1 or inside is None
+            return (steps if few else shortened(steps, value, slopes, inside))(*args)
+
+        return function
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

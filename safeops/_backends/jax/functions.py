@@ -42,20 +42,15 @@ def with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function], 
     return decorator
 
 
-Boxes = Sequence[tuple[float, float]]
-
-
-def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) -> Function:
+def shortened(steps: Function, value: Function, slopes: Function, inside: Function) -> Function:
     """
-    Return steps, with a value and slopes that are taken if all arguments are in their boxes.
+    Return steps, with a value and slopes that are taken if all entries are inside.
 
     The slopes of these slopes are those of the steps.
     """
 
     def chosen(short: Function, other: Function, *args: Array) -> Any:
-        pairs = zip(boxes, args, strict=True)
-        inside = [jnp.all((low <= x) & (x <= high)) for (low, high), x in pairs]
-        return jax.lax.cond(reduce(jnp.logical_and, inside), short, other, *args)
+        return jax.lax.cond(jnp.all(inside(*args)), short, other, *args)
 
     def along(*args: Array) -> tuple[Array, ...]:
         out, pull = jax.vjp(steps, *args)

@@ -159,9 +159,11 @@ class TensorFlow(ArrayAPI):
 
         return f if rules.in_xla() else rules.short(f, f, pull)
 
-    def shortened(self, steps: Function, value: Function, slopes: Function, boxes: Any) -> Function:
-        """Return a function that is short where all numbers are inside of their boxes."""
-        return rules.shortened(steps, value, slopes, boxes)
+    def shortened(
+        self, steps: Function, value: Function, slopes: Function, inside: Function | None
+    ) -> Function:
+        """Return a function that is short if all entries are inside."""
+        return rules.shortened(steps, value, slopes, inside)
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

@@ -161,6 +161,11 @@ def log1p_product(x: Array, y: Array, /) -> Array:
     return _product(tf.math.log1p, lambda y: 1.0 + y)(x, y)
 
 
+def exponent(p: Array, x: Array, /) -> Array:
+    """Product ``p * log(x)`` of which a slope may come back times a power of x."""
+    return _times_log(p, x, tf.math.log, lambda x: x)
+
+
 def _product(log: Function, divisor: Function) -> Function:
     def pull(cotangent: Array, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
         return cotangent * log(y), cotangent * divide(x, divisor(y))
@@ -296,4 +301,6 @@ isnan = _test(tf.math.is_nan, of_integers=False, of_parts=tf.logical_or)
 isinf = _test(tf.math.is_inf, of_integers=False, of_parts=tf.logical_or)
 isfinite = _test(tf.math.is_finite, of_integers=True, of_parts=tf.logical_and)
 
-PRODUCTS: dict[str, Function] = {f.__name__: f for f in (log_product, log1p_product, entropy)}
+PRODUCTS: dict[str, Function] = {
+    f.__name__: f for f in (exponent, log_product, log1p_product, entropy)
+}

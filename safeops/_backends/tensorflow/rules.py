@@ -15,8 +15,6 @@ from safeops._backends.tensorflow.derivatives import fresh, pulled_back
 from safeops._backends.tensorflow.private import is_accumulated, is_for_xla
 from safeops._core.types import Array, Function
 
-Boxes = Sequence[tuple[float, float]]
-
 
 def short(steps: Function, value: Function, pull: Function) -> Function:
     """
@@ -55,12 +53,14 @@ def pulled_by(steps: Function, cotangent: Array, *args: Array) -> tuple[Array, .
     return pulled_back(tape, out, args, cotangent)
 
 
-def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) -> Function:
-    """Return steps, with a value and slopes that are taken if all arguments are in their boxes."""
+def shortened(
+    steps: Function, value: Function, slopes: Function, inside: Function | None
+) -> Function:
+    """Return steps, with a value and slopes that are taken if all entries are inside."""
     if in_xla():  # which makes one pass of the steps
         return steps
 
-    if not boxes:
+    if inside is None:
 
         def sloped(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
             return [cotangent * slope for slope in slopes(out, *args)]
@@ -68,7 +68,7 @@ def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) 
         return short(steps, value, sloped)
 
     def chosen(*args: Array) -> Array:
-        return tf.cond(_are_in(boxes, args), partial(value, *args), partial(steps, *args))
+        return tf.cond(tf.reduce_all(inside(*args)), partial(value, *args), partial(steps, *args))
 
     def pull(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
         def usual() -> list[Array]:
@@ -77,7 +77,7 @@ def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) 
         def rest() -> list[Array]:
             return list(pulled_by(steps, cotangent, *args))
 
-        return tf.cond(_are_in(boxes, args), usual, rest)
+        return tf.cond(tf.reduce_all(inside(*args)), usual, rest)
 
     return short(steps, chosen, pull)
 
@@ -85,15 +85,6 @@ def shortened(steps: Function, value: Function, slopes: Function, boxes: Boxes) 
 def in_xla() -> bool:
     """Whether XLA compiles what is called here."""
     return not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph())
-
-
-def _are_in(boxes: Boxes, args: Sequence[Array]) -> Array:
-    """Whether all numbers are in their boxes."""
-    found = [
-        tf.reduce_all(tf.logical_and(x >= low, x <= high))
-        for (low, high), x in zip(boxes, args, strict=True)
-    ]
-    return found[0] if len(found) == 1 else tf.logical_and(*found)
 
 
 def _constant(x: Array) -> Array:

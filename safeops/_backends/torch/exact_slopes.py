@@ -137,8 +137,10 @@ def _product(special: Function, log: Function) -> Function:
     return product
 
 
+_log_product = _product(torch.special.xlogy, torch.log)
 FORMULAS: dict[str, Function] = {
-    "log_product": _product(torch.special.xlogy, torch.log),
+    "exponent": _log_product,
+    "log_product": _log_product,
     "log1p_product": _product(torch.special.xlog1py, torch.log1p),
     "entropy": torch.special.entr,
 }
