@@ -29,13 +29,6 @@ Place: TypeAlias = tuple[Any, int, Array]
 # What PyTorch raises where a formula does not run for cotangents of ones: a saved tensor was freed
 # (RuntimeError, NotImplementedError), there is no derivative, or it refuses such a cotangent.
 REFUSED = (RuntimeError, IndexError, ValueError)
-# Nodes that may read only a part of their operand.
-READERS = words(
-    """
-    slice index index_select gather masked_select diagonal as_strided unfold split
-    split_with_sizes max min max_pool2d_with_indices topk median nanmedian kthvalue mode
-    """
-)
 # Nodes that read each entry of their operand: what is absent in their results was so before.
 CARRIERS = words(
     """
@@ -62,7 +55,7 @@ class Search:
         if len(above) == 1 and first(self.seen[above[0]].into).active is True:
             return above[0]
         places, met = self.absent(node, entries), set()
-        some = reader = None  # a node that drops some, one that may drop some
+        some = None  # a node that drops some
         while places:
             child, number, entries = places.pop(0)
             for parent, i in self.graph.consumers[child]:
@@ -73,11 +66,9 @@ class Search:
                 unread = self.unread_in(parent, i, entries)
                 if self.drops(parent, i, entries) or (unread is not None and unread[entries].all()):
                     return parent
-                if unread is None and operation_of(parent) in READERS:
-                    reader = reader or parent
                 some = some or (parent if unread is not None and unread[entries].any() else None)
                 places += self.absent(parent, self.traced_in(parent, i, entries))
-        return some or reader or (None if self.absent(node, None) else node)  # such as a max
+        return some or (None if self.absent(node, None) else node)  # such as a max
 
     def may_drop(self, node: Any) -> list[Any]:
         """Return the nodes above, as far as there is something absent, that may have dropped it."""
