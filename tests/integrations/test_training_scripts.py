@@ -28,6 +28,30 @@ def check(name, wanted, folder, way, **environment):
     assert_explained(reported(script, folder, way, **environment), script, wanted, way)
 
 
+def report_with(**changes):
+    """Return the report that the author of `own_loop.py` expects of its guard, with changes."""
+    lines = (SCRIPTS / "own_loop.py").read_text("utf-8").splitlines()
+    where = {"path": "own_loop.py", "line": lines.index("    lengths = squares.sqrt()  # here") + 1}
+    finding = {"kind": "BLOCKED", "operation": "sqrt", "where": where, "rows": [1]} | changes
+    return {"step": 1, "parameters": ["weight"], "notes": [], "findings": [finding]} | changes
+
+
+@pytest.mark.only("torch")
+def test_the_comparison_can_fail():
+    """Another step, parameter, row or line is not what the author of a script knows."""
+    given = SCRIPTS / "own_loop.py", OF_TORCH["own_loop"], "guard"
+
+    assert_explained(report_with(), *given)
+    for changes in (
+        {"step": 0},
+        {"parameters": ["bias"]},
+        {"rows": [2]},
+        {"where": {"path": "own_loop.py", "line": 1}},
+    ):
+        with pytest.raises(AssertionError):
+            assert_explained(report_with(**changes), *given)
+
+
 @pytest.mark.only("torch")
 @WAYS
 @pytest.mark.parametrize("name", OF_TORCH)

@@ -56,9 +56,7 @@ def watched(name: str, ordinary: Callable[..., Any]) -> Callable[..., Any]:
 
             found = ordinary(loss, argnums, has_aux, *others, **options)(*args, **kwargs)
             slopes = found[1] if name == "value_and_grad" else found[0] if has_aux else found
-            usual = f"safeops.autodiff.jax.{name}(f) in place of jax.{name}(f)"
-            words = masked_by_others(sys._getframe(1)) or usual  # noqa: SLF001  (documented)
-            tell_contexts(words, record, chosen(args, argnums), slopes)
+            tell_contexts(name, record, chosen(args, argnums), slopes, sys._getframe(1))  # noqa: SLF001  (documented)
             return found
 
         return gradient
@@ -71,17 +69,16 @@ def chosen(args: Sequence[Any], argnums: int | Sequence[int]) -> dict[int, Any]:
     return {i: args[i] for i in places_of(argnums, len(args))}
 
 
-def tell_contexts(words: str, record: Record, args: dict[int, Any], slopes: Any) -> None:
-    """
-    Tell the contexts of a gradient, now or, if JAX traces, when the program runs.
-
-    `words` say how the program takes a masked one.
-    """
+def tell_contexts(
+    call: str, record: Record, args: dict[int, Any], slopes: Any, frame: FrameType
+) -> None:
+    """Tell the contexts of the gradient of a call, now or, if JAX traces, when the program runs."""
+    words = masked_by_others(frame) or f"safeops.autodiff.jax.{call}(f) in place of jax.{call}(f)"
     leaves = jax.tree_util.tree_flatten_with_path(args)[0]
     arrays = [x for _, x in leaves]
     gradients = jax.tree.leaves(slopes)
     real = [i for i, g in enumerate(gradients) if not is_float0(g)]
-    known = names_in_fit(sys._getframe(2))  # noqa: SLF001  (documented)
+    known = names_in_fit(frame)
     every = known if len(known) == len(leaves) else [name_of(x, len(args)) for x, _ in leaves]
     names = [every[i] for i in real]
     finite = all_finite([gradients[i] for i in real])
