@@ -254,9 +254,10 @@ def fill_of(page: Page, node: ast.expr, selection: ast.expr | None) -> str | Non
     is_same = inner is not None and _same(page, inner, kept) and is_value(page, kept, node)
     if not is_same or not isinstance(number, int | float):
         return None
-    if named(node) in {"pow", "sqrt"} and number != 0:
-        return None  # 0 is the root of 0, and what `safe_pow` fills in
-    return "" if named(node) == "pow" else f", fill_value={number!r}"
+    has_none = named(node) == "pow" or is_along_axis(node)  # which are 0 there
+    if number != 0 and (has_none or named(node) == "sqrt"):  # 0 is the root of 0
+        return None
+    return "" if has_none else f", fill_value={number!r}"
 
 
 def factors_of(node: ast.expr) -> Iterator[ast.expr]:

@@ -103,6 +103,27 @@ loss(torch.ones(2, 3, requires_grad=True)).backward()
     assert [x for x in by_lint if "from safeops" not in x] == source.splitlines()
 
 
+BY_VALUE = {
+    "torch.softmax(x, -1)": "safe_softmax(x, axis=-1)",
+    "x[1] ** -0.5": "safe_pow(x[1], -0.5)",
+}
+
+
+@pytest.mark.parametrize("fill", [0.0, 1.0])
+@pytest.mark.parametrize("made", BY_VALUE)
+def test_what_is_dropped_by_its_value(masked, made, fill, tmp_path):
+    """The safe operation takes the place of one whose value is tested, if it fills in the same."""
+    file = tmp_path / "program.py"
+    last = f"return torch.where(torch.isfinite(y), y, {fill}).sum()"
+    file.write_text(f"import torch\n\n\ndef f(x):\n    y = {made}\n    {last}\n")
+    f = runpy.run_path(str(file))["f"]
+
+    (finding,) = masked.explain(f, torch.tensor([[-programs.INF] * 2, [0.0, 1.0]])).findings
+
+    edit = finding.repair.edit
+    assert (edit and edit.new) == (None if fill else f"    y = {BY_VALUE[made]}")
+
+
 @pytest.mark.parametrize("name", REPAIRS)
 def test_repairs(masked, name, tmp_path):
     """The repair is the line that it should be, and its gradient is right."""
