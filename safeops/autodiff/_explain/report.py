@@ -82,7 +82,8 @@ class Report:
         The parameters whose gradient was not finite, by their names in the model, where one is
         guarded.
     step, rank : int or None
-        The step of a guarded training, counted from 0, and the process in a group of several.
+        The step of a guarded or watched training, counted from 0, and the process in a group of
+        several. On PyTorch a watched step begins with a pass that adds to no gradient.
     """
 
     findings: tuple[Finding, ...]
