@@ -94,7 +94,8 @@ def _constant(x: Array) -> Array:
 
 def _in_one_shape(args: Sequence[Array]) -> Sequence[Array]:
     shapes = [x.shape for x in args]
-    if all(shape.is_fully_defined() and shape == shapes[0] for shape in shapes):
+    known = all(shape.is_fully_defined() and shape == shapes[0] for shape in shapes)
+    if known or len(args) == 1:
         return args
     total = tf.shape(args[0])
     for x in args[1:]:
