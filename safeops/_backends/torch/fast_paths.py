@@ -12,6 +12,7 @@ torch.compile, a `torch.func` transform or forward mode sees.
 """
 
 import math
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
@@ -192,15 +193,20 @@ def _asked(x: Array, question: str) -> float:
 
 
 def _least(x: Array) -> float:
-    """Return the smallest entry; there is no NaN."""
+    """Return the smallest entry, or NaN if there is one."""
     numbers = _numbers(x)
-    return _asked(x, "amin") if numbers is None else min(numbers)
+    return _asked(x, "amin") if numbers is None else _end(min, numbers)
 
 
 def _most(x: Array) -> float:
-    """Return the largest entry; there is no NaN."""
+    """Return the largest entry, or NaN if there is one."""
     numbers = _numbers(x)
-    return _asked(x, "amax") if numbers is None else max(numbers)
+    return _asked(x, "amax") if numbers is None else _end(max, numbers)
+
+
+def _end(of: Callable[[list[Any]], float], numbers: list[Any]) -> float:
+    # Python's `min` and `max` pass over a NaN that is not the first.
+    return math.nan if True in map(math.isnan, numbers) else of(numbers)
 
 
 def _total(x: Array) -> float:
