@@ -180,7 +180,11 @@ def _inverse_slopes(xp: Namespace, out: Array, y: Array, lmbda: Array) -> tuple[
     power = log / order
     far = (part - power) / order
     near = -(_share(xp, log) * power * part)
-    return out / base, out * xp.where(_is_far(xp, log), far, near)
+    of_order = out * xp.where(_is_far(xp, log), far, near)
+    # At the end of the domain those of `safe_pow` at 0.
+    end, straight = base == 0, order == 1
+    of_y = xp.where(end, xp.where(straight, 1.0, xp.zeros_like(y)), out / base)
+    return of_y, xp.where(end, xp.where(straight, y, 0.0), of_order)
 
 
 def _mean(xp: Namespace, x: Array, y: Array) -> Array:
