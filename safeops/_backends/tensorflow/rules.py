@@ -28,20 +28,38 @@ def short(steps: Function, value: Function, pull: Function) -> Function:
     def function(*args: Array) -> tuple[Array, Function]:
         out = _constant(value(*args))
 
-        @tf.custom_gradient
-        def pulled(cotangent: Array, *args: Array) -> tuple[Any, Function]:
-            def again(*cotangents: Array) -> tuple[Array, ...]:
-                given = fresh((cotangent, *args))
-                with tf.GradientTape() as tape:
-                    tape.watch(given)
-                    found = pulled_by(steps, *given)
-                return pulled_back(tape, found, given, cotangents)
+        def pulled(cotangent: Array) -> list[Array]:
+            found = pull(cotangent, out, *args)
+            return [
+                _with_slopes_of(steps, i, _constant(x))(cotangent, *args)
+                for i, x in enumerate(found)
+            ]
 
-            return [_constant(x) for x in pull(cotangent, out, *args)], again
-
-        return out, lambda cotangent: pulled(cotangent, *args)
+        return out, pulled
 
     return lambda *args: (steps if is_accumulated(args) else function)(*_in_one_shape(args))
+
+
+def _with_slopes_of(steps: Function, i: int, found: Array) -> Function:
+    """
+    Return a function with a value, which is a pullback of steps, and the slopes of that.
+
+    It is a function for each argument: of two together the one that nothing uses would get a
+    cotangent of 0, and make NaN of it where its own slope is infinite.
+    """
+
+    @tf.custom_gradient
+    def pulled(*given: Array) -> tuple[Array, Function]:
+        def again(cotangent: Array) -> tuple[Array, ...]:
+            inner = fresh(given)
+            with tf.GradientTape() as tape:
+                tape.watch(inner)
+                out = pulled_by(steps, *inner)[i]
+            return pulled_back(tape, out, inner, cotangent)
+
+        return found, again
+
+    return pulled
 
 
 def pulled_by(steps: Function, cotangent: Array, *args: Array) -> tuple[Array, ...]:
