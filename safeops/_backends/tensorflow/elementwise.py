@@ -168,10 +168,16 @@ def exponent(p: Array, x: Array, /) -> Array:
 
 def _product(log: Function, divisor: Function) -> Function:
     def pull(cotangent: Array, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
-        return cotangent * log(y), cotangent * divide(x, divisor(y))
+        return cotangent * log(y), _scaled_quotient(cotangent, x, divisor(y))
 
     steps = partial(_times_log, log=log, divisor=divisor)
     return short(steps, lambda x, y: x * log(y), pull)
+
+
+def _scaled_quotient(scale: Array, x: Array, y: Array) -> Array:
+    """Return ``scale * x / y``: what is divided first leaves the range only with the result."""
+    is_first = tf.equal(abs_(x) > abs_(scale), abs_(y) > 1.0)
+    return divide(where(is_first, x, scale), y) * where(is_first, scale, x)
 
 
 def _times_log(x: Array, y: Array, log: Function, divisor: Function) -> Array:
