@@ -7,7 +7,6 @@ of steps takes five times as long as that of a plain formula.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import tensorflow as tf
 
