@@ -106,7 +106,7 @@ def naive_torsion(a, b, c, d):
 def naive_cross(a, b):
     """The cross product."""
     parts = [a[..., i - 2] * b[..., i - 1] - a[..., i - 1] * b[..., i - 2] for i in range(3)]
-    return backend_of(a).xp.stack(parts, axis=-1)
+    return backend_of(a).xp.concat([part[..., None] for part in parts], axis=-1)
 
 
 SPECS = (
