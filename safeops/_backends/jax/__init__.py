@@ -175,8 +175,9 @@ class Jax(ArrayAPI):
         """Return a short function of two numbers; of one, XLA makes one pass of the steps."""
 
         def function(*args: Array) -> Array:
-            few = len(args) == 1 or inside is None
-            return (steps if few else shortened(steps, value, slopes, inside))(*args)
+            if inside is None or len(args) == 1:
+                return steps(*args)
+            return shortened(steps, value, slopes, inside)(*args)
 
         return function
 

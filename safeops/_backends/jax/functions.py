@@ -52,25 +52,7 @@ def shortened(steps: Function, value: Function, slopes: Function, inside: Functi
     def chosen(short: Function, other: Function, *args: Array) -> Any:
         return jax.lax.cond(jnp.all(inside(*args)), short, other, *args)
 
-    def along(*args: Array) -> tuple[Array, ...]:
-        out, pull = jax.vjp(steps, *args)
-        return tuple(pull(jnp.ones_like(out)))
-
-    def usual(*args: Array) -> tuple[Array, ...]:
-        out = value(*args)
-        return out, *slopes(out, *args)
-
-    def other(*args: Array) -> tuple[Array, ...]:
-        return steps(*args), *along(*args)
-
-    @jax.custom_jvp
-    def both(*args: Array) -> Any:
-        return chosen(usual, other, *args)
-
-    @both.defjvp
-    def _(args: Any, dots: Any) -> tuple[Any, Any]:
-        out, *found = both(*args)
-        return (out, *found), (_along(found, dots), *jax.jvp(along, args, dots)[1])
+    both = _with_slopes(steps, value, slopes, chosen)
 
     @jax.custom_jvp
     def function(*args: Array) -> Array:
@@ -82,6 +64,30 @@ def shortened(steps: Function, value: Function, slopes: Function, inside: Functi
 
     function.defjvp(rule, symbolic_zeros=True)
     return lambda *args: function(*jnp.broadcast_arrays(*args))
+
+
+def _with_slopes(steps: Function, value: Function, slopes: Function, chosen: Function) -> Function:
+    """Return the value and its slopes, made together, as they have a power in common."""
+
+    def by_steps(*args: Array) -> tuple[Array, ...]:
+        out, pull = jax.vjp(steps, *args)
+        return out, *pull(jnp.ones_like(out))
+
+    def short(*args: Array) -> tuple[Array, ...]:
+        out = value(*args)
+        return out, *slopes(out, *args)
+
+    @jax.custom_jvp
+    def both(*args: Array) -> Any:
+        return chosen(short, by_steps, *args)
+
+    @both.defjvp
+    def _(args: Any, dots: Any) -> tuple[Any, Any]:
+        out, *found = both(*args)
+        _, *bends = jax.jvp(by_steps, args, dots)[1]
+        return (out, *found), (_along(found, dots), *bends)
+
+    return both
 
 
 def _along(slopes: Sequence[Array], dots: Sequence[Any]) -> Array:
