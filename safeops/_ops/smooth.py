@@ -10,7 +10,7 @@ from safeops._ops.division import reciprocal
 from safeops._ops.powers import power_at_zero, safe_pow
 from safeops._ops.precision import in_float32
 from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, polynomial
-from safeops._ops.usual import BOXCOX, EXPREL, INV_BOXCOX, LOGARITHMIC_MEAN, usual
+from safeops._ops.usual import BOXCOX, EXPREL, LOGARITHMIC_MEAN, usual
 from safeops._ops.where import double_where, stop_gradient
 
 
@@ -148,8 +148,7 @@ def inv_boxcox(y: T | complex, lmbda: IsArray | complex, /) -> T:
     array([2.71828183, 2.        ])
     """
     xp, y, lmbda = promote(y, lmbda)
-    formula = usual(xp, partial(_inv_boxcox, xp), INV_BOXCOX)
-    return in_float32(xp, formula)(y, lmbda)
+    return in_float32(xp, partial(_inv_boxcox, xp))(y, lmbda)
 
 
 @fast_path

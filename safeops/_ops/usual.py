@@ -22,16 +22,11 @@ Box = tuple[float, float]
 
 
 class Usual(NamedTuple):
-    """
-    A value and the slopes, of a namespace and the arguments; the slopes are given the value too.
-
-    The boxes are those of the arguments, or of what `boxed` makes of them.
-    """
+    """A value and the slopes, of a namespace and the arguments, the slopes of the value first."""
 
     value: Function
     slopes: Function
     boxes: Sequence[Box] = ()
-    boxed: Function = lambda *args: args
 
 
 def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
@@ -46,7 +41,7 @@ def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
 
 
 def _inside(xp: Namespace, short: Usual, *args: Array) -> Array:
-    pairs = zip(short.boxes, short.boxed(*args), strict=True)
+    pairs = zip(short.boxes, args, strict=True)
     return reduce(xp.logical_and, [(x >= low) & (x <= high) for (low, high), x in pairs])
 
 
@@ -168,25 +163,6 @@ def _boxcox_slopes(xp: Namespace, out: Array, x: Array, lmbda: Array) -> tuple[A
     return power / x, of_order
 
 
-def _inverse(xp: Namespace, y: Array, lmbda: Array) -> Array:
-    order = _off_zero(xp, lmbda)
-    return xp.exp(xp.log1p(order * y) / order)
-
-
-def _inverse_slopes(xp: Namespace, out: Array, y: Array, lmbda: Array) -> tuple[Array, Array]:
-    order = _off_zero(xp, lmbda)
-    base = order * y + 1.0
-    log, part = xp.log1p(order * y), y / base
-    power = log / order
-    far = (part - power) / order
-    near = -(_share(xp, log) * power * part)
-    of_order = out * xp.where(_is_far(xp, log), far, near)
-    # At the end of the domain those of `safe_pow` at 0.
-    end, straight = base == 0, order == 1
-    of_y = xp.where(end, xp.where(straight, 1.0, xp.zeros_like(y)), out / base)
-    return of_y, xp.where(end, xp.where(straight, y, 0.0), of_order)
-
-
 def _mean(xp: Namespace, x: Array, y: Array) -> Array:
     lesser = _lesser(xp, x, y)
     ratio = xp.abs(x - y) / lesser
@@ -245,12 +221,6 @@ RELATIVE_ENTROPY = Usual(_entropy, _entropy_slopes, ((1e-18, 1e18),) * 2)
 EXPREL = Usual(_exprel, _exprel_slopes, ((-1e15, 80.0),))
 SINC = Usual(_sinc, _sinc_slopes, ((-1e6, 1e6),))
 BOXCOX = Usual(_boxcox, _boxcox_slopes, (_BASE, _ORDER))
-INV_BOXCOX = Usual(
-    _inverse,
-    _inverse_slopes,
-    ((-20.0, 20.0), _ORDER, (-0.9, math.inf)),
-    lambda y, lmbda: (y, lmbda, y * lmbda),
-)
 LOGARITHMIC_MEAN = Usual(_mean, _mean_slopes, (_BASE, _BASE))
 LOG_SECH2 = Usual(_log_sech2, _log_sech2_slopes)
 LOGIT = Usual(_logit, _logit_slopes)
