@@ -80,3 +80,29 @@ def test_a_power_of_the_largest_numbers_has_a_slope(way, p):
     found, _ = slopes(so.safe_pow, way, [x], [p])
 
     np.testing.assert_allclose(found, [p * x ** (p - 1)], 2e-5, atol=1e-44)
+
+
+@pytest.mark.only("tensorflow")
+@pytest.mark.parametrize(
+    ("name", "slope", "curvature"),
+    [("exprel", 0.612209, 0.418134), ("safe_hypot", 0.447214, 1.192570)],
+)
+def test_tapes_and_accumulators_around_a_function(name, slope, curvature):
+    """The derivatives of a `tf.function` are taken outside of its graph, and right there too."""
+    import tensorflow as tf
+
+    args = [tf.constant([x]) for x in (0.3, 0.6)][: 1 if name == "exprel" else 2]
+    op = getattr(so, name)
+    f = tf.function(lambda *args: op(*args))  # noqa: PLW0108  (a name that TensorFlow can read)
+    with tf.GradientTape() as outer:
+        outer.watch(args)
+        with tf.GradientTape() as tape:
+            tape.watch(args)
+            value = f(*args)
+        found = tape.gradient(value, args[0])
+    with tf.autodiff.ForwardAccumulator(args[0], tf.ones_like(args[0])) as accumulator:
+        value = f(*args)
+
+    np.testing.assert_allclose(found, [slope], 1e-5)
+    np.testing.assert_allclose(accumulator.jvp(value), [slope], 1e-5)
+    np.testing.assert_allclose(outer.gradient(found, args[0]), [curvature], 1e-5)

@@ -28,9 +28,12 @@ def short(steps: Function, value: Function, pull: Function) -> Function:
         out = _constant(value(*args))
 
         def pulled(cotangent: Array) -> list[Array]:
-            found = pull(cotangent, out, *args)
+            # Copies in the graph of this pullback, which alone a pullback of it may take from: that
+            # of a `tf.function` may not take from the function itself (2.21).
+            given = fresh(args)
+            found = pull(cotangent, out, *given)
             return [
-                _with_slopes_of(steps, i, _constant(x))(cotangent, *args)
+                _with_slopes_of(steps, i, _constant(x))(cotangent, *given)
                 for i, x in enumerate(found)
             ]
 
@@ -50,11 +53,7 @@ def _with_slopes_of(steps: Function, i: int, found: Array) -> Function:
     @tf.custom_gradient
     def pulled(*given: Array) -> tuple[Array, Function]:
         def again(cotangent: Array) -> tuple[Array, ...]:
-            inner = fresh(given)
-            with tf.GradientTape() as tape:
-                tape.watch(inner)
-                out = pulled_by(steps, *inner)[i]
-            return pulled_back(tape, out, inner, cotangent)
+            return _pulled_back(lambda *inner: pulled_by(steps, *inner)[i], given, cotangent)
 
         return found, again
 
@@ -63,10 +62,17 @@ def _with_slopes_of(steps: Function, i: int, found: Array) -> Function:
 
 def pulled_by(steps: Function, cotangent: Array, *args: Array) -> tuple[Array, ...]:
     """Return the pullback of steps."""
+    return _pulled_back(steps, args, cotangent)
+
+
+def _pulled_back(f: Function, args: Sequence[Array], cotangent: Array) -> tuple[Array, ...]:
+    """Return the pullback; in a graph without a tape, which records nothing for accumulators."""
     args = fresh(args)
+    if not tf.executing_eagerly():
+        return tuple(tf.gradients(f(*args), args, cotangent, unconnected_gradients="zero"))
     with tf.GradientTape() as tape:
         tape.watch(args)
-        out = steps(*args)
+        out = f(*args)
     return pulled_back(tape, out, args, cotangent)
 
 
