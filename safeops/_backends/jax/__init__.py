@@ -15,7 +15,7 @@ require("safeops", "JAX", jax.__version__, "0.6")
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._backends.jax import barriers, logs
-from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS, shortened, with_rule
+from safeops._backends.jax.functions import FUNCTIONS, PRODUCTS, with_rule
 from safeops._backends.jax.programs import Jitted, require_range
 from safeops._backends.jax.rules import Context
 from safeops._backends.shapes import of_one_axis
@@ -168,18 +168,6 @@ class Jax(ArrayAPI):
     def with_slope(self, f: Function, slope: Function, is_filled: Function) -> Function:
         """Return a function with a rule; see `rules` for its select."""
         return with_rule(lambda _, x, dot: jnp.where(is_filled(x), 0, dot) * slope(x))(f)
-
-    def shortened(
-        self, steps: Function, value: Function, slopes: Function, inside: Function | None
-    ) -> Function:
-        """Return a short function of two numbers; of one, XLA makes one pass of the steps."""
-
-        def function(*args: Array) -> Array:
-            if inside is None or len(args) == 1:
-                return steps(*args)
-            return shortened(steps, value, slopes, inside)(*args)
-
-        return function
 
     def barrier(
         self, excess: Function, arrays: tuple[Array, ...], constants: tuple[Array, ...]

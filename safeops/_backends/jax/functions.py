@@ -1,7 +1,7 @@
 """Functions with derivatives that stay in range, where those of `jax.numpy` do not."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import reduce
 from operator import add
 from typing import Any
@@ -40,59 +40,6 @@ def with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function], 
         return f
 
     return decorator
-
-
-def shortened(steps: Function, value: Function, slopes: Function, inside: Function) -> Function:
-    """
-    Return steps, with a value and slopes that are taken if all entries are inside.
-
-    The slopes of these slopes are those of the steps.
-    """
-
-    def chosen(short: Function, other: Function, *args: Array) -> Any:
-        return jax.lax.cond(jnp.all(inside(*args)), short, other, *args)
-
-    both = _with_slopes(steps, value, slopes, chosen)
-
-    @jax.custom_jvp
-    def function(*args: Array) -> Array:
-        return chosen(value, steps, *args)
-
-    def rule(args: Any, dots: Any) -> tuple[Array, Array]:
-        out, *found = both(*args)
-        return out, _along(found, dots)
-
-    function.defjvp(rule, symbolic_zeros=True)
-    return lambda *args: function(*jnp.broadcast_arrays(*args))
-
-
-def _with_slopes(steps: Function, value: Function, slopes: Function, chosen: Function) -> Function:
-    """Return the value and its slopes, made together, as they have a power in common."""
-
-    def by_steps(*args: Array) -> tuple[Array, ...]:
-        out, pull = jax.vjp(steps, *args)
-        return out, *pull(jnp.ones_like(out))
-
-    def short(*args: Array) -> tuple[Array, ...]:
-        out = value(*args)
-        return out, *slopes(out, *args)
-
-    @jax.custom_jvp
-    def both(*args: Array) -> Any:
-        return chosen(short, by_steps, *args)
-
-    @both.defjvp
-    def _(args: Any, dots: Any) -> tuple[Any, Any]:
-        out, *found = both(*args)
-        _, *bends = jax.jvp(by_steps, args, dots)[1]
-        return (out, *found), (_along(found, dots), *bends)
-
-    return both
-
-
-def _along(slopes: Sequence[Array], dots: Sequence[Any]) -> Array:
-    pairs = zip(slopes, dots, strict=True)
-    return reduce(add, [slope * dot for slope, dot in pairs if type(dot) is not SymbolicZero])
 
 
 def is_small(x: Array) -> Array:
