@@ -152,12 +152,12 @@ class TensorFlow(ArrayAPI):
         return getattr(tf.math, SPECIAL.get(name, name))
 
     def with_slope(self, f: Function, slope: Function, is_filled: Function) -> Function:
-        """Return a function with a rule, but for XLA, which makes one pass of the steps."""
+        """Return a function with a rule."""
 
         def pull(cotangent: Array, _: Array, x: Array) -> tuple[Array]:
             return (elementwise.where(is_filled(x), 0.0, cotangent) * slope(x),)
 
-        return f if rules.in_xla() else rules.short(f, f, pull)
+        return rules.short(f, f, pull)
 
     def shortened(
         self, steps: Function, value: Function, slopes: Function, inside: Function | None

@@ -69,7 +69,15 @@ is_watched = asked("tensorflow.python.framework.op_callbacks.should_invoke_op_ca
 
 # tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext (2.21): whether XLA compiles a
 # graph: some operations cost it more to compile, and others the kernels more to run.
-is_for_xla = asked("tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext")
+_is_for_xla: Callable[..., bool] = asked(
+    "tensorflow.python.ops.control_flow_util.GraphOrParentsInXlaContext"
+)
+
+
+def in_xla() -> bool:
+    """Whether XLA compiles this graph; what another graph does to its function is not known."""
+    return not tf.executing_eagerly() and _is_for_xla(tf.compat.v1.get_default_graph())
+
 
 # tensorflow.python.eager.forwardprop_util.pack_tangents (2.21): what accumulators follow.
 _tangents: Callable[..., Any] = asked("tensorflow.python.eager.forwardprop_util.pack_tangents")

@@ -11,7 +11,7 @@ from functools import partial
 import tensorflow as tf
 
 from safeops._backends.tensorflow.derivatives import fresh, pulled_back
-from safeops._backends.tensorflow.private import is_accumulated, is_for_xla
+from safeops._backends.tensorflow.private import in_xla, is_accumulated
 from safeops._core.types import Array, Function
 
 
@@ -20,7 +20,8 @@ def short(steps: Function, value: Function, pull: Function) -> Function:
     Return `steps` as a function with a value and a pullback of its own.
 
     `pull` gets the cotangent, the value and the arguments. In a graph a ForwardAccumulator takes
-    the derivatives of the value, and not the rule (2.21): what it follows gets the steps.
+    the derivatives of the value, and not the rule (2.21): what it follows gets the steps, and so
+    does XLA, which makes one pass of them.
     """
 
     @tf.custom_gradient
@@ -39,7 +40,10 @@ def short(steps: Function, value: Function, pull: Function) -> Function:
 
         return out, pulled
 
-    return lambda *args: (steps if is_accumulated(args) else function)(*_in_one_shape(args))
+    def chosen(*args: Array) -> Array:
+        return (steps if in_xla() or is_accumulated(args) else function)(*_in_one_shape(args))
+
+    return chosen
 
 
 def _with_slopes_of(steps: Function, i: int, found: Array) -> Function:
@@ -80,9 +84,6 @@ def shortened(
     steps: Function, value: Function, slopes: Function, inside: Function | None
 ) -> Function:
     """Return steps, with a value and slopes that are taken if all entries are inside."""
-    if in_xla():  # which makes one pass of the steps
-        return steps
-
     if inside is None:
 
         def sloped(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
@@ -103,11 +104,6 @@ def shortened(
         return tf.cond(tf.reduce_all(inside(*args)), usual, rest)
 
     return short(steps, chosen, pull)
-
-
-def in_xla() -> bool:
-    """Whether XLA compiles what is called here."""
-    return not tf.executing_eagerly() and is_for_xla(tf.compat.v1.get_default_graph())
 
 
 def _constant(x: Array) -> Array:

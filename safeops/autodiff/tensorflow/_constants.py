@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import tensorflow as tf
 
+from safeops._backends.tensorflow.private import in_xla
 from safeops._core.types import Array
 from safeops.autodiff._pairs import Pair
 from safeops.autodiff._small import DEEPEST, LARGEST, SMALL, computed, folded, narrowed, reshaped
-from safeops.autodiff.tensorflow._masks import in_xla
 from safeops.autodiff.tensorflow._running import run, value_of
 
 WHOLE = 2**24  # entries in their full shape, in which an operation of TensorFlow moves them

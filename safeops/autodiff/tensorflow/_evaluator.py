@@ -524,7 +524,7 @@ def is_finite(x: Array) -> Array:
     """Return where a real or complex array is finite."""
     if x.dtype.is_complex:
         return is_finite(tf.math.real(x)) & is_finite(tf.math.imag(x))
-    if _masks.in_xla():  # which takes 12 ms to translate `is_finite`, and 0.4 for this (2.21)
+    if private.in_xla():  # which takes 12 ms to translate `is_finite`, and 0.4 for this (2.21)
         return tf.logical_and(x > -np.inf, x < np.inf)
     return tf.math.is_finite(x)
 

@@ -114,19 +114,14 @@ def one_shape(*arrays: Array) -> bool:
 # Values
 
 
-def in_xla() -> bool:
-    """Whether XLA compiles this graph; what another graph does to its function is not known."""
-    return private.is_for_xla(tf.compat.v1.get_default_graph())
-
-
 def zeros(like: Array) -> Array:
     """Return zeros in the shape of a value, which XLA does not write out while it compiles."""
-    return tf.compat.v1.zeros_like(like, optimize=not in_xla())
+    return tf.compat.v1.zeros_like(like, optimize=not private.in_xla())
 
 
 def chosen(cond: Array, x: Array, y: Array) -> Array:
     """Select like `tf.where`."""
-    if one_shape(cond, x, y) and not in_xla():
+    if one_shape(cond, x, y) and not private.in_xla():
         # The kernel of `tf.where` broadcasts, and takes twice the time (TensorFlow 2.21, CPU); for
         # XLA it is the other way round: to translate this operation takes 7 ms, and that 0.2.
         return tf.raw_ops.Select(condition=cond, x=x, y=y)

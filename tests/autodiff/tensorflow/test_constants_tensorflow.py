@@ -8,10 +8,10 @@ import pytest
 pytestmark = pytest.mark.only("tensorflow")
 tf = pytest.importorskip("tensorflow", reason="TensorFlow is not selected")
 
+from safeops._backends.tensorflow.private import in_xla  # noqa: E402
 from safeops.autodiff import tensorflow as masked  # noqa: E402
 from safeops.autodiff.tensorflow import _constants as constants  # noqa: E402
 from safeops.autodiff.tensorflow._evaluator import is_finite  # noqa: E402
-from safeops.autodiff.tensorflow._masks import in_xla  # noqa: E402
 
 N, WIDTH, ROWS, HEADS = 8, 4, 3, 2
 KEEP = np.tri(N) > 0
