@@ -248,11 +248,8 @@ def _sinc(xp: Namespace, x: Array) -> Array:
 
 
 def _sine_over(xp: Namespace, x: Array) -> Array:
-    """
-    Return the quotient; half turns are taken off first, which rounds nothing.
-
-    So the sine is that of a number near 0 at each of its zeros, and keeps its digits there.
-    """
+    """Return the quotient; half turns are taken off first, which rounds nothing."""
+    # So the sine is that of a number near 0 at each of its zeros, and keeps its digits there.
     turns = stop_gradient(xp.round(x))
     sine = xp.sin(math.pi * (x - turns)) / math.pi / x
     return xp.where(xp.floor(turns / 2.0) < turns / 2.0, -sine, sine)
@@ -324,13 +321,10 @@ def _is_origin(xp: Namespace, x: Array, y: Array) -> Array:
 
 
 def _angle(xp: Namespace, y: Array, x: Array) -> Array:
-    """
-    Return the angle of a point that is not the origin.
-
-    A factor, which cancels and so is a constant, makes a very small radius 1 / 8 and a very large
-    one almost 4: no power of it that derivatives are made of leaves the range. Each bound is one
-    for the factor: its own size times a radius of 1e-38, and the least normal number.
-    """
+    """Return the angle of a point that is not the origin."""
+    # A factor, which cancels and so is a constant, makes a very small radius 1 / 8 and a very large
+    # one almost 4: no power of it that derivatives are made of leaves the range. Each bound is one
+    # for the factor: its own size times a radius of 1e-38, and the least normal number.
     bound = limits(xp, x)
     far = bound.max**0.125
     a, b = stop_gradient(xp.abs(x)), stop_gradient(xp.abs(y))

@@ -103,12 +103,9 @@ def _some(xp: Namespace, pairs: Array) -> Array:
 def _undefined(
     xp: Namespace, given: tuple[Array, Array, Array], keep: Array | None, lost: Array
 ) -> Array:
-    """
-    Return NaN for the queries that are lost, and a slope of NaN for what they keep.
-
-    An entry that they mask is not in the sum: its slope is 0 whatever comes back, which no product
-    of matrices with a weight of 0 gives.
-    """
+    """Return NaN for the queries that are lost, and a slope of NaN for what they keep."""
+    # An entry that they mask is not in the sum: its slope is 0 whatever comes back, which no
+    # product of matrices with a weight of 0 gives.
     query, key, value = given
     if keep is None:
         here = lost

@@ -193,12 +193,9 @@ def _log_of_rest(xp: Namespace, x: Array) -> Array:
 
 
 def _log_expm1(xp: Namespace, x: Array) -> Array:
-    """
-    Return ``log(exp(x) - 1)`` of positive numbers.
-
-    Near its zero, log(2), from the distance to `middle`, the next number of the dtype, which is
-    exact. Not from ``x - middle - rest``: XLA adds the two constants.
-    """
+    """Return ``log(exp(x) - 1)`` of positive numbers."""
+    # Near its zero, log(2), from the distance to `middle`, the next number of the dtype, which is
+    # exact. Not from ``x - middle - rest``: XLA adds the two constants.
     middle, rest = near_log2(limits(xp, x).eps)
 
     def near(x: Array) -> Array:

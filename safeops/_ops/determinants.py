@@ -19,14 +19,11 @@ from safeops._ops.spectral import (
 
 
 def det(xp: Namespace, a: Array) -> Array:
-    """
-    Return the determinant, with that of ``S + E`` to second order for its derivatives.
-
-    Of a decomposition ``a = U S V^H`` and ``E = U^H a V - S`` it is the product of the singular
-    values, plus ``p_i E_ii``, the products without one, plus ``p_ij (E_ii E_jj - E_ij E_ji)`` for
-    each pair. No product is a quotient by what may be 0. Where products leave the range the value,
-    the first or the second derivative is no number, and those before it are what they are.
-    """
+    """Return the determinant, with that of ``S + E`` to second order for its derivatives."""
+    # Of a decomposition ``a = U S V^H`` and ``E = U^H a V - S`` it is the product of the singular
+    # values, plus ``p_i E_ii``, the products without one, plus ``p_ij (E_ii E_jj - E_ij E_ji)`` for
+    # each pair. No product is a quotient by what may be 0. Where products leave the range the
+    # value, the first or the second derivative is no number, and those before it are what they are.
     stop = backend_of(a).stop_gradient
     of = decomposed(xp, a)
     diagonal = on_diagonal(as_square(xp, of.values))
@@ -84,11 +81,8 @@ def within_range(xp: Namespace, product: Array, log: Array, zeros: Array) -> Arr
 
 
 def without_two(xp: Namespace, values: Array) -> Array:
-    """
-    Return the products of all numbers but two; they fall, so that 0 is among the last.
-
-    Where a number before the last two is 0, so are those, and each product.
-    """
+    """Return the products of all numbers but two; they fall, so that 0 is among the last."""
+    # Where a number before the last two is 0, so are those, and each product.
     ones = xp.ones_like(values)
     place = xp.astype(backend_of(ones).positions(ones, -1), ones.dtype)
     from_end = xp.sum(ones, axis=-1, keepdims=True) - 1.0 - place

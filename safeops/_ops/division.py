@@ -150,9 +150,7 @@ def _divide(xp: Namespace, x: Array, y: Array) -> Array:
 
 
 def reciprocal(x: Array) -> Array:
-    """
-    Return ``1 / x``, for numbers of which half is not subnormal.
-
-    A graph of TensorFlow 2.21 makes a `Reciprocal` of ``1 / x``, which has 12 bits from 2**112 on.
-    """
+    """Return ``1 / x``, for numbers of which half is not subnormal."""
+    # A graph of TensorFlow 2.21 makes a `Reciprocal` of ``1 / x``, which has 12 bits from 2**112
+    # on.
     return 2.0 / x * 0.5

@@ -75,17 +75,15 @@ def generators(xp: Namespace, values: Array) -> Array:
 
 
 def excess(x: Array, y: Array, ones: Array) -> Array:
-    """
-    Whether something would turn vectors inside of a block, two axes kept.
-
-    In forward mode x and y are what the matrix moves by, which is Hermitian, and has to be a
-    multiple of 1 in each block. In reverse mode x has the cotangents of the eigenvalues on its
-    diagonal, y the products of vectors and their cotangents, antisymmetric parts made symmetric by
-    `generators`; a complex vector has a phase besides, of which the diagonal of y must be free.
-
-    What is within ``8 * n * eps`` of the largest entry counts as rounding: two products of matrices
-    have made it, each with an error of ``n * eps`` times the sizes.
-    """
+    """Whether something would turn vectors inside of a block, two axes kept."""
+    # In forward mode x and y are what the matrix moves by, which is Hermitian, and has to be a
+    # multiple of 1 in each block. In reverse mode x has the cotangents of the eigenvalues on its
+    # diagonal, y the products of vectors and their cotangents, antisymmetric parts made symmetric
+    # by `generators`; a complex vector has a phase besides, of which the diagonal of y must be
+    # free.
+    #
+    # What is within ``8 * n * eps`` of the largest entry counts as rounding: two products of
+    # matrices have made it, each with an error of ``n * eps`` times the sizes.
     xp = backend_of(x).xp
     if is_empty(x):
         return xp.isnan(xp.sum(xp.abs(x), axis=(-2, -1), keepdims=True))
@@ -265,12 +263,9 @@ def excess_outside(x: Array, reference: Array) -> Array:
 def excess_inside(
     number: Array, left: Array, right: Array, odd: Array, also: Array, ones: Array, zeros: Array
 ) -> Array:
-    """
-    Whether something would turn vectors inside of a block; as for eigenvectors.
-
-    The vectors of a block turn together, and those of the value 0 each for itself. There the value
-    itself has no derivative.
-    """
+    """Whether something would turn vectors inside of a block; as for eigenvectors."""
+    # The vectors of a block turn together, and those of the value 0 each for itself. There the
+    # value itself has no derivative.
     xp = backend_of(left).xp
     if is_empty(left):
         return xp.isnan(xp.sum(xp.abs(left), axis=(-2, -1), keepdims=True))

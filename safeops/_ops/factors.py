@@ -111,11 +111,8 @@ def signs(xp: Namespace, of: Singular) -> Array:
 
 
 def undefined(xp: Namespace, a: Array, defined: Array, power: float = 0.5) -> Array:
-    """
-    Return 0, whose derivatives are 0 where `defined`, and inf or NaN elsewhere.
-
-    With the power 1.5 it is the second one that is no number.
-    """
+    """Return 0, whose derivatives are 0 where `defined`, and inf or NaN elsewhere."""
+    # With the power 1.5 it is the second one that is no number.
     change = a - backend_of(a).stop_gradient(a)
     change = xp.sum(parts(xp, change), axis=(-2, -1), keepdims=True)
     ones = xp.ones_like(change)
@@ -126,11 +123,8 @@ def undefined(xp: Namespace, a: Array, defined: Array, power: float = 0.5) -> Ar
 
 
 def blocks_of(xp: Namespace, values: Array) -> Array:
-    """
-    Whether two eigenvalues, which are in order, tie.
-
-    They do if no gap between them is above what rounding makes of a tie.
-    """
+    """Whether two eigenvalues, which are in order, tie."""
+    # They do if no gap between them is above what rounding makes of a tie.
     backend = backend_of(values)
     x, y = pairs(xp, values)
     before = backend.positions(x + y, -1) < backend.positions(x + y, -2)

@@ -148,12 +148,9 @@ def _cotangent(xp: Namespace, below: Array, value: Array, angle: Array) -> Array
 
 
 def log_gamma(xp: Namespace, x: Array) -> Array:
-    """
-    Return the logarithm of the gamma function of a positive number.
-
-    Down to the middle of the polynomial's range, where its derivatives have their digits, and not
-    up to the series, which would lose digits of the difference.
-    """
+    """Return the logarithm of the gamma function of a positive number."""
+    # Down to the middle of the polynomial's range, where its derivatives have their digits, and not
+    # up to the series, which would lose digits of the difference.
     small, far = x < 1, x >= _START
     inside = xp.where(far, 1.0, x)
     reduced, product = inside, xp.ones_like(inside)
@@ -182,12 +179,9 @@ def digamma(xp: Namespace, x: Array) -> Array:
 
 
 def _stirling(xp: Namespace, x: Array) -> Array:
-    """
-    Return Stirling's series.
-
-    ``x * log(x) - x`` is written with the change of x, which is 0 and has a derivative, so that no
-    derivative has a square of x, which leaves the range.
-    """
+    """Return Stirling's series."""
+    # ``x * log(x) - x`` is written with the change of x, which is 0 and has a derivative, so that
+    # no derivative has a square of x, which leaves the range.
     fixed = stop_gradient(x)
     change = x - fixed
     step = change * (1.0 / fixed)

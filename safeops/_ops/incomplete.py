@@ -198,12 +198,9 @@ def _incomplete(xp: Namespace, name: str, sign: float, a: Array, x: Array) -> Ar
 def _change(
     xp: Namespace, step_a: Array, step_x: Array, a: Array, x: Array, slope_a: Array
 ) -> Array:
-    """
-    Return 0 with the derivatives of the share below x at (a, x), which are constants.
-
-    The density times x is the slope in units of x. What has no coefficient here is NaN or
-    infinite: third derivatives, and a second one for a.
-    """
+    """Return 0 with the derivatives of the share below x at (a, x), which are constants."""
+    # The density times x is the slope in units of x. What has no coefficient here is NaN or
+    # infinite: third derivatives, and a second one for a.
     density, ratio = _density(xp, a, x)
     step = step_x * (1.0 / x)
     curve = 0.5 * density * (a - x - 1.0) * (step * step)

@@ -432,12 +432,9 @@ def _formula(x: Array, name: str, formula: Function) -> Function:
 
 
 def _log_ratio(xp: Namespace, p: Array, q: Array) -> Array:
-    """
-    Return ``log(p / q)`` of positive numbers.
-
-    Its slopes are the slopes of ``log(p) - log(q)``, which squares no quotient. For p near q this
-    difference cancels, and ``p / q`` rounds to 1: the value is computed from ``(p - q) / q``.
-    """
+    """Return ``log(p / q)`` of positive numbers."""
+    # Its slopes are the slopes of ``log(p) - log(q)``, which squares no quotient. For p near q this
+    # difference cancels, and ``p / q`` rounds to 1: the value is computed from ``(p - q) / q``.
     subtract = getattr(xp, "log_difference", lambda p, q: xp.log(p) - xp.log(q))
     # An infinite argument enters the logarithm as a constant: its slope would be inf * 0.
     difference = subtract(xp.where(p == math.inf, stop_gradient(p), p), q)

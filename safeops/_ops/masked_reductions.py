@@ -269,16 +269,13 @@ class Deviations(NamedTuple):
 def deviations(
     entries: Masked, axis: Axis, correction: float, *, measured: bool = True
 ) -> Deviations:
-    """
-    Return the deviations from the mean, the degrees of freedom, and if `measured` the width.
-
-    The largest entry is subtracted first. Then the deviations in a constant slice are exactly 0,
-    and deviations far from the origin keep their digits. A slice without degrees of freedom gets
-    the fill, and so keeps no entry: an inf in it would have a deviation of NaN.
-
-    The largest entry, the sums, the squares: each of them is one collective, if slices are in
-    parts, and none of them waits for the number of entries, which is summed beside the sums.
-    """
+    """Return the deviations from the mean, the degrees of freedom, and if `measured` the width."""
+    # The largest entry is subtracted first. Then the deviations in a constant slice are exactly 0,
+    # and deviations far from the origin keep their digits. A slice without degrees of freedom gets
+    # the fill, and so keeps no entry: an inf in it would have a deviation of NaN.
+    #
+    # The largest entry, the sums, the squares: each of them is one collective, if slices are in
+    # parts, and none of them waits for the number of entries, which is summed beside the sums.
     xp, correction = entries.xp, enter_correction(correction)
     free = _is_free(entries, axis, correction)
     origin, width = _origin(entries, axis) if measured else (_peak_of_parts(entries, axis), None)
@@ -375,11 +372,8 @@ def extreme(
 
 
 def _peak_and_most(entries: Masked, cond: Array, axis: Axis, sign: int) -> tuple[Array, Array]:
-    """
-    Return the extreme entry; and a level: 2 for a slice that keeps an entry with `cond`.
-
-    It is 1 for a slice that keeps other entries, and 0 for a slice that keeps none.
-    """
+    """Return the extreme entry; and a level: 2 for a slice that keeps an entry with `cond`."""
+    # It is 1 for a slice that keeps other entries, and 0 for a slice that keeps none.
     xp = entries.xp
     # One reduction of floating numbers: reducing booleans takes four times as long in XLA (jax
     # 0.10.2), and small integers ten times as long if PyTorch compiles it (2.13).

@@ -258,11 +258,8 @@ def _inverse_error(xp: Namespace, largest: float, x: Array) -> Array:
 
 
 def _slope_of_inverse_error(xp: Namespace, x: Array, value: Array, largest: float) -> Array:
-    """
-    Return ``sqrt(pi) / 2 * exp(value**2)``, for numbers near the ends by the tail.
-
-    There the exponential has the rounding of the value 30 times.
-    """
+    """Return ``sqrt(pi) / 2 * exp(value**2)``, for numbers near the ends by the tail."""
+    # There the exponential has the rounding of the value 30 times.
     size = xp.abs(x)
     far = xp.logical_and(size >= 0.5, size <= largest)  # noqa: PLR2004  (where 1 - x is exact)
     y = xp.where(far, xp.abs(value), 0.0)

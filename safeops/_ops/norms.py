@@ -392,14 +392,11 @@ def _scaled(
     to_one: bool = False,
     peak: Array | None = None,
 ) -> tuple[Array, Array]:
-    """
-    Return ``x / scale`` and the scale; no power of an entry of ``x / scale`` is out of range.
-
-    A caller may know the size of the largest entry, up to a factor of 2: the peak.
-
-    ``scale * norm(x / scale)`` is the norm for each constant scale, so that no derivative of the
-    scale is needed, at any order.
-    """
+    """Return ``x / scale`` and the scale; no power of an entry of ``x / scale`` is out of range."""
+    # A caller may know the size of the largest entry, up to a factor of 2: the peak.
+    #
+    # ``scale * norm(x / scale)`` is the norm for each constant scale, so that no derivative of the
+    # scale is needed, at any order.
     size = xp.abs(xp.real(x)) / 2 + xp.abs(xp.imag(x)) / 2 if is_complex(x) else xp.abs(x)
     if peak is None:
         squares = ord == 2  # noqa: PLR2004  (the order)

@@ -133,15 +133,12 @@ def _power(xp: Namespace, x: Array, p: Array) -> Array:
 
 
 def _power_with_exponent(xp: Namespace) -> Function:
-    """
-    Return the power of a positive base.
+    """Return the power of a positive base."""
 
-    Its slope for x is ``p * x**(p - 1)``. From -1 to 1 / 2 the subtraction ``p - 1`` loses digits
-    of p, and ``x**(p - 1)`` can overflow where the slope does not: there the slope is computed as
-    ``p * x**p / x``. At ``p == 0`` the formula ``p * x**p / x`` still depends on p, as it should.
-    Next to ``p == 1`` its slope cancels.
-    """
-
+    # Its slope for x is ``p * x**(p - 1)``. From -1 to 1 / 2 the subtraction ``p - 1`` loses digits
+    # of p, and ``x**(p - 1)`` can overflow where the slope does not: there the slope is computed as
+    # ``p * x**p / x``. At ``p == 0`` the formula ``p * x**p / x`` still depends on p, as it should.
+    # Next to ``p == 1`` its slope cancels.
     def power(x: Array, p: Array) -> Array:
         low = xp.logical_and(xp.abs(p + 0.25) < 0.75, x < math.inf)  # noqa: PLR2004  (from -1 to 1 / 2)
         # The power itself is computed once: where it is `low` its slopes are selected away.

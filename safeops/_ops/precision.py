@@ -6,12 +6,9 @@ from safeops._ops.where import stop_gradient
 
 
 def in_float32(xp: Namespace, formula: Function) -> Function:
-    """
-    Return the formula, of one array or a tuple, computed in float32 for dtypes of 16 bits.
+    """Return the formula, of one array or a tuple, computed in float32 for dtypes of 16 bits."""
 
-    In these dtypes each step rounds to 8 or 11 bits, and in float16 a square overflows above 255.
-    """
-
+    # In these dtypes each step rounds to 8 or 11 bits, and in float16 a square overflows above 255.
     def wide(*args: Array) -> Array:
         dtype = args[0].dtype
         if dtype_name(dtype) not in NARROW:
@@ -25,10 +22,7 @@ def in_float32(xp: Namespace, formula: Function) -> Function:
 
 
 def with_slope_of(formula: Array, value: Array) -> Array:
-    """
-    Return `value`, with the derivatives of `formula`; `formula` must be finite.
-
-    For a function with two formulas, of which one keeps the digits of the value and the other the
-    digits of the slope.
-    """
+    """Return `value`, with the derivatives of `formula`; `formula` must be finite."""
+    # For a function with two formulas, of which one keeps the digits of the value and the other the
+    # digits of the slope.
     return stop_gradient(value) + (formula - stop_gradient(formula))

@@ -140,13 +140,10 @@ _POLYNOMIALS = (
 
 
 def _near(backend: ArrayAPI, f: Function, zero: Array) -> _Near:
-    """
-    Return a function below an eighth of the length over which its second derivative varies.
-
-    That is interpolated at six points, to 1e-11 if the function has a power series there, or at
-    nine for float64, to 1e-15; more would make numbers of the rounding of narrow dtypes. Beyond,
-    what cancels in the first derivative leaves no more than fifty units of rounding.
-    """
+    """Return a function below an eighth of the length over which its second derivative varies."""
+    # That is interpolated at six points, to 1e-11 if the function has a power series there, or at
+    # nine for float64, to 1e-15; more would make numbers of the rounding of narrow dtypes. Beyond,
+    # what cancels in the first derivative leaves no more than fifty units of rounding.
     xp, bound = backend.xp, limits(backend.xp, zero)
     value = _value(f, zero)
     # No derivative at 0 itself, where the third one of a power is 0 * inf (JAX, TensorFlow).

@@ -67,13 +67,10 @@ def matrix_of_turn(xp: Namespace, turn: Turn) -> Array:
 
 
 def quaternion_of_matrix(xp: Namespace, matrix: Array) -> Array:
-    """
-    Return a multiple of the quaternion of a rotation matrix.
-
-    There are four candidates: the quaternion times four times each of its entries. They are the
-    rows of a symmetric matrix. The row with the largest diagonal entry is returned. That entry is
-    at least 1 for every matrix, because the diagonal sums to 4.
-    """
+    """Return a multiple of the quaternion of a rotation matrix."""
+    # There are four candidates: the quaternion times four times each of its entries. They are the
+    # rows of a symmetric matrix. The row with the largest diagonal entry is returned. That entry is
+    # at least 1 for every matrix, because the diagonal sums to 4.
     (a, b, c), (d, e, f), (g, h, i) = (entries(matrix[..., k, :], 3) for k in range(3))
     x, y, z = h - f, c - g, d - b
     xy, yz, zx = b + d, f + h, c + g
@@ -125,13 +122,10 @@ def slerp(xp: Namespace, p: Array, q: Array, t: Array) -> Array:
 
 
 def translated(xp: Namespace, w: Array, v: Array) -> Array:
-    """
-    Return the translation of a screw motion.
-
-    It is the integral of ``rotation(t * w) @ v`` over t from 0 to 1:
-    v + (1 - cos) / angle * n x v + (1 - sin / angle) * n x (n x v), with the axis n. For
-    short vectors w stands in place of n, and the factors are series.
-    """
+    """Return the translation of a screw motion."""
+    # It is the integral of ``rotation(t * w) @ v`` over t from 0 to 1: v + (1 - cos) / angle * n x
+    # v + (1 - sin / angle) * n x (n x v), with the axis n. For short vectors w stands in place of
+    # n, and the factors are series.
     small = is_small(xp, w)
     inside = xp.where(small, w, 0.0)
     square = total(xp, inside * inside)

@@ -135,12 +135,9 @@ def mean(s: Segments, fill_value: Any) -> Array:
 
 
 def extreme(s: Segments, sign: int, fill_value: Any) -> Array:
-    """
-    Return the largest number of each segment for sign 1, the smallest for -1.
-
-    Its slope is that of the mean of those that tie. All entries of a segment with a NaN tie, and
-    their slope is NaN.
-    """
+    """Return the largest number of each segment for sign 1, the smallest for -1."""
+    # Its slope is that of the mean of those that tie. All entries of a segment with a NaN tie, and
+    # their slope is NaN.
     xp = s.xp
     x = s.x if sign == 1 else -s.x
     ones = xp.ones_like(x)
@@ -227,12 +224,9 @@ Rule = Callable[[Segments, Array, Array], Array]
 
 
 def spread_of(s: Segments, correction: Any, fill_value: Any, rule: Rule) -> Array:
-    """
-    Return a rule of the deviations from the mean and the degrees of freedom.
-
-    The largest number is subtracted first, so that a constant segment has deviations of exactly 0;
-    and a segment that has no freedom keeps nothing.
-    """
+    """Return a rule of the deviations from the mean and the degrees of freedom."""
+    # The largest number is subtracted first, so that a constant segment has deviations of exactly
+    # 0; and a segment that has no freedom keeps nothing.
     xp, correction = s.xp, enter_correction(correction)
     number = s.entries()
     empty = number <= correction

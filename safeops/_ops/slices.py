@@ -14,12 +14,9 @@ from safeops._dispatch import backend_of, promote, promote_mask
 def enter_slices(
     *args: Array, where: Any, complex_too: bool = False
 ) -> tuple[Namespace, DType, Array | None, list[Array]]:
-    """
-    Return the namespace, the dtype of the result, `where` as an array, and `args`.
-
-    float16 and bfloat16 become float32: the square of 256 overflows in float16, and a sum of a few
-    squares loses digits in both. Frameworks accumulate in float32 too.
-    """
+    """Return the namespace, the dtype of the result, `where` as an array, and `args`."""
+    # float16 and bfloat16 become float32: the square of 256 overflows in float16, and a sum of a
+    # few squares loses digits in both. Frameworks accumulate in float32 too.
     xp, *arrays = promote(*args, complex_too=complex_too)
     dtype = arrays[0].dtype
     keep = promote_mask(where, arrays[0])
@@ -41,20 +38,14 @@ def enter_number(wanted: str, option: Any) -> float:
 
 
 def equal(a: int | None, b: int | None) -> bool:
-    """
-    Whether two lengths may be equal, of which None is not known.
-
-    They are compared one by one: a set of them makes numbers of the symbols of `torch.compile`.
-    """
+    """Whether two lengths may be equal, of which None is not known."""
+    # They are compared one by one: a set of them makes numbers of the symbols of `torch.compile`.
     return a is None or b is None or a == b
 
 
 def ends_of(first: Any, second: Any) -> list[tuple[Any, Any]]:
-    """
-    Return the last lengths of two shapes side by side, as many as the shorter one has.
-
-    Dynamo of PyTorch 2.9 takes a zip with ``strict=False`` for a strict one.
-    """
+    """Return the last lengths of two shapes side by side, as many as the shorter one has."""
+    # Dynamo of PyTorch 2.9 takes a zip with ``strict=False`` for a strict one.
     a, b = tuple(first), tuple(second)
     count = min(len(a), len(b))
     return list(zip(a[len(a) - count :], b[len(b) - count :], strict=True))

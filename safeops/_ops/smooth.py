@@ -190,11 +190,8 @@ def logarithmic_mean(x: T | complex, y: T | complex, /) -> T:
 
 
 def _exprel(xp: Namespace, x: Array) -> Array:
-    """
-    Return the quotient ``half / x * half``: it stays finite where ``exp(x)`` does not.
-
-    What comes back to each half is in range; what comes back to one that is used twice is not.
-    """
+    """Return the quotient ``half / x * half``: it stays finite where ``exp(x)`` does not."""
+    # What comes back to each half is in range; what comes back to one that is used twice is not.
     near, over, end = xp.abs(x) < 1, x > _too_far(xp, x), x == -math.inf
     outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
     far = xp.divide(xp.exp(outside / 2.0), outside) * xp.exp(outside / 2.0) - reciprocal(outside)
@@ -262,13 +259,10 @@ def _boxcox_of_nonzero(xp: Namespace, x: Array, lmbda: Array) -> Array:
 
 
 def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
-    """
-    Return the inverse: by the series of ``log1p(z) / z`` for a small product z, else by pow.
-
-    A large power ``1 / lmbda`` of ``1 + z`` loses the digits that the sum does not hold. Next to
-    the largest number ``y * exp(y)`` is out of range, a slope on the way to that for y: it is
-    scaled.
-    """
+    """Return the inverse: by the series of ``log1p(z) / z`` for a small product z, else by pow."""
+    # A large power ``1 / lmbda`` of ``1 + z`` loses the digits that the sum does not hold. Next to
+    # the largest number ``y * exp(y)`` is out of range, a slope on the way to that for y: it is
+    # scaled.
     product = lmbda * y
     near, small = xp.abs(product) < 0.125, xp.abs(lmbda) < 0.125  # noqa: PLR2004  (of the series)
     inside = xp.logical_and(xp.logical_and(small, product > -1), xp.logical_not(near))

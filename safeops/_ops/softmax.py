@@ -444,12 +444,9 @@ def _exponentials(rows: _Rows) -> Array:
 
 
 def _total(rows: _Rows, parts: Array, axis: Axis) -> tuple[Array, Array]:
-    """
-    Return the sum of `parts`, and which slices are empty, axes kept.
-
-    The largest entry present contributes 1. So a sum of 0 means an empty slice, and no reduction is
-    needed to find empty slices. With factors a sum may be 0 for another reason.
-    """
+    """Return the sum of `parts`, and which slices are empty, axes kept."""
+    # The largest entry present contributes 1. So a sum of 0 means an empty slice, and no reduction
+    # is needed to find empty slices. With factors a sum may be 0 for another reason.
     total = rows.xp.sum(parts, axis=axis, keepdims=True)
     return total, total == 0 if rows.empty is None else rows.empty
 

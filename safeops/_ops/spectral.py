@@ -96,12 +96,10 @@ def nan_of(xp: Namespace, a: Array, good: Array) -> Array:
 
 
 def nothing_beyond(xp: Namespace, a: Array) -> Array:
-    """
-    Return 0, with no first or second derivative, and a third one that is inf or NaN.
-
-    It is made of the change of a matrix, which is 0 and has its derivative. All entries take part,
-    so that each entry of a third derivative is NaN. The one of ``t ** 2.5`` at 0 is infinite.
-    """
+    """Return 0, with no first or second derivative, and a third one that is inf or NaN."""
+    # It is made of the change of a matrix, which is 0 and has its derivative. All entries take
+    # part, so that each entry of a third derivative is NaN. The one of ``t ** 2.5`` at 0 is
+    # infinite.
     change = a - backend_of(a).stop_gradient(a)
     return xp.pow(xp.sum(parts(xp, change), axis=(-2, -1), keepdims=True), 2.5)
 
@@ -215,13 +213,10 @@ def second_term(
 
 
 def near_pairs(xp: Namespace, formula: Formula, x: Array, y: Array) -> Array:
-    """
-    Whether eigenvalues are so near that three of them are served by f'' at the middles.
-
-    With d for the distance the error of that is at most ``d**3 / 720`` times the fifth derivative
-    of f, 1 / 24 of the third difference here; that of the quotient ``eps * f' / d``. Whichever is
-    smaller is taken, so that no scale of f need be known.
-    """
+    """Whether eigenvalues are so near that three of them are served by f'' at the middles."""
+    # With d for the distance the error of that is at most ``d**3 / 720`` times the fifth derivative
+    # of f, 1 / 24 of the third difference here; that of the quotient ``eps * f' / d``. Whichever is
+    # smaller is taken, so that no scale of f need be known.
     middle, half = (x + y) / 2.0, (x - y) / (2.0 * _INNER)
     at_x, at_y = formula.second(x), formula.second(y)
     inner = formula.second(middle + half) - formula.second(middle - half)
@@ -245,15 +240,12 @@ _OUTER = math.sqrt(2.0 / 3.0)  # those which Kronrod's adds
 
 
 def smooth(xp: Namespace, f: Function, first: Function, second: Function) -> Formula:
-    """
-    Return the formula of a function with two derivatives.
+    """Return the formula of a function with two derivatives."""
 
-    Its divided difference is the quotient, or the mean of f' between x and y, by the rule of
-    Lobatto with four points and its extension to seven (Gander and Gautschi 2000), of degree 9.
-    The mean is taken where the two rules differ by less than the quotient is rounded. The error of
-    the mean is of a higher order than that difference.
-    """
-
+    # Its divided difference is the quotient, or the mean of f' between x and y, by the rule of
+    # Lobatto with four points and its extension to seven (Gander and Gautschi 2000), of degree 9.
+    # The mean is taken where the two rules differ by less than the quotient is rounded. The error
+    # of the mean is of a higher order than that difference.
     def difference(x: Array, y: Array) -> Array:
         middle, half = (x + y) / 2.0, (x - y) / 2.0
         ends = first(x) + first(y)
@@ -272,12 +264,9 @@ def smooth(xp: Namespace, f: Function, first: Function, second: Function) -> For
 def on_range(
     xp: Namespace, formula: Formula, at_zero: tuple[Array, float, float], *, apart: bool
 ) -> Formula:
-    """
-    Return the formula with this value at 0, this slope and this second derivative.
-
-    Between 0 and y the difference is ``(f(y) - f(0)) / y``: what it is for changes that keep the
-    rank, of which the slope at 0 has no part.
-    """
+    """Return the formula with this value at 0, this slope and this second derivative."""
+    # Between 0 and y the difference is ``(f(y) - f(0)) / y``: what it is for changes that keep the
+    # rank, of which the slope at 0 has no part.
     fill, slope, curvature = at_zero
 
     def with_zero(f: Function, number: float) -> Function:
@@ -355,13 +344,10 @@ def reciprocal_root(xp: Namespace) -> Formula:
 
 
 def power(xp: Namespace, p: float) -> Formula:
-    """
-    Return the formula of a power.
+    """Return the formula of a power."""
 
-    With the logarithm L of the ratio of the numbers, at most 0, the difference is
-    ``p * larger**(p - 1) * exprel(p * L) / exprel(L)``; for p below 0 with the smaller one first.
-    """
-
+    # With the logarithm L of the ratio of the numbers, at most 0, the difference is ``p *
+    # larger**(p - 1) * exprel(p * L) / exprel(L)``; for p below 0 with the smaller one first.
     def difference(x: Array, y: Array) -> Array:
         small, large = xp.minimum(x, y), xp.maximum(x, y)
         ratio = log_of_ratio(xp, small, large)
@@ -428,11 +414,8 @@ def of_symmetric(xp: Namespace, a: Array, formula: Formula) -> Array:
 
 
 def of_semidefinite(xp: Namespace, a: Array, family: Family, fill: float) -> Array:
-    """
-    Return a function of positive semidefinite matrices.
-
-    Those of unusual size are divided by it, a constant: derivatives of small numbers are large.
-    """
+    """Return a function of positive semidefinite matrices."""
+    # Those of unusual size are divided by it, a constant: derivatives of small numbers are large.
     size = size_of(xp, a)
     found = spectrum(xp, scaled_by_real(1.0 / size, a))
     found = found._replace(values=without_rounding(xp, found.values))

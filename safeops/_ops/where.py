@@ -43,13 +43,10 @@ def double_where(
     on_false: Any,
     placeholder: Any = 1.0,
 ) -> Array:
-    """
-    Same as ``on_true(*args) if cond else on_false(*args)``, elementwise, gradients included.
-
-    A branch that is not a function is the value itself. Neither branch sees the entries of the
-    other branch: it gets `placeholder` there, one number for all arguments or a tuple with one
-    number for each argument.
-    """
+    """Same as ``on_true(*args) if cond else on_false(*args)``, elementwise, gradients included."""
+    # A branch that is not a function is the value itself. Neither branch sees the entries of the
+    # other branch: it gets `placeholder` there, one number for all arguments or a tuple with one
+    # number for each argument.
     if on_true is None or on_false is None:
         msg = "expected a number or an array as fill_value, got None"
         raise TypeError(msg)
@@ -343,13 +340,10 @@ class _Safe:
 def _enter_branches(
     cond: Any, operands: tuple[Any, ...], also: tuple[Any, ...]
 ) -> tuple[ArrayAPI, Array, tuple[Any, ...], tuple[Any, ...]]:
-    """
-    Return the backend, and `cond`, `operands` and `also` as arrays of that backend.
-
-    Each array keeps its own dtype. The condition is broadcast to the common shape of all operands:
-    so the arguments of a branch and the result have that shape, even if the branch drops an
-    operand.
-    """
+    """Return the backend, and `cond`, `operands` and `also` as arrays of that backend."""
+    # Each array keeps its own dtype. The condition is broadcast to the common shape of all
+    # operands: so the arguments of a branch and the result have that shape, even if the branch
+    # drops an operand.
     backend = backend_of(cond, *operands, *also)
     refuse_none(operands)
     (cond, *rest), _ = with_numpy_constants((cond, *operands, *also), {})

@@ -70,13 +70,10 @@ def comments_in(text: str) -> list[str]:
 def rewrite_of(
     page: Page, node: ast.expr, options: str = "", *, is_dropped: bool = False, reason: str = ""
 ) -> Rewrite:
-    """
-    Return the safe operation for an expression, or for a whole that it is a part of.
-
-    Refused if none is certainly right. If a selection drops the entries (`is_dropped`), the product
-    with a logarithm stays, as ``xlogy(w, 0)`` is infinite unless w is 0, and any number will do.
-    A `reason` against an edit of this operation alone is said where there is no whole.
-    """
+    """Return the safe operation for an expression, or for a whole that it is a part of."""
+    # Refused if none is certainly right. If a selection drops the entries (`is_dropped`), the
+    # product with a logarithm stays, as ``xlogy(w, 0)`` is infinite unless w is 0, and any number
+    # will do. A `reason` against an edit of this operation alone is said where there is no whole.
     name = getattr(getattr(node, "func", None), "attr", "")
     if name.endswith("_"):
         msg = f"`{name}` writes into its array"

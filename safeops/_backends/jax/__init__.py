@@ -41,12 +41,9 @@ class JaxNumpy:
 
     @staticmethod
     def max(x: Array, *, axis: Axis = None, keepdims: bool = False) -> Array:
-        """
-        Return the largest entry, with slope NaN if the largest entry is NaN.
-
-        The rule of JAX 0.10.2 multiplies with 0 and 1. XLA turns this product into a select, so
-        that under jit the slope of a NaN is 0.
-        """
+        """Return the largest entry, with slope NaN if the largest entry is NaN."""
+        # The rule of JAX 0.10.2 multiplies with 0 and 1. XLA turns this product into a select, so
+        # that under jit the slope of a NaN is 0.
         return _extreme(jnp.max, x, axis, keepdims)
 
     @staticmethod
@@ -100,12 +97,9 @@ class Jax(ArrayAPI):
         return isinstance(x, jax.Array)
 
     def result_type(self, args: Sequence[Any]) -> DType:
-        """
-        Return JAX's promotion; integers divide to float32, integers of 64 bits to float64.
-
-        Integers are converted before they meet a scalar: strict promotion refuses an integer
-        beside 0.0.
-        """
+        """Return JAX's promotion; integers divide to float32, integers of 64 bits to float64."""
+        # Integers are converted before they meet a scalar: strict promotion refuses an integer
+        # beside 0.0.
         dtype = jnp.result_type(*(x for x in args if not isinstance(x, SCALARS)))
         if not jnp.issubdtype(dtype, jnp.inexact):
             dtype = jnp.float64 if dtype.itemsize == jnp.int64.dtype.itemsize else jnp.float32
@@ -123,11 +117,9 @@ class Jax(ArrayAPI):
         return jnp.asarray(x)
 
     def cast(self, x: Any, dtype: DType, like: Array) -> Array:
-        """
-        Array or Python scalar as an array of `dtype`; a scalar follows the other arguments.
-
-        A weak value stays weak, as in JAX: bfloat16 stays bfloat16 beside a number that jit traces.
-        """
+        """Array or Python scalar as an array of `dtype`; a scalar follows the other arguments."""
+        # A weak value stays weak, as in JAX: bfloat16 stays bfloat16 beside a number that jit
+        # traces.
         if isinstance(x, jax.Array):
             if x.weak_type and jnp.issubdtype(dtype, jnp.inexact) and x.dtype.kind in "iu":
                 with jax.numpy_dtype_promotion("standard"):

@@ -20,13 +20,10 @@ def _sum(_: Function, total: Array, *args: Array) -> Array:
 
 
 def with_rule(*slopes: Function, then: Function = _sum) -> Callable[[Function], Function]:
-    """
-    Give a function a tangent: the sum of a part for each argument, then changed by `then`.
+    """Give a function a tangent: the sum of a part for each argument, then changed by `then`."""
 
-    A slope gets the function itself, the arguments, and the tangent of its argument, and returns
-    the part. `then` gets the function itself, the sum and the arguments.
-    """
-
+    # A slope gets the function itself, the arguments, and the tangent of its argument, and returns
+    # the part. `then` gets the function itself, the sum and the arguments.
     def decorator(function: Function) -> Function:
         f: Any = jax.custom_jvp(function)
 
@@ -96,13 +93,10 @@ def over(dot: Array, y: Array) -> Array:
 
 @with_rule(numerator, denominator, then=over_near_1)
 def divide(x: Array, y: Array) -> Array:
-    """
-    Return ``x / y``.
-
-    The rule of JAX 0.10.2 forms ``y ** -2``, which is inf below 1e-19 in float32: at
-    ``0 / 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30; above 9e18
-    it is flushed.
-    """
+    """Return ``x / y``."""
+    # The rule of JAX 0.10.2 forms ``y ** -2``, which is inf below 1e-19 in float32: at ``0 /
+    # 1e-25`` its gradient is NaN, at ``1e-20 / 1e-25`` inf where the slope is -1e30; above 9e18 it
+    # is flushed.
     return jnp.divide(x, y)
 
 
@@ -152,12 +146,9 @@ def log1p(x: Array) -> Array:
 
 @with_rule(lambda _, x, dot: over(dot, 1 - x * x))
 def atanh(x: Array) -> Array:
-    """
-    Return the inverse hyperbolic tangent of arguments below one half.
-
-    The rule of JAX 0.10.2 multiplies the reciprocals of 1 + x and 1 - x; the slopes of the two
-    cancel near 0.
-    """
+    """Return the inverse hyperbolic tangent of arguments below one half."""
+    # The rule of JAX 0.10.2 multiplies the reciprocals of 1 + x and 1 - x; the slopes of the two
+    # cancel near 0.
     return jnp.arctanh(x)
 
 

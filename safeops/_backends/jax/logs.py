@@ -40,12 +40,9 @@ def log_of_rest(x: Array) -> Array:
 
 
 def _of_exponential(x: Array) -> tuple[Array, Array, Array, Array]:
-    """
-    Return numbers of which ``log(exp(x) - 1)`` is ``log(part) + lost + whole``.
-
-    Its slope is the last one over `part`. Next to its zero, log(2), all are made of the distance
-    from that.
-    """
+    """Return numbers of which ``log(exp(x) - 1)`` is ``log(part) + lost + whole``."""
+    # Its slope is the last one over `part`. Next to its zero, log(2), all are made of the distance
+    # from that.
     spacing = limits(jnp, x).eps / 2
     middle = round(_LN2 / spacing) * spacing
     rest = 2.0 * (middle - _LN2 - _LN2_REST)  # exp(middle) - 2

@@ -26,11 +26,8 @@ def _parts(x: Array, absent: Array, axis: int) -> tuple[Array, Array, Array]:
 
 
 def _softmax(x: Array, absent: Array, axis: int) -> tuple[Array, Array]:
-    """
-    Return the softmax, and which slices are empty.
-
-    Not by `_softmax_without`: XLA makes the exponentials once if value and slope have the same.
-    """
+    """Return the softmax, and which slices are empty."""
+    # Not by `_softmax_without`: XLA makes the exponentials once if value and slope have the same.
     parts, _, total = _parts(x, absent, axis)
     return parts / jnp.where(total == 0, 1, total), total == 0
 

@@ -113,12 +113,10 @@ def _changed(f: Any, change: Callable[[Any], Any]) -> Any:
 
 
 class Passing(_Trace):
-    """
-    Pass each operation on to the trace below.
+    """Pass each operation on to the trace below."""
 
-    The names that JAX calls stand here alone; a class that is derived has `operation`, `call`,
-    `shards` and `ruled`.
-    """
+    # The names that JAX calls stand here alone; a class that is derived has `operation`, `call`,
+    # `shards` and `ruled`.
 
     def __init__(self, parent: Any) -> None:
         super().__init__()

@@ -24,12 +24,10 @@ _INLINE: Any = jax.Inline.JAX_EARLY if hasattr(jax, "Inline") else True
 
 
 class Jitted:
-    """
-    A function of the house as one compiled program.
+    """A function of the house as one compiled program."""
 
-    An argument that is not an array is part of the program. With ``inline`` the program leaves no
-    trace in an outer program.
-    """
+    # An argument that is not an array is part of the program. With ``inline`` the program leaves no
+    # trace in an outer program.
 
     def __init__(self, name: str, context: Context) -> None:
         self.name, self.context = name, context
@@ -79,12 +77,9 @@ class Jitted:
 
 
 def require_range(x: Any) -> None:
-    """
-    Raise ValueError for whole numbers of NumPy that JAX has not.
-
-    JAX has 32 bits of them unless it has been told otherwise, and wraps longer ones around: to
-    another class, another id.
-    """
+    """Raise ValueError for whole numbers of NumPy that JAX has not."""
+    # JAX has 32 bits of them unless it has been told otherwise, and wraps longer ones around: to
+    # another class, another id.
     if x.dtype.kind not in "iu" or not x.size:
         return
     bounds = jnp.iinfo(jax.dtypes.canonicalize_dtype(x.dtype))

@@ -119,12 +119,9 @@ def _is_unreal(x: Array, p: Array) -> tuple[Array, Array]:
 
 
 def _is_low(x: Array, p: Array) -> Array:
-    """
-    Whether a slope is ``p * x**p / x``, and not ``p * x**(p - 1)``, for a positive base.
-
-    From -1 to 1 / 2 p - 1 loses digits of p, and x ** (p - 1) can overflow where the slope does
-    not; next to 1 the slope of the quotient cancels.
-    """
+    """Whether a slope is ``p * x**p / x``, and not ``p * x**(p - 1)``, for a positive base."""
+    # From -1 to 1 / 2 p - 1 loses digits of p, and x ** (p - 1) can overflow where the slope does
+    # not; next to 1 the slope of the quotient cancels.
     return (jnp.abs(p + 0.25) < 0.75) & (x < math.inf)  # noqa: PLR2004  (as said)
 
 
@@ -252,12 +249,9 @@ def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
 
 
 def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
-    """
-    Return a norm by a sum of squares if it is right for all slices.
-
-    On a CPU a maximum takes twice as long as such a sum, and the scaled sum as long again. On other
-    devices a branch waits for its condition, and both passes run at the speed of memory.
-    """
+    """Return a norm by a sum of squares if it is right for all slices."""
+    # On a CPU a maximum takes twice as long as such a sum, and the scaled sum as long again. On
+    # other devices a branch waits for its condition, and both passes run at the speed of memory.
     total, bound = jnp.sum(x * x, axis, keepdims=True), limits(jnp, x)
     # All squares together that are flushed are less than a rounding of this.
     least = bound.smallest_normal / bound.eps * (x.size / total.size)
@@ -349,11 +343,8 @@ def _log_sum_without(x: Array, absent: Array, axis: Axis) -> tuple[Array, Array,
 
 @_log_sum_without.defjvp
 def _log_sum_jvp(axis: Axis, given: Any, dots: Any) -> tuple[Any, Any]:
-    """
-    Multiply with the softmax, of which each inf has the same share.
-
-    It is a quotient: the result, which is rounded at its own size, has fewer digits.
-    """
+    """Multiply with the softmax, of which each inf has the same share."""
+    # It is a quotient: the result, which is rounded at its own size, has fewer digits.
     (x, absent), (dot, _) = given, dots
     out, peak, total = _log_sum_without(x, absent, axis)
     parts = _below(peak, jnp.where(absent, -math.inf, x))
@@ -443,11 +434,8 @@ def _slope_along_other(_: Function, x: Array, y: Array, dot: Array) -> Array:
 
 @with_rule(_slope_along_own, _slope_along_other)
 def _slope_of_mean(x: Array, y: Array) -> Array:
-    """
-    Return the slope for x of the logarithmic mean.
-
-    Its own derivatives form no square of 1 / x, as those of the mean do.
-    """
+    """Return the slope for x of the logarithmic mean."""
+    # Its own derivatives form no square of 1 / x, as those of the mean do.
     near, inside, far, x, y = _near_and_far(x, y)
     apart = (far - 1) / (far * far) + _ratio_over_square(x, y, far)
     return jnp.where(near, _series(inside, _TERMS), apart)

@@ -136,12 +136,9 @@ class TensorFlow(ArrayAPI):
         return tf.reduce_max(x, axis, keepdims=True)
 
     def unfused_product(self, x: Array) -> Array:
-        """
-        Return x plus a constant of which XLA does not know that it is 0.
-
-        For the sum of squares of ``x * scale`` XLA multiplies ``sum(x**2)`` with ``scale**2`` in
-        programs with reverse over forward mode (2.21), and leaves the range.
-        """
+        """Return x plus a constant of which XLA does not know that it is 0."""
+        # For the sum of squares of ``x * scale`` XLA multiplies ``sum(x**2)`` with ``scale**2`` in
+        # programs with reverse over forward mode (2.21), and leaves the range.
         if tf.executing_eagerly():
             return x
         absent = tf.math.is_nan(tf.stop_gradient(x))
@@ -172,12 +169,9 @@ class TensorFlow(ArrayAPI):
         return barrier(excess, arrays, constants)
 
     def gather(self, x: Array, ids: Array) -> Array:
-        """
-        Return the entries of `x` with these indices along the first axis.
-
-        With an axis before it, for which the gradient is dense; else it is IndexedSlices. Entries
-        without numbers are refused by tf.gather_nd (2.21).
-        """
+        """Return the entries of `x` with these indices along the first axis."""
+        # With an axis before it, for which the gradient is dense; else it is IndexedSlices. Entries
+        # without numbers are refused by tf.gather_nd (2.21).
         if x.shape.rank is not None and 0 in x.shape[1:]:
             return tf.gather(x, ids)
         return tf.gather_nd(x, ids[None, ..., None])[0]
@@ -238,13 +232,10 @@ class TensorFlow(ArrayAPI):
 
     @contextmanager
     def nan_detector(self) -> Iterator[None]:
-        """
-        Raise InvalidArgumentError where a NaN or inf is made, by `enable_check_numerics`.
-
-        A `tf.function` traced inside keeps its checks; a `tf.function` traced before has none, and
-        XLA compiles none. Inside, `jvp` uses tapes: ForwardAccumulator would trace each op with its
-        checks, and keep that trace for good.
-        """
+        """Raise InvalidArgumentError where a NaN or inf is made, by `enable_check_numerics`."""
+        # A `tf.function` traced inside keeps its checks; a `tf.function` traced before has none,
+        # and XLA compiles none. Inside, `jvp` uses tapes: ForwardAccumulator would trace each op
+        # with its checks, and keep that trace for good.
         was_on = detects()
         with by_tapes_only():
             if not was_on:

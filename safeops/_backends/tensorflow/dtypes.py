@@ -29,12 +29,9 @@ def floating(dtype: DType) -> DType:
 
 @cache
 def common(a: DType, b: DType) -> DType:
-    """
-    Return the least dtype that holds both, by the standard's table.
-
-    Pairs that the table lacks: bool gives way to every dtype, and an integer to a float; float16
-    with bfloat16 is float32; uint64 with a signed integer is float64, as in NumPy.
-    """
+    """Return the least dtype that holds both, by the standard's table."""
+    # Pairs that the table lacks: bool gives way to every dtype, and an integer to a float; float16
+    # with bfloat16 is float32; uint64 with a signed integer is float64, as in NumPy.
     wider = a if a.size >= b.size else b
     for kinds in ({tf.bool}, SIGNED | UNSIGNED):
         if (a in kinds) != (b in kinds):
@@ -49,12 +46,9 @@ def common(a: DType, b: DType) -> DType:
 
 
 def result_type(*args: Any) -> DType:
-    """
-    Return the common dtype of arrays, dtypes and Python scalars; scalars are weak.
-
-    A scalar changes the dtype only if the dtype cannot hold its kind: an integer tensor with a
-    float becomes what `tf.truediv` makes of it, a boolean tensor with an int becomes int64.
-    """
+    """Return the common dtype of arrays, dtypes and Python scalars; scalars are weak."""
+    # A scalar changes the dtype only if the dtype cannot hold its kind: an integer tensor with a
+    # float becomes what `tf.truediv` makes of it, a boolean tensor with an int becomes int64.
     found = {x.dtype for x in args if isinstance(x, tf.Tensor)}
     if len(found) == 1 and found <= REAL and all(isinstance(x, _WEAK) for x in args):
         return found.pop()  # the usual case, in a tenth of the time

@@ -77,12 +77,9 @@ def divide(x: Any, y: Any, /) -> Array:
 
 
 def quotient(x: Any, y: Any, /) -> Array:
-    """
-    Quotient by a divisor that is not 0.
-
-    XLA rewrites the slope of `tf.divide` as ``x / (y * y)``, which is NaN at 0 / 1e-25. The slope
-    here has a select between its two divisions, which XLA does not merge.
-    """
+    """Quotient by a divisor that is not 0."""
+    # XLA rewrites the slope of `tf.divide` as ``x / (y * y)``, which is NaN at 0 / 1e-25. The slope
+    # here has a select between its two divisions, which XLA does not merge.
     x, y = map(inexact, pair(x, y))
     return tf.raw_ops.DivNoNan(x=x, y=y)
 
@@ -127,13 +124,10 @@ def asinh(x: Array, /) -> Array:
 
 
 def log_by_quotient(x: Array, /) -> Array:
-    """
-    Return the logarithm; its backward pass computes ``cotangent / x``.
-
-    TensorFlow multiplies the cotangent with ``1 / x``, which is flushed to 0 above 8.5e37 in
-    float32. At second order it multiplies with ``1 / x**2``, which is infinite below 1e-19. At 0
-    and at inf TensorFlow's own slope is used.
-    """
+    """Return the logarithm; its backward pass computes ``cotangent / x``."""
+    # TensorFlow multiplies the cotangent with ``1 / x``, which is flushed to 0 above 8.5e37 in
+    # float32. At second order it multiplies with ``1 / x**2``, which is infinite below 1e-19. At 0
+    # and at inf TensorFlow's own slope is used.
     return _by_quotient(tf.math.log, x, x)
 
 

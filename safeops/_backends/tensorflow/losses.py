@@ -80,11 +80,8 @@ def _entered(x: Array, left_out: Any, axis: int) -> tuple[Array, Array, Array]:
 
 
 def _are_rows(x: Any, axis: int) -> bool:
-    """
-    Whether it is a tensor of real numbers with that axis.
-
-    A detector reports a -inf inside, and of a DTensor in parts the kernel's loss is wrong (2.21).
-    """
+    """Whether it is a tensor of real numbers with that axis."""
+    # A detector reports a -inf inside, and of a DTensor in parts the kernel's loss is wrong (2.21).
     if not isinstance(x, tf.Tensor) or x.dtype not in REAL or x.shape.rank is None:
         return False
     if has_dtensors() or detects():

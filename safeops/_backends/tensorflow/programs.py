@@ -34,12 +34,10 @@ _ARRAY = object()
 
 
 class Program:
-    """
-    A function of the house as one program for each dtype, rank and constant.
+    """A function of the house as one program for each dtype, rank and constant."""
 
-    It knows no shapes, so that it is traced once. What asks for shapes, such as an error for arrays
-    that do not fit, has nothing to say about entries in one shape.
-    """
+    # It knows no shapes, so that it is traced once. What asks for shapes, such as an error for
+    # arrays that do not fit, has nothing to say about entries in one shape.
 
     def __init__(self, generic: Function, kernel: Function | None = None) -> None:
         self.generic, self.kernel = generic, kernel or (lambda *_, **__: None)

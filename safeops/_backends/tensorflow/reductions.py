@@ -75,11 +75,8 @@ def min_(x: Array, *axes: Any) -> Array:
 
 
 def loses(function: Function, x: Array, axis: Axis) -> Array:
-    """
-    Return `x`, with slope 0 at the entries that are not extreme in their slice.
-
-    For these entries the rule of tf.reduce_max multiplies the cotangent with 0: inf becomes NaN.
-    """
+    """Return `x`, with slope 0 at the entries that are not extreme in their slice."""
+    # For these entries the rule of tf.reduce_max multiplies the cotangent with 0: inf becomes NaN.
     others = tf.stop_gradient(x)
     peak = _extreme(function, others, axis, True)  # noqa: FBT003  (keepdims)
     beyond = tf.less if function is tf.reduce_max else tf.greater

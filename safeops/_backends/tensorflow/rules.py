@@ -16,14 +16,11 @@ from safeops._core.types import Array, Function
 
 
 def short(steps: Function, value: Function, pull: Function) -> Function:
-    """
-    Return `steps` as a function with a value and a pullback of its own.
+    """Return `steps` as a function with a value and a pullback of its own."""
 
-    `pull` gets the cotangent, the value and the arguments. In a graph a ForwardAccumulator takes
-    the derivatives of the value, and not the rule (2.21): what it follows gets the steps, and so
-    does XLA, which makes one pass of them.
-    """
-
+    # `pull` gets the cotangent, the value and the arguments. In a graph a ForwardAccumulator takes
+    # the derivatives of the value, and not the rule (2.21): what it follows gets the steps, and so
+    # does XLA, which makes one pass of them.
     @tf.custom_gradient
     def function(*args: Array) -> tuple[Array, Function]:
         out = _constant(value(*args))
@@ -47,13 +44,10 @@ def short(steps: Function, value: Function, pull: Function) -> Function:
 
 
 def _with_slopes_of(steps: Function, i: int, found: Array) -> Function:
-    """
-    Return a function with a value, which is a pullback of steps, and the slopes of that.
+    """Return a function with a value, which is a pullback of steps, and the slopes of that."""
 
-    It is a function for each argument: of two together the one that nothing uses would get a
-    cotangent of 0, and make NaN of it where its own slope is infinite.
-    """
-
+    # It is a function for each argument: of two together the one that nothing uses would get a
+    # cotangent of 0, and make NaN of it where its own slope is infinite.
     @tf.custom_gradient
     def pulled(*given: Array) -> tuple[Array, Function]:
         def again(cotangent: Array) -> tuple[Array, ...]:

@@ -120,12 +120,9 @@ class Torch(ArrayAPI):
         return torch.where((info == 0)[..., None, None], factor, math.nan)
 
     def slogdet(self, x: Array) -> tuple[Array, Array]:
-        """
-        Return the sign of a determinant, for complex x its phase, and the log of its size.
-
-        Those of PyTorch have the second derivative 0 in forward mode inside of another, as `det`
-        and `solve` have a wrong one (2.13); triangular factors have the right one.
-        """
+        """Return the sign of a determinant, for complex x its phase, and the log of its size."""
+        # Those of PyTorch have the second derivative 0 in forward mode inside of another, as `det`
+        # and `solve` have a wrong one (2.13); triangular factors have the right one.
         factors, pivots, _ = torch.linalg.lu_factor_ex(x)
         diagonal = factors.diagonal(dim1=-2, dim2=-1)
         size = diagonal.abs()

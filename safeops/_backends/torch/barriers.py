@@ -18,11 +18,9 @@ from safeops._core.types import Array, Function
 
 
 class Barrier(FillingFunction):
-    """
-    A linear map to 0 that turns to NaN where its input exceeds a bound, at every order.
+    """A linear map to 0 that turns to NaN where its input exceeds a bound, at every order."""
 
-    Its 0 is no number but nothing, as masked autodiff knows by the class.
-    """
+    # Its 0 is no number but nothing, as masked autodiff knows by the class.
 
     generate_vmap_rule = True
 

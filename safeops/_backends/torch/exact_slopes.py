@@ -115,15 +115,13 @@ def _expm1(x: Array) -> Array | None:
 
 
 def _product(special: Function, log: Function) -> Function:
-    """
-    Return a product with a logarithm, by PyTorch's own function where a transform sees it.
+    """Return a product with a logarithm, by PyTorch's own function where a transform sees it."""
 
-    The rules of that function form ``x / y / y``; those of ``x * log(y)`` form ``1 / y**2`` in
-    forward mode over forward mode, and x comes after. Eagerly it takes ten times as long; compiled,
-    where Inductor (2.13) looks for NaN one by one, 2.2 of ``x * log(y)`` in place of 1.4. Where the
-    logarithm is infinite they would make 0 of a cotangent of 0, of which NaN is right.
-    """
-
+    # The rules of that function form ``x / y / y``; those of ``x * log(y)`` form ``1 / y**2`` in
+    # forward mode over forward mode, and x comes after. Eagerly it takes ten times as long;
+    # compiled, where Inductor (2.13) looks for NaN one by one, 2.2 of ``x * log(y)`` in place of
+    # 1.4. Where the logarithm is infinite they would make 0 of a cotangent of 0, of which NaN is
+    # right.
     def product(x: Array, y: Array) -> Array:
         if _is_watched() and (in_forward_mode() or not torch.compiler.is_dynamo_compiling()):
             finite = torch.isfinite(log(y))

@@ -119,12 +119,9 @@ def _is_of_inference(x: Array) -> bool:
 
 
 def _is_watched() -> bool:
-    """
-    Whether a compiler, a tracer, `torch.func` or forward mode sees what is computed.
-
-    A dispatch mode that traces nothing, such as the mode of masked autodiff, does not count: a
-    checkpoint that computes again under it must compute the same as before.
-    """
+    """Whether a compiler, a tracer, `torch.func` or forward mode sees what is computed."""
+    # A dispatch mode that traces nothing, such as the mode of masked autodiff, does not count: a
+    # checkpoint that computes again under it must compute the same as before.
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()

@@ -154,11 +154,8 @@ def of_most(
     *settings: Any,
     places: Sequence[Array] = (),
 ) -> Array | None:
-    """
-    Return a fused function of numbers, and the steps of a few: None if they are not few.
-
-    These are the numbers at `places`, and those of which the fused function is not finite.
-    """
+    """Return a fused function of numbers, and the steps of a few: None if they are not few."""
+    # These are the numbers at `places`, and those of which the fused function is not finite.
     few = Few(places)
     out = kind.of(lambda *given: steps(*given[: len(args)]), few, *args, *settings)
     if not few.positions or not len(few.positions[0]):
@@ -284,11 +281,8 @@ CLASSES = {torch.int64, torch.int32, torch.int16, torch.int8}
 def _of_classes(
     loss: Function, x: Array, labels: Any, axis: int, *, ignores: bool = False
 ) -> Array | None:
-    """
-    Return a loss of rows and their classes, 0 for a negative one; None if it is not finite.
-
-    Rows that it leaves out are taken away before, unless the loss ignores them itself.
-    """
+    """Return a loss of rows and their classes, 0 for a negative one; None if it is not finite."""
+    # Rows that it leaves out are taken away before, unless the loss ignores them itself.
     rows = x.movedim(axis, -1)
     if type(labels) is not torch.Tensor or labels.dtype not in CLASSES or not labels.is_cpu:
         return None

@@ -184,13 +184,10 @@ def leave_alone(code: CodeType) -> None:
 
 
 def outside_programs(reason: str) -> Callable[[F], F]:
-    """
-    `torch.compiler.disable`, which does not import the compiler before there is one.
+    """`torch.compiler.disable`, which does not import the compiler before there is one."""
 
-    That one reads the compiler's modules where it decorates. Here they are asked once they are
-    there; until then nothing can be compiling.
-    """
-
+    # That one reads the compiler's modules where it decorates. Here they are asked once they are
+    # there; until then nothing can be compiling.
     def decorated(f: F) -> F:
         disabled = cache(lambda: torch.compiler.disable(f, reason=reason))
 
@@ -208,11 +205,8 @@ def outside_programs(reason: str) -> Callable[[F], F]:
 
 
 def unseen_mode(mode: M) -> M:
-    """
-    Keep the compiler out of a dispatch mode, without importing it.
-
-    PyTorch keeps it out of every dispatch mode, and imports it at the first operation for that.
-    """
+    """Keep the compiler out of a dispatch mode, without importing it."""
+    # PyTorch keeps it out of every dispatch mode, and imports it at the first operation for that.
     disabled = outside_programs("dispatch modes see operations as they run")
     seen: Any = mode
     seen.__torch_dispatch__ = disabled(unwrap(seen.__torch_dispatch__))

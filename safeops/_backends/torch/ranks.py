@@ -24,12 +24,9 @@ def strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def joined(part: Array, like: Array, places: Sequence[Any], shape: Sequence[int]) -> Array:
-    """
-    Return the DTensor of a shape of which each rank has made a part.
-
-    `redistribute` moves nothing here: it brings a cotangent into these parts. If `from_local` has
-    to bring it, there is no second derivative, without a word (2.13).
-    """
+    """Return the DTensor of a shape of which each rank has made a part."""
+    # `redistribute` moves nothing here: it brings a cotangent into these parts. If `from_local` has
+    # to bring it, there is no second derivative, without a word (2.13).
     whole = {"shape": torch.Size(shape), "stride": strides(shape)}
     x = DTensor.from_local(part.contiguous(), like.device_mesh, places, run_check=False, **whole)
     return x.redistribute(placements=places) if x.requires_grad else x
@@ -150,11 +147,8 @@ def require_parts(*arrays: Array) -> None:
 
 
 def beside(x: Array, ids: Array) -> tuple[Array, Array, list[Any]]:
-    """
-    Return entries and their ids in the same parts, and where the parts of a table of ids are.
-
-    None stands for an axis of the mesh along which each rank makes a table of its entries.
-    """
+    """Return entries and their ids in the same parts, and where the parts of a table of ids are."""
+    # None stands for an axis of the mesh along which each rank makes a table of its entries.
     require_parts(x, ids)
     x, ids = reduced(x), reduced(ids)
     here = [

@@ -109,12 +109,10 @@ class _Extreme(FillingFunction):
 
 
 class _Product(torch.autograd.Function):
-    """
-    Product along the last axis; the slope for an entry is the product of the other entries.
+    """Product along the last axis; the slope for an entry is the product of the other entries."""
 
-    The rule of torch.prod (2.13) divides the product by the entry: where the product is out of
-    range, the slope is 0 or inf. And with two zeros it makes all slopes 0, even beside a NaN.
-    """
+    # The rule of torch.prod (2.13) divides the product by the entry: where the product is out of
+    # range, the slope is 0 or inf. And with two zeros it makes all slopes 0, even beside a NaN.
 
     @staticmethod
     def forward(ctx: Any, x: Array) -> Array:
@@ -149,12 +147,9 @@ def _product_of_others(x: Array, cumulative: Function) -> Array:
 
 
 def cumulative_product(x: Array) -> Array:
-    """
-    Return running products along the last axis, by doubling.
-
-    Forward mode of torch.cumprod divides by the products, so that second derivatives at a zero are
-    NaN or wrong (2.13).
-    """
+    """Return running products along the last axis, by doubling."""
+    # Forward mode of torch.cumprod divides by the products, so that second derivatives at a zero
+    # are NaN or wrong (2.13).
     shift = 1
     while shift < x.shape[-1]:
         ones = torch.ones_like(x[..., :shift])
@@ -175,12 +170,9 @@ def product(x: Array) -> Array:
 
 
 def loses(x: Array, axis: Axis, sign: int) -> Array:
-    """
-    Return `x`, with slope 0 at the entries that are not extreme in their slice.
-
-    For these entries the rules of torch.amax and torch.amin (2.13) multiply the cotangent with 0,
-    which makes NaN of inf.
-    """
+    """Return `x`, with slope 0 at the entries that are not extreme in their slice."""
+    # For these entries the rules of torch.amax and torch.amin (2.13) multiply the cotangent with 0,
+    # which makes NaN of inf.
     if not (torch.is_grad_enabled() and x.is_floating_point() and x.numel()):
         return x
     others = x.detach()
@@ -277,12 +269,9 @@ def _extreme(
     fill_value: Any = None,
     skips: bool = False,
 ) -> Array | None:
-    """
-    Extreme entry, passing over NaN if `skips`.
-
-    None, for the engine to do it, if a slice has a NaN that counts, no entry that counts, or
-    infinite entries alone.
-    """
+    """Extreme entry, passing over NaN if `skips`."""
+    # None, for the engine to do it, if a slice has a NaN that counts, no entry that counts, or
+    # infinite entries alone.
     if not _is_reduced(x, axis, where, initial, fill_value):
         return None
     out = dropped(_Extreme.of(x, axis, sign, skips), axis, keepdims=keepdims)

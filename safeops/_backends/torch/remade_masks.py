@@ -37,12 +37,9 @@ def recomputed(generic: Function, *args: Any, **options: Any) -> Array | None:
 
 
 def _has_checkpoints() -> bool:
-    """
-    Whether the compiler takes a checkpoint here.
-
-    A program exported strictly cannot run one. With ``dynamic=True`` numbers in Python are inputs
-    of a program, and two checkpoints cannot share an input (2.13).
-    """
+    """Whether the compiler takes a checkpoint here."""
+    # A program exported strictly cannot run one. With ``dynamic=True`` numbers in Python are inputs
+    # of a program, and two checkpoints cannot share an input (2.13).
     return not torch.compiler.is_exporting() and private.numbers_are_constants()
 
 

@@ -15,12 +15,9 @@ from safeops._core.types import Array, Axis
 
 
 def rough_size(x: Array, axis: Axis) -> Array | None:
-    """
-    Return a size of each slice of sizes; None if that takes longer than the largest entry.
-
-    A sum of squares would lose slices at both ends: three such sums are needed, and in the one for
-    the large ones squares of entries near 1 are subnormal, and take eight times as long.
-    """
+    """Return a size of each slice of sizes; None if that takes longer than the largest entry."""
+    # A sum of squares would lose slices at both ends: three such sums are needed, and in the one
+    # for the large ones squares of entries near 1 are subnormal, and take eight times as long.
     if x.dtype not in _LIMITS or not measures_by_sums(x):
         return None
     x, bound = x.detach(), _LIMITS[x.dtype]

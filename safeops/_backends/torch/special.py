@@ -110,11 +110,8 @@ class _DiGamma(Fused):
 
 
 def _log_of_ratio(away: Array, lesser: Array) -> Array:
-    """
-    Return the logarithm of a ratio, of which the difference and the lesser number are given.
-
-    With all digits next to a ratio of 1, where a quotient is rounded, and without a select.
-    """
+    """Return the logarithm of a ratio, of which the difference and the lesser number are given."""
+    # With all digits next to a ratio of 1, where a quotient is rounded, and without a select.
     ratio = away / lesser
     return ratio.abs().log1p_().copysign_(ratio)
 
@@ -135,11 +132,8 @@ class _Logit(Fused):
 
 
 def _log_of_rest(away: Array) -> tuple[Array, Array, Array]:
-    """
-    Return ``log(1 - exp(away))``, the exponential and the difference; `away` is written over.
-
-    The logarithm is that of two factors, of a share below 1 / 2 and above.
-    """
+    """Return ``log(1 - exp(away))``, the exponential and the difference; `away` is written over."""
+    # The logarithm is that of two factors, of a share below 1 / 2 and above.
     rest = away.expm1().neg_()
     rest = _threshold(rest, _largest_zero(rest), 0.0)
     share = away.exp_()
@@ -281,11 +275,8 @@ def _outside(boxes: Sequence[_Box], arrays: Sequence[Array]) -> Sequence[Array]:
 
 
 def _direct(function: Function, boxes: Sequence[_Box], *args: Any, **options: Any) -> Array | None:
-    """
-    Return a function of PyTorch, all derivatives of which are right inside of the boxes.
-
-    To find a few numbers outside takes as long as such a function.
-    """
+    """Return a function of PyTorch, all derivatives of which are right inside of the boxes."""
+    # To find a few numbers outside takes as long as such a function.
     arrays = _fitting(boxes, args, options)
     if arrays is None or not all(box.holds(x) for box, x in zip(boxes, arrays, strict=True)):
         return None

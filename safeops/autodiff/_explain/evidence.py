@@ -246,12 +246,10 @@ class Meeting(NamedTuple):
 
 
 class Evidence:
-    """
-    What the backward pass has met: counts by cause, and the used entries.
+    """What the backward pass has met: counts by cause, and the used entries."""
 
-    `batch` is the number of rows of the batch, 0 if it is unknown, and `leaves` are the shapes of
-    what is differentiated with respect to, which has no rows of a batch.
-    """
+    # `batch` is the number of rows of the batch, 0 if it is unknown, and `leaves` are the shapes of
+    # what is differentiated with respect to, which has no rows of a batch.
 
     def __init__(
         self, forward: Forward, batch: int = 0, leaves: Iterable[tuple[int, ...]] = ()
@@ -347,11 +345,8 @@ class Evidence:
     def spare(
         self, marks: dict[Any, np.ndarray], at: tuple[Any, Any], absent: np.ndarray, dropped: Marks
     ) -> None:
-        """
-        Turn causes of used entries into BLOCKED ones where a selection drops them here.
-
-        It lies before the operation in the program: ordinary autodiff multiplies these by 0.
-        """
+        """Turn causes of used entries into BLOCKED ones where a selection drops them here."""
+        # It lies before the operation in the program: ordinary autodiff multiplies these by 0.
         for cause in [x for x in marks if x.kind == "GENUINE"]:
             lost = combined(np.logical_and, marks[cause], absent)
             if not parts(lost).any():
@@ -473,12 +468,9 @@ def update_counts(slope: Slope, numbers: np.ndarray) -> Slope:
 def missing(
     findings: Sequence[Finding], *, value: str, ordinary: int, masked: int
 ) -> Iterator[Finding]:
-    """
-    Yield a finding for each fact without one, so that no report is clean by mistake.
-
-    `value` is what the value is, if it is not finite; `ordinary` and `masked` are the numbers of
-    entries of the framework's own gradient, and of the masked one, that are not finite.
-    """
+    """Yield a finding for each fact without one, so that no report is clean by mistake."""
+    # `value` is what the value is, if it is not finite; `ordinary` and `masked` are the numbers of
+    # entries of the framework's own gradient, and of the masked one, that are not finite.
     kinds = {finding.kind for finding in findings}
     if value and "FORWARD" not in kinds:
         yield Finding("FORWARD", "", what=value)

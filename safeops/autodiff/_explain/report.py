@@ -105,12 +105,9 @@ class Report:
             raise AssertionError(str(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """
-        Return the report as plain data: dicts, lists, strings, numbers and None.
-
-        A line has the keys path, line, column, end_line, end_column and source, of which the
-        columns are left out where they are unknown; columns count characters from 1.
-        """
+        """Return the report as plain data: dicts, lists, strings, numbers and None."""
+        # A line has the keys path, line, column, end_line, end_column and source, of which the
+        # columns are left out where they are unknown; columns count characters from 1.
         return {
             "framework": self.framework,
             "ok": self.ok,

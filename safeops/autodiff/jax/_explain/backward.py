@@ -324,13 +324,10 @@ def traced(run: Callable[[list[Any]], list[Any]], ins: list[Any]) -> list[np.nda
 
 
 def _stays(key: Cause | Site, site: Site) -> bool:
-    """
-    Whether a mark passes a selection.
-
-    An entry stays marked with the selection that dropped it, until a `where` drops it again: the
-    nearest `where` counts, and what a loop or branch drops has no other mark. A taint passes where
-    ordinary autodiff multiplies with 0 or 1.
-    """
+    """Whether a mark passes a selection."""
+    # An entry stays marked with the selection that dropped it, until a `where` drops it again: the
+    # nearest `where` counts, and what a loop or branch drops has no other mark. A taint passes
+    # where ordinary autodiff multiplies with 0 or 1.
     if isinstance(key, Site):
         return site.operation not in ("select_n", *WHOLE)
     return site.operation in CHOOSERS

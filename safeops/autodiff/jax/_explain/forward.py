@@ -168,12 +168,9 @@ def stacked(rows: Sequence[Any], like: Any) -> Array:
 def depending(
     outs: Sequence[Any], others: Sequence[Any], which: Sequence[Iterable[int]]
 ) -> list[Any]:
-    """
-    Return results, each of which depends on some of other values without reading them.
-
-    A loop or branch has a cotangent of zeros for what it could have read: the last carry, or what
-    only another branch reads.
-    """
+    """Return results, each of which depends on some of other values without reading them."""
+    # A loop or branch has a cotangent of zeros for what it could have read: the last carry, or what
+    # only another branch reads.
     sums: list[Any] = [
         jnp.sum(jnp.real(x)).astype(np.float32) if is_inexact(x) else None for x in others
     ]

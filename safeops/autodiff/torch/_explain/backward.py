@@ -75,11 +75,8 @@ def met_entries(bad: Array, factors: Sequence[Any], i: int, active: Any) -> Arra
 
 
 def through_windows(options: Sequence[Any], other: Array, entries: Array, i: int) -> Array:
-    """
-    Return the result entries of a convolution that depend on given entries of one factor.
-
-    `i` is the place of that factor: input (0) or weights (1). `other` is the other factor.
-    """
+    """Return the result entries of a convolution that depend on given entries of one factor."""
+    # `i` is the place of that factor: input (0) or weights (1). `other` is the other factor.
     pair = [torch.ones_like(other, dtype=torch.float32)] * 2
     pair[i] = entries.to(torch.float32)
     stride, padding, dilation, transposed, output_padding, groups = options
