@@ -12,13 +12,7 @@ from safeops._ops.softmax import safe_softmax
 
 @fast_path
 def safe_attention(
-    query: T,
-    key: T,
-    value: T,
-    /,
-    *,
-    where: Condition | None = None,
-    scale: float | None = None,
+    query: T, key: T, value: T, /, *, where: Condition | None = None, scale: float | None = None
 ) -> T:
     """
     Attention in which masked keys and values are absent; a query without a key gives 0.

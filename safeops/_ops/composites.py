@@ -184,11 +184,7 @@ def log_of_rest(xp: Namespace, x: Array) -> Array:
 
 def _log_of_rest(xp: Namespace, x: Array) -> Array:
     return double_where(
-        xp,
-        x < LN2,
-        (x,),
-        lambda x: xp.log(-xp.expm1(-x)),
-        lambda x: xp.log1p(-xp.exp(-x)),
+        xp, x < LN2, (x,), lambda x: xp.log(-xp.expm1(-x)), lambda x: xp.log1p(-xp.exp(-x))
     )
 
 

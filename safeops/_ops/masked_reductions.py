@@ -28,14 +28,7 @@ from safeops._core.types import Array, Axis, DType, Namespace
 from safeops._dispatch import backend_of, promote_mask
 from safeops._ops.division import safe_div
 from safeops._ops.norms import _root_mean_square, squared_norm
-from safeops._ops.slices import (
-    drop_axes,
-    enter_number,
-    is_empty,
-    length,
-    require_fit,
-    same_shape,
-)
+from safeops._ops.slices import drop_axes, enter_number, is_empty, length, require_fit, same_shape
 from safeops._ops.where import stop_gradient
 
 

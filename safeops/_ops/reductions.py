@@ -28,10 +28,7 @@ from safeops._ops.masked_reductions import (
 
 P = ParamSpec("P")
 # Phrases of the docstring of `safe_*`, and what the docstring of `nan*` says in their place.
-IN_SUMMARY = {
-    "entries kept": "entries that are not NaN",
-    "entry kept": "entry that is not NaN",
-}
+IN_SUMMARY = {"entries kept": "entries that are not NaN", "entry kept": "entry that is not NaN"}
 IN_REST = {
     "NaN in a kept entry stays NaN.": "NaN is absent.",
     " 0 is no mask: a NaN with that weight stays NaN.": "",

@@ -70,12 +70,7 @@ def safe_clip_by_norm(x: T, max_norm: IsArray | complex, /, *, axis: Axis = None
 
 @fast_path
 def safe_standardize(
-    x: T,
-    /,
-    *,
-    axis: Axis = None,
-    correction: float = 0,
-    where: Condition | None = None,
+    x: T, /, *, axis: Axis = None, correction: float = 0, where: Condition | None = None
 ) -> T:
     """
     Each slice with mean 0 and deviation 1; a constant slice gives 0, with gradient 0.

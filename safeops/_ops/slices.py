@@ -81,13 +81,7 @@ def require_axes(x: Array, axis: Axis) -> None:
 
 
 def scale_of(
-    xp: Namespace,
-    x: Array,
-    axis: Axis,
-    *,
-    of_none: float,
-    of_sum: bool,
-    rough: bool = False,
+    xp: Namespace, x: Array, axis: Axis, *, of_none: float, of_sum: bool, rough: bool = False
 ) -> Array:
     """
     Return the largest number of each slice as a constant, `of_none` for slices without an entry.

@@ -5,16 +5,7 @@ from typing import Any, NamedTuple
 
 from safeops._backends.array_api import ArrayAPI
 from safeops._core.dtypes import INTEGER, REAL, dtype_name, limits, require
-from safeops._core.types import (
-    Array,
-    Axis,
-    Condition,
-    DType,
-    IsArray,
-    Namespace,
-    T,
-    reduces,
-)
+from safeops._core.types import Array, Axis, Condition, DType, IsArray, Namespace, T, reduces
 from safeops._dispatch import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp

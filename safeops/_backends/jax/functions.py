@@ -186,16 +186,6 @@ def log1p_product(x: Array, y: Array) -> Array:
 
 # Functions that `jax.numpy` has with other slopes, or not at all.
 FUNCTIONS: dict[str, Function] = {
-    f.__name__: f
-    for f in (
-        divide,
-        hypot,
-        log,
-        log2,
-        log10,
-        log1p,
-        atanh,
-        reciprocal_root,
-    )
+    f.__name__: f for f in (divide, hypot, log, log2, log10, log1p, atanh, reciprocal_root)
 }
 PRODUCTS: dict[str, Function] = {f.__name__: f for f in (relative_entropy, entropy, log1p_product)}

@@ -334,12 +334,7 @@ def _extreme(
 
 
 def _place(
-    ufunc: np.ufunc,
-    x: Array,
-    *,
-    axis: int | None = None,
-    keepdims: bool = False,
-    where: Any = None,
+    ufunc: np.ufunc, x: Array, *, axis: int | None = None, keepdims: bool = False, where: Any = None
 ) -> Array | None:
     """Find the first entry that equals the extreme one."""
     y = _entries(x, where)
@@ -368,12 +363,7 @@ def _place_in_rows(ufunc: np.ufunc, x: Array) -> Array | None:
 
 
 def _cumulative(
-    ufunc: np.ufunc,
-    neutral: float,
-    x: Array,
-    *,
-    axis: int | None = None,
-    where: Any = None,
+    ufunc: np.ufunc, neutral: float, x: Array, *, axis: int | None = None, where: Any = None
 ) -> Array | None:
     """Accumulate; in place, if replacing NaN has made a copy already."""
     y = _entries(x, where)

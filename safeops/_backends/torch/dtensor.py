@@ -18,13 +18,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from safeops._backends.array_api import MATRICES
 from safeops._backends.shapes import of_one_axis
 from safeops._backends.torch import private
-from safeops._backends.torch.ranks import (
-    OfRanks,
-    gathered,
-    joined,
-    of_matrices,
-    reduced,
-)
+from safeops._backends.torch.ranks import OfRanks, gathered, joined, of_matrices, reduced
 from safeops._backends.torch.reductions import cumulative_product, loses
 from safeops._core.types import Array, Axis, Function
 

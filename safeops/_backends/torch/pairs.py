@@ -7,12 +7,7 @@ from typing import Any
 import torch
 
 from safeops._backends.torch import private
-from safeops._backends.torch.fast_paths import (
-    _LIMITS,
-    _are_finite,
-    _are_plain,
-    _unseen,
-)
+from safeops._backends.torch.fast_paths import _LIMITS, _are_finite, _are_plain, _unseen
 from safeops._backends.torch.fused import Fused, Given, _Kept
 from safeops._backends.torch.slices import _is_mask
 from safeops._core.types import Array, Function

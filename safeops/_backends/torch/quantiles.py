@@ -19,15 +19,7 @@ _COUNTED = 2**24  # up to here float32 counts
 
 
 def _quantile(
-    x: Array,
-    q: Any,
-    method: Any,
-    /,
-    *,
-    axis: Axis,
-    keepdims: bool,
-    where: Any,
-    fill_value: Any,
+    x: Array, q: Any, method: Any, /, *, axis: Axis, keepdims: bool, where: Any, fill_value: Any
 ) -> Array | None:
     """Return the quantiles along an axis, if each is between two finite numbers."""
     del fill_value  # of empty slices

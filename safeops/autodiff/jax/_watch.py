@@ -13,13 +13,7 @@ import jax.numpy as jnp
 
 from safeops._core.types import Array
 from safeops.autodiff._explain.repairs import masked_by_others
-from safeops.autodiff._explain.report import (
-    Report,
-    advised,
-    never_clean,
-    unknown_report,
-    words_of,
-)
+from safeops.autodiff._explain.report import Report, advised, never_clean, unknown_report, words_of
 from safeops.autodiff._explain.watching import NotFiniteError, Watch, Watches
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax._explain.explanation import explained_call
