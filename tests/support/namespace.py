@@ -270,6 +270,7 @@ TABLE = {
             "atanh": np.arctanh,
             "log2": np.log2,
             "log10": np.log10,
+            "tanh": np.tanh,
         }.items()
     },
     "abs": Row(np.abs, unary(("bool", *INTEGER, *REAL), same)),
