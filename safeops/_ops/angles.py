@@ -7,7 +7,7 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.precision import in_float32, with_slope_of
-from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, LENGTH, SINC, usual
+from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, LENGTH, SINC, turned, usual
 from safeops._ops.where import double_where, is_nan, stop_gradient
 
 
@@ -250,9 +250,9 @@ def _sinc(xp: Namespace, x: Array) -> Array:
 def _sine_over(xp: Namespace, x: Array) -> Array:
     """Return the quotient; half turns are taken off first, which rounds nothing."""
     # So the sine is that of a number near 0 at each of its zeros, and keeps its digits there.
-    turns = stop_gradient(xp.round(x))
-    sine = xp.sin(math.pi * (x - turns)) / math.pi / x
-    return xp.where(xp.floor(turns / 2.0) < turns / 2.0, -sine, sine)
+    rest, odd = turned(xp, x)
+    sine = xp.sin(rest) / math.pi / x
+    return xp.where(odd, -sine, sine)
 
 
 def _sinc_series(x: Array) -> Array:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from safeops._core.dtypes import dtype_name
 from safeops._core.types import Array, Function, Namespace
 from safeops._dispatch import backend_of
+from safeops._ops.where import stop_gradient
 
 _TINY = 1e-30  # next to it each function here is what it is at 0
 # How far the continued fraction of Langevin's function goes, and how many terms sin(x) / x has.
@@ -119,16 +120,16 @@ def _exprel_slopes(xp: Namespace, out: Array, x: Array) -> tuple[Array]:
     return (xp.where(_is_far(xp, x), far, _share(xp, x) * out),)
 
 
-def _turned(xp: Namespace, x: Array) -> tuple[Array, Array]:
-    """Return the angle beyond the half turns of x, and whether these are odd."""
-    turns = xp.round(x)
+def turned(xp: Namespace, x: Array) -> tuple[Array, Array]:
+    """Return the angle beyond the half turns, which rounds nothing, and whether these are odd."""
+    turns = stop_gradient(xp.round(x))
     half = 0.5 * turns
     return math.pi * (x - turns), xp.floor(half) < half
 
 
 def _sinc(xp: Namespace, x: Array) -> Array:
     x = _off_zero(xp, x)
-    rest, odd = _turned(xp, x)
+    rest, odd = turned(xp, x)
     sine = xp.sin(rest) / (math.pi * x)
     return xp.where(odd, -sine, sine)
 
@@ -142,7 +143,7 @@ def _sinc_slopes(xp: Namespace, out: Array, x: Array) -> tuple[Array]:
     for factor in reversed(factors[1:-1]):
         near = (near + factor) * square
     near = (near + factors[0]) * (-math.pi * angle)
-    rest, odd = _turned(xp, x)
+    rest, odd = turned(xp, x)
     cosine = xp.cos(rest)
     far = (xp.where(odd, -cosine, cosine) - out) / _off_zero(xp, x)
     return (xp.where(xp.abs(x) > 1 / math.pi, far, near),)

@@ -224,7 +224,7 @@ def plain_form(page: Page, form: Form) -> Form:
         return form
     exponent = getattr(args[1], "value", None) if isinstance(args[1], ast.Constant) else None
     if word == "pow" and exponent in {2, 0.5}:
-        return Form("square" if exponent == 2 else "sqrt", args[:1], {})  # noqa: PLR2004
+        return Form({2: "square", 0.5: "sqrt"}[exponent], args[:1], {})
     is_square = word == "mul" and page.text(args[0]) == page.text(args[1])
     return Form("square", args[:1], {}) if is_square else form
 

@@ -78,24 +78,22 @@ def shortened(
     steps: Function, value: Function, slopes: Function, inside: Function | None
 ) -> Function:
     """Return steps, with a value and slopes that are taken if all entries are inside."""
+
+    def sloped(cotangent: Array, out: Array, *args: Array) -> list[Array]:
+        return [cotangent * slope for slope in slopes(out, *args)]
+
     if inside is None:
-
-        def sloped(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
-            return [cotangent * slope for slope in slopes(out, *args)]
-
         return short(steps, value, sloped)
 
     def chosen(*args: Array) -> Array:
         return tf.cond(tf.reduce_all(inside(*args)), partial(value, *args), partial(steps, *args))
 
     def pull(cotangent: Array, out: Array, *args: Array) -> Sequence[Array]:
-        def usual() -> list[Array]:
-            return [cotangent * slope for slope in slopes(out, *args)]
-
-        def rest() -> list[Array]:
+        def by_steps() -> list[Array]:
             return list(pulled_by(steps, cotangent, *args))
 
-        return tf.cond(tf.reduce_all(inside(*args)), usual, rest)
+        short_way = partial(sloped, cotangent, out, *args)
+        return tf.cond(tf.reduce_all(inside(*args)), short_way, by_steps)
 
     return short(steps, chosen, pull)
 

@@ -91,7 +91,7 @@ def _ordinary(f: Callable[..., Any], chosen: Sequence[Any]) -> tuple[Array, list
 def program_of(pullback: Callable[..., Any], start: Array) -> Program:
     """Return the program of a pullback."""
     # JAX prints, with its arrays, what is no function.
-    return jax.make_jaxpr(lambda *start: pullback(*start))(start)  # noqa: PLW0108
+    return jax.make_jaxpr(lambda *start: pullback(*start))(start)  # noqa: PLW0108  (see above)
 
 
 def _arrays(args: Sequence[Any], places: Sequence[int]) -> list[Any]:
