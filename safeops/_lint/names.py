@@ -3,7 +3,7 @@
 import ast
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, zip_longest
@@ -257,6 +257,15 @@ class Names(Page):
         return [x for x in calls if last_word(x) == "register_buffer"]
 
     @cached_property
+    def called_by(self) -> dict[str, set[str]]:
+        """The last words of the functions that each function of the file calls, by its name."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for node in self.order:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found[node.name] |= calls_in(ast.walk(node))
+        return found
+
+    @cached_property
     def places(self) -> dict[ast.AST, tuple[str, int]]:
         """The block that contains each statement, and its place in it."""
         blocks = ((name, getattr(x, name, None)) for x in self.order for name in BLOCKS)
@@ -273,6 +282,11 @@ def word_of(name: str) -> str:
 def framework_of(full: str) -> str:
     """Return the framework of a full name; "" if it belongs to none."""
     return FRAMEWORKS.get(full.partition(".")[0], "")
+
+
+def calls_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the last words of the functions that are called."""
+    return {last_word(x) for x in nodes if isinstance(x, ast.Call)}
 
 
 def mentions(node: ast.AST, words: tuple[str, ...]) -> bool:

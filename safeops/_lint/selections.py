@@ -2,12 +2,12 @@
 
 import ast
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from safeops._core.operations import SAME, TRUTH
 from safeops._lint.found import File, Found, Selection, zeros
 from safeops._lint.heuristics import DIAGONAL, NAN, NEVER_EMPTY, PROBABILITIES
-from safeops._lint.names import Function
+from safeops._lint.names import calls_in
 from safeops._lint.probes import Hit, asks_by_value, causes_of, first_bad, is_sure
 from safeops._lint.terms import Term
 from safeops._lint.values import SMALL, is_indicator, is_mask, is_named_mask, number, word_of
@@ -312,15 +312,7 @@ def mask_words(file: File, mask: Term) -> Iterator[str]:
         names = [x for x in parts if isinstance(x, ast.Name | ast.Attribute) and is_followed]
         values = (value for name in names for value in values_of(file, name))
         stack += [(value, calls_in(ast.walk(value)) <= SAME) for value in values]
-    yield from called
-    for function in file.order:
-        if isinstance(function, Function) and getattr(function, "name", "") in called:
-            yield from calls_in(ast.walk(function))
-
-
-def calls_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the last words of the functions that are called."""
-    return {last_word(x) for x in nodes if isinstance(x, ast.Call)}
+    yield from called.union(*(file.called_by[name] for name in called & file.called_by.keys()))
 
 
 def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
