@@ -189,6 +189,17 @@ class Names(Page):
                         found[outer, node.id].append(node)
         return found
 
+    @cached_property
+    def attributes(self) -> dict[tuple[ast.AST, str], list[ast.expr]]:
+        """What each attribute such as ``self.mask`` is assigned, by each function around it."""
+        found: dict[tuple[ast.AST, str], list[ast.expr]] = defaultdict(list)
+        for node in self.order:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+                for outer in self.above(node):
+                    if isinstance(outer, Scope):
+                        found[outer, ast.unparse(node.targets[0])].append(node.value)
+        return found
+
     def uses(self, target: ast.Name, statement: ast.AST) -> list[ast.Name]:
         """Return where a name is read after a statement; in a loop, before it too."""
         read = self.reads.get((self.scope_of(target), target.id), [])

@@ -322,10 +322,7 @@ def values_of(file: File, name: ast.Name | ast.Attribute) -> Iterator[ast.expr]:
         value = given.value or getattr(given.statement, "value", None) if given else None
         yield from [value] if value is not None else []
         return
-    text = ast.unparse(name)
-    for node in ast.walk(file.scope_of(name)):
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == text:
-            yield node.value
+    yield from file.attributes.get((file.scope_of(name), ast.unparse(name)), ())
     for call in file.buffers:
         if getattr(call.args[0], "value", "") == name.attr:
             yield call.args[1]

@@ -304,12 +304,13 @@ def test_no_name_and_no_sum_is_too_deep(program):
 ONE = "    y{0} = jnp.where(x > 0, jnp.log(x), 0.0)\n"
 APART = "def g{0}(x):\n    y = jnp.log(x)\n    return jnp.where(x > 0, y, 0.0)\n"
 SAME = "    z = torch.softmax(x.masked_fill(x > {0}, -torch.inf), -1)\n"
+OWNED = "    z = torch.softmax(x.masked_fill(x.mask, -torch.inf), -1)\n"
 
 
 @pytest.mark.parametrize(
     ("head", "line"),
-    [(JAX, ONE), (JAX, APART), (TORCH, SAME)],
-    ids=["one function", "functions", "one finding"],
+    [(JAX, ONE), (JAX, APART), (TORCH, SAME), (TORCH, OWNED)],
+    ids=["one function", "functions", "one name", "one attribute"],
 )
 def test_work_is_linear(head, line):
     """Four times the findings take less than five times the lines: they are not compared."""
