@@ -14,7 +14,8 @@ from frameworks import FRAMEWORKS
 # A part is one of several of a long test. A name may have a word before: autodiff_framework.
 WAYS = ("framework", "way", "mode", "dtype", "layout", "part")
 # These compile, which takes ten times as long: a way that draws 0.8 has 0.8**10 = 0.1 instead.
-SELDOM = {"jax": 10, "tensorflow": 10}
+COMPILERS = ("jax", "tensorflow", "compile")
+SELDOM = 10
 SLOW = Path(__file__).parents[1] / "slow"  # not in plain nox
 COUNT = 7
 SHARES = ("none", *(f"{k}/{COUNT}" for k in range(1, COUNT + 1)), "all")
@@ -78,7 +79,15 @@ def drawn(ways):
         return ways
     if SLOW in item.path.parents:
         return []
-    return [max(ways, key=lambda way: number(*names_of(way)) ** SELDOM.get(way[1], 1))]
+    return [max(ways, key=luck)]
+
+
+def luck(way):
+    """Return the number by which a way is drawn, from 0 to 1."""
+    item, framework = way
+    words = (framework, *(str(x) for name, x in parameters(item).items() if is_way(name)))
+    compiles = any(compiler in word for compiler in COMPILERS for word in words)
+    return number(*names_of(way)) ** (SELDOM if compiles else 1)
 
 
 def share_of(way):
