@@ -2,11 +2,13 @@
 
 # ruff: noqa: ARG001  (every formula takes the cotangent)
 
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from plain import QUANTILE
 
+import slice_formulas as swept
 from exponents import FORMATS, rounded, wide
 from specs.logs import log_ratio
 
@@ -40,21 +42,22 @@ def euclid(x):
     return np.sqrt(total(x * x))
 
 
-def norm(x, ct):
-    """`safe_norm`."""
-    return Reference(euclid(x)[:, 0], (x / euclid(x),))
+def by(formula, terms=None):
+    """Return a reference of one number a slice, by a formula of the tests."""
 
+    def reference(x, ct):
+        found = formula(x, 0 * x)
+        value, slope, *_ = found if isinstance(found, tuple) else (found.value, found.slope)
+        return Reference(value, (slope,), terms and terms(x))
 
-def squares(x, ct):
-    """`squared_norm`."""
-    return Reference(total(x * x)[:, 0], (2 * x,))
+    return reference
 
 
 def direction(x, ct):
     """`safe_normalize`."""
-    unit = x / euclid(x)
+    found = swept.direction(x, 0 * x, ct)
     size = np.abs(ct).max(-1, keepdims=True) / euclid(x)
-    return Reference(unit, ((ct - unit * total(unit * ct)) / euclid(x),), slope_sizes=(size,))
+    return Reference(found.value, (found.slope,), slope_sizes=(size,))
 
 
 def distance(x, y, ct):
@@ -63,66 +66,38 @@ def distance(x, y, ct):
     return Reference(euclid(x - y)[:, 0], (unit, -unit))
 
 
-def cosine(x, y, ct):
+def cosine(x, y, ct, formula=swept.cosine):
     """`safe_cosine_similarity`."""
+    along_x, along_y = (formula(a, 0 * a, b) for a, b in ((x, y), (y, x)))
     u, v = x / euclid(x), y / euclid(y)
-    both = total(u * v)
-    slopes = ((v - both * u) / euclid(x), (u - both * v) / euclid(y))
     sizes = tuple(np.abs(a).max(-1, keepdims=True) / euclid(b) for a, b in ((v, x), (u, y)))
-    return Reference(both[:, 0], slopes, np.abs(u * v), sizes)
+    return Reference(along_x.value, (along_x.slope, along_y.slope), np.abs(u * v), sizes)
 
 
 def correlation(x, y, ct):
     """`safe_correlation`."""
     away = (x - total(x) / ENTRIES, y - total(y) / ENTRIES)
-    found = cosine(*away, ct)
-    slopes = tuple(slope - total(slope) / ENTRIES for slope in found.slopes)
-    return found._replace(slopes=slopes)
-
-
-def rms(x, ct):
-    """`safe_rms`."""
-    root = np.sqrt(wide(ENTRIES))
-    return Reference((euclid(x) / root)[:, 0], (x / euclid(x) / root,))
-
-
-def shares(x):
-    """Return the softmax, and the logarithm of the sum of exponentials, axes kept."""
-    peak = x.max(-1, keepdims=True)
-    powers = np.exp(x - peak)
-    return powers / total(powers), peak + np.log(total(powers))
+    return cosine(*away, ct, swept.correlation)
 
 
 def softmax(x, ct):
     """`safe_softmax`."""
-    s, _ = shares(x)
-    return Reference(s, (s * (ct - total(s * ct)),), slope_sizes=((s * ct).max(-1, keepdims=True),))
+    found = swept.softmax(x, 0 * x, ct)
+    size = (found.value * ct).max(-1, keepdims=True)
+    return Reference(found.value, (found.slope,), slope_sizes=(size,))
 
 
 def log_softmax(x, ct):
     """`safe_log_softmax`."""
-    s, log = shares(x)
-    return Reference(x - log, (ct - s * total(ct),), np.abs(x), (ct.max(-1, keepdims=True),))
-
-
-def logsumexp(x, ct):
-    """`safe_logsumexp`."""
-    s, log = shares(x)
-    return Reference(log[:, 0], (s,), np.abs(x))
-
-
-def logmeanexp(x, ct):
-    """`safe_logmeanexp`."""
-    s, log = shares(x)
-    return Reference((log - np.log(wide(ENTRIES)))[:, 0], (s,), np.abs(x))
+    found = swept.log_softmax(x, 0 * x, ct)
+    return Reference(found.value, (found.slope,), np.abs(x), (ct.max(-1, keepdims=True),))
 
 
 def cross_entropy(x, y, ct):
     """`safe_cross_entropy`."""
-    s, log = shares(x)
-    logs = x - log
+    found, (_, _, log, _) = swept.loss(y)(x, 0 * x), swept.shares(x, 0 * x)
     sizes = (y.max(-1, keepdims=True), np.abs(x).max(-1, keepdims=True))
-    return Reference(-total(y * logs)[:, 0], (s * total(y) - y, -logs), np.abs(y * x), sizes)
+    return Reference(found.value, (found.slope, log - x), np.abs(y * x), sizes)
 
 
 def sums(x, ct):
@@ -229,12 +204,9 @@ def divergence(p, q, ct):
 
 def scores(x, ct):
     """`safe_standardize`."""
-    away = x - total(x) / ENTRIES
-    root = np.sqrt(total(away**2) / ENTRIES)
-    unit = away / root
-    inner = ct - total(ct) / ENTRIES - unit * total(ct * unit) / ENTRIES
-    size = np.abs(ct).max(-1, keepdims=True) / root
-    return Reference(unit, (inner / root,), slope_sizes=(size,))
+    found, (deviation, *_) = swept.scores(x, 0 * x, ct), swept.std(x, 0 * x)
+    size = np.abs(ct).max(-1, keepdims=True) / deviation[:, None]
+    return Reference(found.value, (found.slope,), slope_sizes=(size,))
 
 
 def clipped(x, most, ct):
@@ -282,7 +254,8 @@ FIRST_AND_SECOND = ((0, 1), (0, 2), (1, 2))
 def attention(query, key, value, ct):
     """`safe_attention`: with one size for all numbers of an example."""
     scale = 1 / np.sqrt(wide(query.shape[-1]))
-    weights, _ = shares(scale * query @ key.mT)
+    logits = scale * query @ key.mT
+    weights, *_ = swept.shares(logits, 0 * logits)
     down = ct @ value.mT
     back = weights * (down - total(weights * down))
     # What the logits and what comes back are sums of.
@@ -426,17 +399,17 @@ def knots(dtype):
 
 # Of each: points, and the exact one.
 SLICES = {
-    "safe_norm": (of_every_size, norm),
-    "squared_norm": (of_middle_size, squares),
+    "safe_norm": (of_every_size, by(swept.norm_of(2))),
+    "squared_norm": (of_middle_size, by(swept.square)),
     "safe_normalize": (of_every_size, direction),
     "safe_distance": (two_slices, distance),
     "safe_cosine_similarity": (two_slices, cosine),
     "safe_correlation": (two_of_middle_size, correlation),
-    "safe_rms": (of_every_size, rms),
+    "safe_rms": (of_every_size, by(swept.rms)),
     "safe_softmax": (logits, softmax),
     "safe_log_softmax": (logits, log_softmax),
-    "safe_logsumexp": (logits, logsumexp),
-    "safe_logmeanexp": (logits, logmeanexp),
+    "safe_logsumexp": (logits, by(swept.log_sum, np.abs)),
+    "safe_logmeanexp": (logits, by(partial(swept.log_sum, mean=True), np.abs)),
     "safe_cross_entropy": (logits_and_labels, cross_entropy),
     "safe_kl_divergence": (two_distributions, divergence),
     "safe_logcumsumexp": (logits, running_logs),

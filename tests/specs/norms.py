@@ -186,7 +186,7 @@ SPECS = (
                 unsupported=CONSTANT,
             ),
         ),
-        (Sweep(swept.direction(swept.WEIGHTS)),),
+        (Sweep(swept.direction),),
         synonyms="l2_normalize, unit vector",
     ),
 )

@@ -74,57 +74,52 @@ def square(x, v):
     return parts((x * x).sum(-1), 2 * x, 2 * v)
 
 
-def direction(weights):
-    """Return a formula: the unit vector, and the slopes of its product with weights."""
-
-    def formula(x, v):
-        w = wide(weights) + 0 * x
-        norm = column(np.sqrt((x * x).sum(-1)))
-        u = x / norm
-        along = column((w * u).sum(-1))
-        slope = (w - along * u) / norm
-        du = (v - column((u * v).sum(-1)) * u) / norm
-        turn = -(column((w * du).sum(-1)) * u + along * du + slope * column((u * v).sum(-1))) / norm
-        sizes = (4 / norm, 16 / norm / norm)
-        return parts(u, slope, turn, None, *sizes)
-
-    return formula
+def direction(x, v, weights=WEIGHTS):
+    """Return the unit vector, and the slopes of its product with weights."""
+    w = wide(weights) + 0 * x
+    norm = column(np.sqrt((x * x).sum(-1)))
+    u = x / norm
+    along = column((w * u).sum(-1))
+    slope = (w - along * u) / norm
+    du = (v - column((u * v).sum(-1)) * u) / norm
+    turn = -(column((w * du).sum(-1)) * u + along * du + slope * column((u * v).sum(-1))) / norm
+    sizes = (4 / norm, 16 / norm / norm)
+    return parts(u, slope, turn, None, *sizes)
 
 
 def clipped(x, v):
     """Return the vector, or the unit vector if it is longer, and the slopes."""
     w = wide(WEIGHTS) + 0 * x
-    outside = direction(WEIGHTS)(x, v)
+    outside = direction(x, v)
     inside = parts(x, w, 0 * v)
     long = column((x * x).sum(-1)) > 1
     chosen = zip(vars(inside).values(), vars(outside).values(), strict=True)
     return Parts(*(np.where(long, b, a) for a, b in chosen))
 
 
-def scores(x, v):
+def scores(x, v, weights=WEIGHTS):
     """Return standard scores: the direction of the deviations, times the root of the number."""
     root = np.sqrt(wide(x.shape[-1]))
     away, along = (y - column(y.mean(-1)) for y in (x, v))
-    found = direction(root * wide(WEIGHTS))(away, along)
+    found = direction(away, along, root * wide(weights))
     sizes = (root, *(root * 4 * s for s in (found.slope_size, found.turn_size)))
     slope, turn = (y - column(y.mean(-1)) for y in (found.slope, found.turn))
     return parts(root * found.value, slope, turn, *sizes)
 
 
-def correlation(x, v):
+def correlation(x, v, weights=WEIGHTS):
     """Return the correlation with the weights: the cosine of the deviations."""
-    away, along = (y - column(y.mean(-1)) for y in (x, v))
-    weights = wide(WEIGHTS) - wide(WEIGHTS).mean()
-    found = cosine(away, along, weights)
+    away, along, w = (y - column(y.mean(-1)) for y in (x, v, wide(weights)))
+    found = cosine(away, along, w)
     slope, turn = (y - column(y.mean(-1)) for y in (found.slope, found.turn))
     return parts(found.value, slope, turn, 1, 4 * found.slope_size, 4 * found.turn_size)
 
 
 def cosine(x, v, weights=WEIGHTS):
     """Return the cosine of the angle with the weights."""
-    w = wide(weights)
-    found = direction(w / np.sqrt((w * w).sum()))(x, v)
-    found.value = (found.value * w / np.sqrt((w * w).sum())).sum(-1)
+    w = wide(weights) / column(np.sqrt((wide(weights) ** 2).sum(-1)))
+    found = direction(x, v, w)
+    found.value = (found.value * w).sum(-1)
     found.value_size = np.ones_like(found.value)
     return found
 
@@ -139,21 +134,21 @@ def shares(x, v):
     return p, tangent, column(np.log(powers.sum(-1))) + peak, lost
 
 
-def softmax(x, v):
+def softmax(x, v, weights=WEIGHTS):
     """Return softmax."""
     p, dp, _, lost = shares(x, v)
-    w = wide(WEIGHTS)
+    w = wide(weights)
     away = w - column((w * p).sum(-1))
     turn = dp * away - p * column((w * dp).sum(-1))
     return parts(p, p * away, turn, lost, lost, 4 * lost)
 
 
-def log_softmax(x, v):
+def log_softmax(x, v, weights=WEIGHTS):
     """Return the logarithm of softmax."""
     p, dp, top, lost = shares(x, v)
-    w = wide(WEIGHTS)
-    size = column(np.abs(x).max(-1)) + 1
-    return parts(x - top, w - p * w.sum(), -dp * w.sum(), size, np.abs(w) + lost, lost)
+    w, size = wide(weights), column(np.abs(x).max(-1)) + 1
+    all_of_w = column(w.sum(-1))
+    return parts(x - top, w - p * all_of_w, -dp * all_of_w, size, np.abs(w) + lost, lost)
 
 
 def log_sum(x, v, *, mean=False):
@@ -169,8 +164,8 @@ def loss(targets):
     def formula(x, v):
         p, dp, top, lost = shares(x, v)
         q = wide(targets)
-        value = (q * (top - x)).sum(-1)
-        return parts(value, p - q, dp, np.abs(x).max(-1) + 2, lost + q, lost)
+        value, slope = (q * (top - x)).sum(-1), p * column(q.sum(-1)) - q
+        return parts(value, slope, dp, np.abs(x).max(-1) + 2, lost + q, lost)
 
     return formula
 
