@@ -10,10 +10,12 @@ The exact results come from `tests/specs`, in extended precision, and from
 `accuracy_slices.py`; the tests compare both with mpmath. Fills, exact zeros and results next to
 subnormal numbers have no units to count.
 
-`--function`, `--framework` and `--dtype` select; the documentation is made from the `--out` file.
+`--function`, `--framework` and `--dtype` select; the documentation is made from the `--out` file,
+in which what is measured takes the place of the same rows.
 """
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -294,7 +296,24 @@ def main():
     if options.out:
         packages = ("numpy", "scipy", "torch", "jax", "tensorflow-cpu")
         versions = {package: version(package) for package in packages}
-        records.write(options.out, {"versions": versions, "table": table}, 4)
+        rows = beside_others(options.out, versions, table)
+        records.write(options.out, {"versions": versions, "table": rows}, 4)
+
+
+def beside_others(file, versions, table):
+    """Return new rows, and those of a file that are not measured again, of the same versions."""
+    old = json.loads(file.read_text()) if file.exists() else {"versions": {}, "table": {}}
+    found, kept = {}, []
+    for framework, dtypes in DTYPES.items():
+        for dtype in dtypes:
+            new, known = (t.get(framework, {}).get(dtype, {}) for t in (table, old["table"]))
+            rows = {name: row for name, row in {**known, **new}.items() if name in NAMES}
+            found.setdefault(framework, {})[dtype] = rows
+            kept += rows.keys() - new.keys()
+    if kept and old["versions"] != versions:
+        msg = f"{file} is of other versions, {old['versions']}: measure all functions again"
+        raise SystemExit(msg)
+    return found
 
 
 def report(name, framework, dtype, row):

@@ -15,6 +15,7 @@ from exponents import EXTENDED, FORMATS
 ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / folder) for folder in ("benchmarks", "docs")]
 
+import accuracy  # noqa: E402  (after the path)
 import accuracy_removable  # noqa: E402  (after the path)
 import accuracy_slices  # noqa: E402  (after the path)
 from accuracy_rows import ABSENT  # noqa: E402  (after the path)
@@ -272,6 +273,20 @@ def test_the_file_has_every_function():
         for rows in dtypes.values():
             assert rows.keys() == names, f"nox -s accuracy: {rows.keys() ^ names}"
             assert all(("slope" in row) is (framework != "numpy") for row in rows.values())
+
+
+@pytest.mark.only("numpy")
+def test_a_selection_takes_the_place_of_its_rows(tmp_path):
+    """What is measured of one function replaces its rows, and leaves those of others."""
+    file, new = tmp_path / "rows.json", {"numpy": {"float32": {"safe_norm": 2}}}
+    rows = {"safe_softmax": 1, "safe_norm": 1, "no longer there": 1}
+    file.write_text(json.dumps({"versions": {"numpy": "2"}, "table": {"numpy": {"float32": rows}}}))
+
+    found = accuracy.beside_others(file, {"numpy": "2"}, new)
+
+    assert found["numpy"]["float32"] == {"safe_softmax": 1, "safe_norm": 2}
+    with pytest.raises(SystemExit, match="measure all functions again"):
+        accuracy.beside_others(file, {"numpy": "3"}, new)
 
 
 # Units more: the product of two directions, each of deviations that are scaled.
