@@ -51,32 +51,32 @@ def _is_far(x: Array) -> Array:
     return torch.gt(size, 1.0, out=size)
 
 
-class _ExpRel(Fused):
+class _OverArgument(Fused):
+    """A function over its argument, which is 1 at 0; next to 0 by its logarithmic slope."""
+
+    function: Function
+    slope: Function
+    near: Function
+
     @classmethod
     def run(cls, x: Array) -> tuple[Array, Array]:
         x = _off_zero(x)
-        out = x.expm1().div_(x)
+        out = cls.function(x).div_(x)
         return out, out
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
         (x,), (out,) = given.args, given.kept
-        far = x.exp().sub_(out).div_(_off_zero(x))
-        return (_share(x).mul_(out).lerp_(far, _is_far(x)).mul_(cotangent),)
+        far = cls.slope(x).sub_(out).div_(_off_zero(x))
+        return (cls.near(x).mul_(out).lerp_(far, _is_far(x)).mul_(cotangent),)
 
 
-class _SinhC(Fused):
-    @classmethod
-    def run(cls, x: Array) -> tuple[Array, Array]:
-        x = _off_zero(x)
-        out = x.sinh().div_(x)
-        return out, out
+class _ExpRel(_OverArgument):
+    function, slope, near = torch.expm1, torch.exp, _share
 
-    @classmethod
-    def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
-        (x,), (out,) = given.args, given.kept
-        far = x.cosh().sub_(out).div_(_off_zero(x))
-        return (_langevin(x, 1.0).mul_(out).lerp_(far, _is_far(x)).mul_(cotangent),)
+
+class _SinhC(_OverArgument):
+    function, slope, near = torch.sinh, torch.cosh, partial(_langevin, end=1.0)
 
 
 class _SinC(Fused):
