@@ -6,21 +6,16 @@ of what the sum has lost; a select keeps XLA from adding that up to 0. The argum
 the domain.
 """
 
-import math
-
 import jax.numpy as jnp
 
 from safeops._backends.jax.functions import over, with_rule
-from safeops._core.dtypes import limits
+from safeops._core.dtypes import LN2, limits, near_log2
 from safeops._core.types import Array, Function
-
-_LN2 = math.log(2.0)
-_LN2_REST = 2.3190468138462996e-17  # the digits of log(2) that float64 has not
 
 
 def _rest(x: Array) -> tuple[Array, Array, Array]:
     """Return ``exp(-x)``, one less that, and what the difference has lost."""
-    low, power = x < _LN2, jnp.exp(-x)
+    low, power = x < LN2, jnp.exp(-x)
     rest = jnp.where(low, -jnp.expm1(-x), 1 - power)
     return power, rest, jnp.where(low, 0, 1 - rest - power)
 
@@ -43,10 +38,8 @@ def _of_exponential(x: Array) -> tuple[Array, Array, Array, Array]:
     """Return numbers of which ``log(exp(x) - 1)`` is ``log(part) + lost + whole``."""
     # Its slope is the last one over `part`. Next to its zero, log(2), all are made of the distance
     # from that.
-    spacing = limits(jnp, x).eps / 2
-    middle = round(_LN2 / spacing) * spacing
-    rest = 2.0 * (middle - _LN2 - _LN2_REST)  # exp(middle) - 2
-    low, away = x < _LN2 - 0.25, x - middle
+    middle, rest = near_log2(limits(jnp, x).eps)
+    low, away = x < LN2 - 0.25, x - middle
     above = away > 0
     power = jnp.expm1(jnp.where(low, -x, -jnp.abs(away)))
     excess = jnp.where(above, -power, 2 * power) + rest
