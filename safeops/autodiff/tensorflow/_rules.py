@@ -44,44 +44,30 @@ def of_parts(op: Any, ins: list[Any], parts: Mask) -> list[Any]:
     return [Pair(evaluator.cleaned(x, m), m) for x, m in zip(values, masks, strict=True)]
 
 
-def batched(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Solve equations: dense within a column; columns and matrices are independent."""
+def mixed(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
+    """Mix entries along axes, as a solve or a Fourier transform: independent along the others."""
+    place, axes = MIXED[op.type]
     at = only_pair(ins)
-    if at is None or at != len(ins) - 1:  # the derivative for the matrix consists of products
+    if at is None or (place is not None and at != place % len(ins)):
         return evaluator.unknown(op, ins, frame)
-    return of_parts(op, ins, any_along(ins[at], [-2]))
+    return of_parts(op, ins, any_along(ins[at], axes))
 
 
-def least_squares(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Solve in the sense of least squares; the last argument is the regularisation."""
-    if only_pair(ins) != 1:
-        return evaluator.unknown(op, ins, frame)
-    return of_parts(op, ins, any_along(ins[1], [-2]))
-
-
-def along_last(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Mix entries along the last axis, with coefficients."""
-    at = only_pair(ins)
-    if at is None:
-        return evaluator.unknown(op, ins, frame)
-    return of_parts(op, ins, any_along(ins[at], [-1]))
-
-
-def spectral(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Transform along the last axes: dense along these, independent along the others."""
-    if only_pair(ins) != 0:
-        return evaluator.unknown(op, ins, frame)
-    axes = {"2": [-2, -1], "3": [-3, -2, -1]}.get(op.type.removesuffix("D")[-1], [-1])
-    return of_parts(op, ins, any_along(ins[0], axes))
-
-
-def resized(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
-    """Return to the original size of an image: dense within a channel."""
-    # Some weights of cubic interpolation are negative, so sums of weights do not tell which entries
-    # meet.
-    if only_pair(ins) != 0:
-        return evaluator.unknown(op, ins, frame)
-    return of_parts(op, ins, any_along(ins[0], [1, 2]))
+# Which argument is mixed (None: any) along which axes, by coefficients that are the other ones.
+MIXING: dict[tuple[int | None, tuple[int, ...]], str] = {
+    # Columns of the last argument; the derivative for a matrix consists of products.
+    (-1, (-2,)): """
+        MatrixSolve MatrixTriangularSolve BandedTriangularSolve TridiagonalSolve TridiagonalMatMul
+    """,
+    (1, (-2,)): "MatrixSolveLs",  # before the regularisation
+    (None, (-1,)): "LRNGrad Cross",
+    (0, (-1,)): "FFT IFFT RFFT IRFFT",
+    (0, (-2, -1)): "FFT2D IFFT2D RFFT2D IRFFT2D",
+    (0, (-3, -2, -1)): "FFT3D IFFT3D RFFT3D IRFFT3D",
+    # Of cubic interpolation some weights are negative: sums of them do not tell what meets.
+    (0, (1, 2)): "ResizeBicubicGrad ScaleAndTranslateGrad",
+}
+MIXED = {name: row for row, names in MIXING.items() for name in names.split()}
 
 
 def cropped(op: Any, ins: list[Any], frame: Frame) -> list[Any]:
@@ -251,15 +237,7 @@ CLASSES = {
         MaxPoolGrad MaxPoolGradV2 MaxPool3DGrad MaxPoolGradWithArgmax FractionalMaxPoolGrad
         ResizeBilinearGrad Dilation2DBackpropInput Dilation2DBackpropFilter
     """,
-    batched: """
-        MatrixSolve MatrixTriangularSolve BandedTriangularSolve TridiagonalSolve TridiagonalMatMul
-    """,
-    least_squares: "MatrixSolveLs",
-    along_last: "LRNGrad Cross",
-    spectral: """
-        FFT FFT2D FFT3D IFFT IFFT2D IFFT3D RFFT RFFT2D RFFT3D IRFFT IRFFT2D IRFFT3D
-    """,
-    resized: "ResizeBicubicGrad ScaleAndTranslateGrad",
+    mixed: " ".join(MIXED),
     cropped: "CropAndResizeGradBoxes",
     uncropped: "CropAndResizeGradImage ImageProjectiveTransformV2 ImageProjectiveTransformV3",
     normalized: "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3",
