@@ -131,7 +131,7 @@ def test_a_rough_size_is_beside_the_norm(n, dynamic):
     """It is from the norm over the root of the number of entries to the norm."""
     import torch
 
-    from safeops._backends.torch.rough_norms import rough_size
+    from safeops._backends.torch.slices import rough_size
 
     rows = torch.rand(50, n, dtype=torch.float64) ** 8 * 2.0 ** torch.arange(-25, 25)[:, None]
     rows[0], rows[1] = 1e308, 2.0**-1022

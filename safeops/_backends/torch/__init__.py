@@ -20,10 +20,8 @@ from safeops._backends.torch import (
     linalg,
     namespace,
     pairs,
-    quantiles,
     reductions,
     remade_masks,
-    rough_norms,
     segments,
     slices,
     smooth,
@@ -45,7 +43,6 @@ class Torch(ArrayAPI):
         | exact_slopes.KERNELS
         | fused.KERNELS
         | segments.KERNELS
-        | quantiles.KERNELS
         | special.KERNELS
     )
     kernels_of_steps: Mapping[str, Function] = (
@@ -133,7 +130,7 @@ class Torch(ArrayAPI):
 
     def rough_size(self, x: Array, axis: Axis) -> Array:
         """Return a sum of each slice to a compiler, else the largest entry, axes kept."""
-        size = rough_norms.rough_size(x, axis) if self.is_compiling() else None
+        size = slices.rough_size(x, axis) if self.is_compiling() else None
         return self.rough_max(x, axis) if size is None else size
 
     def rough_max_and_min(self, low: Array, high: Array, axis: Axis) -> tuple[Array, Array | None]:
