@@ -171,18 +171,12 @@ def shape_of(x: Any) -> tuple[int, ...]:
     return tuple(np.shape(value_of(x)))
 
 
-def array_of(x: Any, shape: tuple[int, ...] | None = None) -> Array:
+def array_of(x: Any) -> Array:
     """Return the mask of a value as a JAX array that lies on a mesh as the value does."""
-    shape = shape_of(x) if shape is None else shape
-    return laid_out_as(varying_as(jnp.broadcast_to(active_of(x), shape), value_of(x)), value_of(x))
-
-
-def laid_out_as(x: Array, like: Any) -> Array:
-    """Return an array whose type has the layout of another; on an explicit mesh a type has one."""
-    spec = jax.typeof(like).sharding.spec
-    if x.shape != np.shape(like) or jax.typeof(x).sharding.spec == spec:
-        return x
-    return jax.sharding.reshard(x, spec)
+    value = value_of(x)
+    mask = varying_as(jnp.broadcast_to(active_of(x), np.shape(value)), value)
+    spec = jax.typeof(value).sharding.spec  # on an explicit mesh a type has a layout
+    return mask if jax.typeof(mask).sharding.spec == spec else jax.sharding.reshard(mask, spec)
 
 
 def varying_as(x: Array, like: Any) -> Array:
