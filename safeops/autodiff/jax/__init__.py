@@ -539,9 +539,7 @@ def explain(
     progress : callable, optional
         Called with a text, each second of such a loop; `print` will do.
     interim : bool, default: False
-        Whether each operation that makes inf or NaN out of finite numbers is a finding too, of the
-        kind INTERIM, also if nothing uses them and value and gradient are finite. A number that is
-        given as -inf, as in a mask, may be one or not.
+        As for `safeops.autodiff.explain`.
 
     Returns
     -------
