@@ -1,4 +1,4 @@
-"""Modules that are imported when they are asked for, objects that say where they are public."""
+"""What public modules share: imports on demand, where an object is public, errors for no name."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Formulas that stay within the range of their dtype, with their derivatives."""
+"""Formulas in float32 for dtypes of 16 bits, and values that have the slope of another formula."""
 
 from safeops._core.dtypes import NARROW, dtype_name
 from safeops._core.types import Array, Function, Namespace

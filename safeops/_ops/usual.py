@@ -1,5 +1,5 @@
 """
-Short formulas of usual arguments, with their slopes: see `shortened` of a backend.
+Short formulas, with slopes, that are right for usual arguments: a backend may take them.
 
 Each is right, with its first slopes, inside of its boxes. Whatever is outside, and what comes after
 the first derivative, is left to the steps of the function.

@@ -1,5 +1,5 @@
 """
-Arrays that are known while a program is traced, with length 1 along axes along which they are one.
+Masks known while a program is traced: arrays with length 1 along axes where they do not vary.
 
 A mask in this form stays a small constant of the program, whatever the length of the values.
 """

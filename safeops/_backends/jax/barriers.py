@@ -1,4 +1,4 @@
-"""A linear function of which all that is known is whether it is 0: see `barrier` of a backend."""
+"""The barrier of JAX: a linear map to 0, or to NaN where its input exceeds a bound."""
 
 from typing import Any
 

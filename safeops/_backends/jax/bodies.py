@@ -1,4 +1,4 @@
-"""Programs of JAX, with their constants or without, and the bodies among parameters."""
+"""Programs of JAX (jaxprs), with constants or without, and those that an operation runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias

@@ -1,5 +1,5 @@
 """
-Logarithms of sums of exponentials, by one exponential and one logarithm.
+log(1 - exp(-x)), log(exp(x) - 1) and the like for JAX, by one exponential and one logarithm.
 
 XLA would compute each branch of a select. A logarithm of ``1 + t`` is that of the rounded sum and
 of what the sum has lost; a select keeps XLA from adding that up to 0. The arguments are inside of

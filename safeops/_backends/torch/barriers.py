@@ -1,5 +1,5 @@
 """
-A linear function of which all that is known is whether it is 0: see `barrier` of a backend.
+The barrier of PyTorch: a linear map to 0, or to NaN where its input exceeds a bound.
 
 In eager mode it is a `torch.autograd.Function`. Dynamo refuses one that has `jvp` (2.13); what it
 traces has an operator in its place, which has no forward mode.

@@ -1,5 +1,5 @@
 """
-Fused functions of PyTorch in place of our steps, where they are right.
+Losses, log-softmax and standard scores by PyTorch's fused functions, where these are right.
 
 Each asks first, or looks at its result: a NaN, an infinity or an option that PyTorch has not goes
 to the steps. A class here has the pullback of first order; a derivative of a higher order is that

@@ -1,5 +1,5 @@
 """
-Reductions in the way that is fast in PyTorch on the CPU.
+Reductions, products and quantiles in the way that is fast in PyTorch on the CPU.
 
 An absent entry is a NaN, and so is 0 in ``eq(x, x)``.
 """

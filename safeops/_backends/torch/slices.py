@@ -1,4 +1,4 @@
-"""Kernels of PyTorch along an axis: norms, softmax and its sum; the rest is a double where."""
+"""Kernels of PyTorch along an axis: norms, softmax, logsumexp, and the rough size of slices."""
 
 import math
 from typing import Any

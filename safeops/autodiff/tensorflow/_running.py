@@ -1,4 +1,4 @@
-"""Operations of a graph, run on other values."""
+"""Operations of a TensorFlow graph, run again on other values."""
 
 import inspect
 from collections.abc import Sequence
