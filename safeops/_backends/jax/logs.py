@@ -45,7 +45,7 @@ def _of_exponential(x: Array) -> tuple[Array, Array, Array, Array]:
     excess = jnp.where(above, -power, 2 * power) + rest
     part = jnp.where(low, -power, 1 + excess)
     whole = jnp.where(low, x, jnp.where(above, away, 0))
-    lost = jnp.where(low, 0, (excess - (part - 1)) / part)
+    lost = jnp.where(low, 0, (excess - (part - 1)) / part)  # safeops: ignore[SO001]  (own rule)
     return part, lost, whole, jnp.where(low, 1, jnp.where(above, 2 + rest, 1 + part))
 
 
