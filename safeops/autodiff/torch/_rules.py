@@ -249,14 +249,15 @@ def triangle(call: Call) -> Any:
     return transport(call) if call.selects() else call.finish(call.active(0))
 
 
-def batched(call: Call) -> Any:
-    """Solve equations: dense within a matrix; the matrices of a batch are independent."""
-    i = BATCHED_IN[call.name]
-    if i not in call.masks:
+def mixed(call: Call) -> Any:
+    """Solve equations, or transform: dense in a matrix, or along these axes; the rest is apart."""
+    place = BATCHED_IN.get(call.name, 0)
+    if place not in call.masks:
         return unknown(call)
-    active = call.masks[i]
+    active = call.masks[place]
     if isinstance(active, torch.Tensor):
-        active = _masks.any_over(active, (-2, -1), keepdim=True)
+        axes = tuple(call.args[1]) if call.name.startswith("_fft") else (-2, -1)
+        active = _masks.any_over(active, axes, keepdim=True)
     return call.finish(active, clean=True)
 
 
@@ -268,14 +269,6 @@ def matrix_exponential(call: Call) -> Any:
     if isinstance(active, torch.Tensor):
         n = active.shape[-1] // 2
         active = _masks.any_over(active[..., :n, n:], (-2, -1), keepdim=True)
-    return call.finish(active, clean=True)
-
-
-def spectral(call: Call) -> Any:
-    """Transform along axes: dense along these, independent along the others."""
-    active = call.masks.get(0, True)
-    if isinstance(active, torch.Tensor):
-        active = _masks.any_over(active, tuple(call.args[1]), keepdim=True)
     return call.finish(active, clean=True)
 
 
@@ -332,8 +325,6 @@ BATCHED_IN = {
     "linalg_solve_triangular": 1,
     "linalg_lu_solve": 2,
     "_linalg_solve_ex": 1,
-    "triangular_solve": 0,
-    "cholesky_solve": 0,
     "ormqr": 2,
 }
 ENTRIES = {
@@ -488,9 +479,9 @@ CLASSES: dict[Callable[[Call], Any], str] = {
         nll_loss_backward nll_loss2d_backward col2im im2col
     """,
     triangle: "tril triu",
-    batched: """
+    mixed: """
         linalg_solve_triangular linalg_lu_solve _linalg_solve_ex triangular_solve cholesky_solve
-        ormqr
+        ormqr _fft_c2c _fft_r2c _fft_c2r
     """,
     matrix_exponential: "linalg_matrix_exp",
     fused.rows: "multi_margin_loss_backward multilabel_margin_loss_backward",
@@ -498,7 +489,6 @@ CLASSES: dict[Callable[[Call], Any], str] = {
     fused.segments: "_segment_reduce_backward",
     fused.distances: "_cdist_backward",
     fused.distances_within: "_pdist_backward",
-    spectral: "_fft_c2c _fft_r2c _fft_c2r",
     contractions.matrix: "mm bmm",
     contractions.contract: "mv dot vdot _grouped_mm",
     convolve_backward: "convolution_backward",

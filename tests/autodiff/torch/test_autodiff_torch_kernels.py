@@ -37,6 +37,9 @@ BATCHES = {
     "matrix_power": lambda s, a, _: torch.linalg.matrix_power(s * a, 3),
     "ormqr": lambda s, a, b: torch.ormqr(a, b.mT[..., 0, :], s * b),
     "cdist": lambda s, a, b: torch.cdist(s * a, b.mT),
+    "fft": lambda s, a, _: torch.fft.fft(s * a).abs(),
+    "rfft": lambda s, a, _: torch.fft.rfft2(s * a).abs(),
+    "irfft": lambda s, a, _: torch.fft.irfft(s * a),
 }
 
 
