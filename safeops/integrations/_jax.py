@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from safeops._core.types import Array
-from safeops.autodiff._explain.report import Report, unknown_report, words_of
+from safeops.autodiff._explain.report import Report, report_or_unknown, unknown_report, words_of
 from safeops.autodiff._explain.watching import Watch
 from safeops.autodiff._options import is_one, places_of
 from safeops.autodiff.jax import masked_grad, value_and_grad
 from safeops.autodiff.jax._explain.explanation import explained_call
 from safeops.autodiff.jax._redirect import changed_here
-from safeops.autodiff.jax._watch import named, watching
+from safeops.autodiff.jax._watch import watching
 from safeops.integrations._policy import NAN_IS_USED, NOT_CURED, BadStep, handle_bad_step, replaced
 
 TRACED = (
@@ -112,7 +112,8 @@ def guarded(
             batch = batch_of((without(args, argnums), kwargs))
             given = partial(value, **kwargs), args, argnums
             names = bad_names(found[1], argnums, len(args))
-            return named(partial(explained_call, *given, batch=batch, trial=True), names, step)
+            again = partial(explained_call, *given, batch=batch, trial=True)
+            return replace(report_or_unknown("jax", again), parameters=names, step=step)
 
         def run_masked() -> tuple[Any, str]:
             found = masked(*args, **kwargs)

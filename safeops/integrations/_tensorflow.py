@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from safeops._core.types import Array
-from safeops.autodiff._explain.report import Report, never_clean, unknown_report, words_of
+from safeops.autodiff._explain.report import Report, never_clean, report_or_unknown
 from safeops.autodiff.tensorflow import GradientTape, _variables
 from safeops.autodiff.tensorflow._explain.explanation import explained_call
 from safeops.autodiff.tensorflow._passes import check_output
@@ -319,12 +319,9 @@ class KerasGuard:
         """Return the report on a step."""
         names = [name for name, bad in zip(self.names, self.bad.numpy(), strict=True) if bad]
         variables = [_variables.tensorflow_variable(v) for v in self.model.trainable_variables]
-        try:
-            with taped_by(LossCatchingTape):
-                report = explained_call(partial(self.loss, data), (variables,), 0, batch_of(data))
-                report = never_clean(report)
-        except Exception as error:  # noqa: BLE001  (whatever a program raises that is traced apart)
-            report = unknown_report("tensorflow", "the step", "apart", words_of(error))
+        explain = partial(explained_call, partial(self.loss, data), (variables,), 0, batch_of(data))
+        with taped_by(LossCatchingTape):
+            report = report_or_unknown("tensorflow", explain, "the step")
         return replace(report, parameters=tuple(names), step=self.steps - 1)
 
     def loss(self, data: Any, _: Any) -> Any:

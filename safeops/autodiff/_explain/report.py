@@ -3,7 +3,7 @@
 import json
 import linecache
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from textwrap import dedent
 from typing import Any, TypeAlias
@@ -271,6 +271,19 @@ def unknown_report(
 def words_of(error: Exception) -> str:
     """Return the kind of an error, and the first line of what it says."""
     return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def report_or_unknown(
+    framework: str,
+    explain: Callable[[], Report],
+    subject: str = "the backward pass",
+    where: Location | None = None,
+) -> Report:
+    """Explain a gradient that was not finite, or report why its program does not run by itself."""
+    try:
+        return never_clean(explain())
+    except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
+        return unknown_report(framework, subject, "apart", words_of(error), where=where)
 
 
 def never_clean(report: Report) -> Report:

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial, wraps
 from types import FrameType
 from typing import Any
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 
 from safeops._core.types import Array
 from safeops.autodiff._explain.repairs import masked_by_others
-from safeops.autodiff._explain.report import Report, advised, never_clean, unknown_report, words_of
+from safeops.autodiff._explain.report import Report, advised, report_or_unknown
 from safeops.autodiff._explain.watching import NotFiniteError, Watch, Watches
 from safeops.autodiff._options import places_of
 from safeops.autodiff.jax._explain.explanation import explained_call
@@ -81,8 +80,7 @@ def tell_contexts(
         jax.debug.callback(partial(end, words, record, real, names), *values)
     else:
         note(words, record, real, names, *values)
-        for watch in OPEN.looking():
-            OPEN.report_first(watch)
+        OPEN.report(OPEN.looking())
 
 
 @jax.jit
@@ -115,14 +113,10 @@ def note(
 ) -> bool:
     """Write a gradient down; return whether it is not finite, and a context looks."""
     bad = tuple(name for name, good in zip(names, finite, strict=True) if not good)
-    watches = OPEN.looking()
-    for watch in watches:
-        watch.passes.append(bool(bad))
-        if bad:
-            step = len(watch.passes) - 1
-            explain = partial(explained, words, record, real, arrays, sent, watch.batch)
-            watch.found.append(partial(named, explain, bad, step))
-    return bool(bad and watches)
+    is_alarm = OPEN.note(is_bad=bool(bad))
+    if is_alarm:
+        OPEN.add(partial(explained, words, record, real, arrays, sent), bad)
+    return is_alarm
 
 
 def end(*seen: Any) -> None:
@@ -137,7 +131,7 @@ def explained(
     real: Sequence[int],
     arrays: Sequence[Any],
     sent: Mapping[int, Any],
-    batch: int,
+    watch: Watch,
 ) -> Report:
     """Return the report on a gradient, from the operations of the loss and its numbers."""
 
@@ -147,31 +141,19 @@ def explained(
         return value.real if jnp.iscomplexobj(value) else value
 
     given = [arrays[i] for i in real]
-    report = explained_call(loss, given, range(len(given)), batch=batch)
-    return advised(report, words)
-
-
-def named(explain: Callable[[], Report], bad: tuple[str, ...], step: int) -> Report:
-    """Explain a gradient, or report why its program does not run by itself."""
-    try:
-        report = never_clean(explain())
-    except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
-        report = unknown_report("jax", "the backward pass", "apart", words_of(error))
-    return replace(report, parameters=bad, step=step)
+    explain = partial(explained_call, loss, given, range(len(given)), batch=watch.batch)
+    return advised(report_or_unknown("jax", explain), words)
 
 
 @contextmanager
 def watching(watch: Watch, changed: Any = changed_everywhere) -> Iterator[list[bool]]:
     """Context in which each gradient is looked at, in all threads or in this one."""
-    try:
-        with changed(watched):
-            OPEN.every.append(watch)
-            yield watch.passes
-    finally:
-        with suppress(jax.errors.JaxRuntimeError):  # that of `end`, kept in `found`
-            jax.effects_barrier()
-        OPEN.every.remove(watch)
-        OPEN.report_first(watch)
+    with OPEN.watching(watch) as passes, changed(watched):
+        try:
+            yield passes
+        finally:
+            with suppress(jax.errors.JaxRuntimeError):  # that of `end`, whose gradient is noted
+                jax.effects_barrier()
 
 
 @contextmanager

@@ -9,7 +9,6 @@ leaves no program: there the report has the parameters and the line of the tape.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,7 @@ import tensorflow as tf
 from safeops._core.types import Array
 from safeops._source.locations import Location, frame_of_user, location_of
 from safeops.autodiff._explain.repairs import masked_by_others
-from safeops.autodiff._explain.report import Report, advised, never_clean, unknown_report, words_of
+from safeops.autodiff._explain.report import Report, advised, report_or_unknown, unknown_report
 from safeops.autodiff._explain.watching import NotFiniteError, Watch, Watches
 from safeops.autodiff.tensorflow import _evaluator as evaluator
 from safeops.autodiff.tensorflow._explain.explanation import explained_graph
@@ -26,8 +25,6 @@ from safeops.autodiff.tensorflow._redirect import FUNCTION, PLAIN, taped_everywh
 from safeops.autodiff.tensorflow._variables import is_finite, name_of, tensorflow_variable
 
 NO_NUMBERS = (tf.resource, tf.variant)
-
-
 OPEN = Watches()
 
 
@@ -92,27 +89,20 @@ class Pass:
     def tell_contexts(self) -> None:
         """Tell the contexts of a gradient that is there."""
         flags = [bool(x) for x in self.flags()]
-        self.note(*flags)
-        if any(flags):
+        if self.note(*flags):
             report = unknown_report("tensorflow", "the tape", "tape", where=self.where)
             self.report(report, flags)
-            for watch in OPEN.looking():
-                OPEN.report_first(watch)
+            OPEN.report(OPEN.looking())
 
-    def note(self, *flags: Any) -> Any:
+    def note(self, *flags: Any) -> bool:
         """Write a gradient down; return whether it is not finite, and a context looks."""
-        watches, bad = OPEN.looking(), any(map(bool, flags))
-        for watch in watches:
-            watch.passes.append(bad)
-        return bad and bool(watches)
+        return OPEN.note(is_bad=any(map(bool, flags)))
 
     def report(self, report: Report, flags: Sequence[Any]) -> None:
         """Hand the contexts a report."""
         bad = tuple(name for name, flag in zip(self.names, flags, strict=True) if flag)
         report = advised(report, self.words) if self.words else report
-        for watch in OPEN.looking():
-            step = len(watch.passes) - 1
-            watch.found.append(partial(replace, report, parameters=bad, step=step))
+        OPEN.add(lambda _: report, bad)
 
     def checked(self) -> Any:
         """Return the gradients, behind a check that ends the program if they are not finite."""
@@ -139,11 +129,8 @@ class Pass:
         sources = [tensorflow_variable(x) for x, _ in self.pairs]
         given = zip(self.frontier, numbers, strict=True)
         known = {x.ref(): tf.constant(y, x.dtype) for x, y in given}
-        try:
-            return never_clean(explained_graph(self.targets, self.seeds, sources, known))
-        except Exception as error:  # noqa: BLE001  (whatever a program raises outside of its place)
-            why = "the backward pass", "apart", words_of(error)
-            return unknown_report("tensorflow", *why, where=self.where)
+        explain = partial(explained_graph, self.targets, self.seeds, sources, known)
+        return report_or_unknown("tensorflow", explain, where=self.where)
 
 
 def same(gradient: Any) -> Any:
@@ -229,11 +216,6 @@ def watch_tape(on_report: Callable[[Report], None], /) -> Iterator[list[bool]]:
     ...     slope = tape.gradient(y, x)
     UNKNOWN
     """
-    watch = Watch(on_report)
-    try:
-        with taped_everywhere(WatchedTape), FUNCTION.replaced():
-            OPEN.every.append(watch)
-            yield watch.passes
-    finally:
-        OPEN.every.remove(watch)
-        OPEN.report_first(watch)
+    watching = OPEN.watching(Watch(on_report))
+    with watching as passes, taped_everywhere(WatchedTape), FUNCTION.replaced():
+        yield passes
