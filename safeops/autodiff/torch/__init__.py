@@ -84,8 +84,9 @@ from safeops.autodiff.torch._passes import (
     mask_of_leaf,
 )
 from safeops.autodiff.torch._ranks import require_kept_gradients, union_over
+from safeops.autodiff.torch._redirect import Redirect
 from safeops.autodiff.torch._sharded import is_sharded, local_of
-from safeops.autodiff.torch._watch import Redirect, watch_backward
+from safeops.autodiff.torch._watch import watch_backward
 
 __all__ = [
     "UnknownOperationWarning", "backward", "compile", "explain", "explain_backward", "func", "grad",

@@ -1,120 +1,29 @@
-"""Modes that intercept calls of `torch.autograd`, to explain them or to mask them."""
+"""Backward passes of PyTorch that a program takes by itself, explained if they are not finite."""
 
-import csv
 import gc
-import json
-import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from inspect import signature
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from safeops._backends.torch import private
 from safeops._core.types import Array
 from safeops.autodiff._explain.repairs import masked_by_others
 from safeops.autodiff._explain.report import Report, advised
+from safeops.autodiff.torch._diary import Diary
 from safeops.autodiff.torch._explain.comparison import is_bad
 from safeops.autodiff.torch._explain.explanation import explained_if_possible
-from safeops.autodiff.torch._graph import leaves_of, listed, nodes_of
+from safeops.autodiff.torch._graph import entries_of, leaves_of, listed, nodes_of
 from safeops.autodiff.torch._lines import RecordLines, in_a_transform, record_of
-from safeops.autodiff.torch._ranks import in_a_stage, rank, tell_of_stage
+from safeops.autodiff.torch._ranks import rank
+from safeops.autodiff.torch._redirect import ENTRIES
 from safeops.autodiff.torch._sharded import local_of
 
-# A diary of gradients: for each backward pass, the norm of each and whether it is finite.
-
-
-# Of a long sum in float32 half of the digits are lost: a million ones give 4.7e-4 too little.
-ROW = 1024
-SMALL = 1e-9  # below, squares in float32 may underflow; what underflows beside it does not count
-COLUMNS = ("step", "parameter", "norm", "finite")
 PART = "this is backward pass {} of the step, and adds to the gradients of those before"
-
-
-class Diary:
-    """A file to which each backward pass adds a line for each gradient."""
-
-    def __init__(
-        self, file: str | PathLike[str], parameters: Iterable[tuple[str, Array]] = ()
-    ) -> None:
-        self.file = Path(file).absolute()  # a program may go to another folder
-        given = list(parameters)
-        self.names = {id(x): name for name, x in given}
-        self.alive = given  # the id of a tensor is that of another one when it is gone
-        self.steps = 0
-        self.is_csv = self.file.suffix == ".csv"
-        self.write([COLUMNS] if self.is_csv else [], mode="w")
-
-    def __call__(self, leaves: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Add the lines of a backward pass."""
-        named = ((self.name_of(i, x), gradients[i]) for i, x in enumerate(leaves))
-        pairs = [(name, g) for name, g in named if g is not None and name is not None]
-        norms = norms_of([g for _, g in pairs])
-        lines = [
-            (self.steps, name, norm, math.isfinite(norm) or is_finite(g))
-            for (name, g), norm in zip(pairs, norms, strict=True)
-        ]
-        self.write(lines)
-        self.steps += 1
-
-    def name_of(self, place: int, x: Any) -> str | None:
-        """Return the name of a tensor, None if others have one; if none has, its place."""
-        return self.names.get(id(x)) if self.names else str(place)
-
-    def write(self, lines: Sequence[Any], mode: str = "a") -> None:
-        """Add lines to the file."""
-        with self.file.open(mode, encoding="utf-8", newline="") as out:
-            if self.is_csv:
-                csv.writer(out, lineterminator="\n").writerows(lines)
-                return
-            for step, name, norm, finite in lines:
-                held = norm if math.isfinite(norm) else str(norm)  # JSON has no NaN
-                row = zip(COLUMNS, (step, name, held, finite), strict=True)
-                out.write(json.dumps(dict(row)) + "\n")
-
-
-def norms_of(gradients: Sequence[Any]) -> list[float]:
-    """Return norms, with one copy from each device."""
-    found = [0.0] * len(gradients)
-    with torch.no_grad():
-        for device in {g.device for g in gradients}:
-            here = [i for i, g in enumerate(gradients) if g.device == device]
-            norms = torch.stack([norm_of(gradients[i]) for i in here]).tolist()
-            for i, norm in zip(here, norms, strict=True):
-                is_sure = SMALL < norm < math.inf
-                found[i] = norm if is_sure else wide_norm(values_of(gradients[i])).item()
-    return found
-
-
-def norm_of(gradient: Any) -> Array:
-    """Return the norm of a gradient in two steps: five times as fast as float64 throughout."""
-    values = values_of(gradient).flatten()
-    end = values.numel() // ROW * ROW
-    narrow = torch.promote_types(values.dtype, torch.float32)
-    rows = torch.linalg.vector_norm(values[:end].view(-1, ROW), dim=1, dtype=narrow)
-    return torch.hypot(wide_norm(rows), wide_norm(values[end:]))
-
-
-def wide_norm(values: Array) -> Array:
-    """Return a norm in float64, which holds the squares of float32."""
-    wide = torch.complex128 if values.is_complex() else torch.float64
-    return torch.linalg.vector_norm(values, dtype=wide)
-
-
-def is_finite(gradient: Any) -> bool:
-    """Whether all entries are finite: in float64 their squares may not be."""
-    return bool(values_of(gradient).isfinite().all())
-
-
-def values_of(gradient: Any) -> Array:
-    """Return the entries of a gradient, of a sparse one those that it has."""
-    return (gradient.coalesce().values() if gradient.is_sparse else gradient).detach()
 
 
 class Watch(RecordLines):
@@ -183,7 +92,7 @@ class Watch(RecordLines):
 def has_gradient(leaf: Array) -> bool:
     """Whether a leaf has a gradient other than 0."""
     grad = leaf.grad if leaf.is_leaf else None  # PyTorch warns of others
-    return grad is not None and bool(values_of(local_of(grad)).any())
+    return grad is not None and bool(entries_of(local_of(grad)).any())
 
 
 WRAPPERS = ("DataParallel", "DistributedDataParallel", "OptimizedModule")
@@ -257,44 +166,3 @@ def watch_backward(
     # A compiled function has no lines, and one fused backward pass.
     with torch.compiler.set_stance("force_eager"), Watch(on_report, diary) as mode:
         yield mode.passes
-
-
-# Calls of `torch.autograd` that are masked ones for a while.
-
-
-# The entry points of autograd, and the names of their arguments in this package.
-ENTRIES: Mapping[Any, Mapping[str, str]] = {
-    torch.Tensor.backward: {"self": "tensors", "gradient": "grad_tensors"},
-    torch.autograd.backward: {},
-    torch.autograd.grad: {},
-}
-private.hand_on_backward()
-IGNORED = ("grad_variables", "only_inputs")  # PyTorch ignores them too
-
-
-class Redirect(TorchFunctionMode):
-    """Redirect calls of autograd to masked functions with the same argument names."""
-
-    def __init__(self, ours: Mapping[Any, Callable[..., Any]], on_unknown: str) -> None:
-        super().__init__()
-        self.ours = ours
-        self.on_unknown = on_unknown
-        self.told = False
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run one function of PyTorch."""
-        del types
-        if func not in ENTRIES:
-            return func(*args, **(kwargs or {}))
-        if not self.told and in_a_stage():
-            self.told = True
-            tell_of_stage(self.on_unknown)
-        renamed = ENTRIES[func]
-        given = signature(func).bind(*args, **(kwargs or {})).arguments
-        if given.pop("is_grads_batched", False):
-            msg = "expected one gradient at a time, got is_grads_batched=True; loop over outputs"
-            raise NotImplementedError(msg)
-        options = {renamed.get(key, key): x for key, x in given.items() if key not in IGNORED}
-        return self.ours[func](**options, on_unknown=self.on_unknown)
