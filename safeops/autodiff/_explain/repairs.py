@@ -16,7 +16,7 @@ from safeops._source.edits import (
     page_of,
     span_of,
 )
-from safeops._source.locations import Location, is_library, location
+from safeops._source.locations import is_library, location
 from safeops._source.patterns import whole_of
 from safeops._source.rewrites import (
     LOGARITHMS,
@@ -91,7 +91,7 @@ def target_of(finding: Finding, framework: str) -> Target | str:
     if isinstance(target, Target) or not finding.entered_by:
         return target
     there = replace(finding, where=finding.entered_at, operation=finding.entered_by)
-    return target_at(replace(there, nan_operand=False, value="nan"), framework)
+    return target_at(replace(there, nan_operand=False, value="nan"), framework) or target
 
 
 def target_at(finding: Finding, framework: str) -> Target | str:
@@ -100,28 +100,23 @@ def target_at(finding: Finding, framework: str) -> Target | str:
     page = None if where is None else page_of(where.file)
     if page is None or where is None or finding.kind in ("UNKNOWN", "INTERIM"):
         return ""
-    node = meant_at(page, where, finding)
-    if node is None:
-        return ""
-    if finding.kind == "BLOCKED":
-        for call in enclosing_wheres(page, node):
-            whole = safe_where_of(page, call) if is_selection(call, finding) else None
-            if whole is not None:
-                return Target(where.file, page, whole)
-    try:
-        rewrite = operation_rewrite(finding, page, node, framework)
-    except Refused as reason:
-        return str(reason)
-    return "" if rewrite is None else Target(where.file, page, rewrite)
-
-
-def meant_at(page: Page, where: Location, finding: Finding) -> "ast.expr | None":
-    """Return the expression that a finding means; one of several if one whole has them all."""
     nodes = expressions_at(page, where, finding.operation)
     is_dropped = finding.kind == "BLOCKED"
+    # Several operations of one name may be parts of one whole, such as a norm.
     wholes = {getattr(whole_of(page, x, is_dropped=is_dropped), "node", None) for x in nodes}
-    is_one = len(nodes) == 1 or (None not in wholes and len(wholes) == 1)
-    return nodes[0] if is_one else None
+    if len(nodes) > 1 and (None in wholes or len(wholes) > 1):
+        return SEVERAL
+    if not nodes:
+        return ""
+    for call in enclosing_wheres(page, nodes[0]) if is_dropped else ():
+        whole = safe_where_of(page, call) if is_selection(call, finding) else None
+        if whole is not None:
+            return Target(where.file, page, whole)
+    try:
+        rewrite = operation_rewrite(finding, page, nodes[0], framework)
+    except Refused as reason:
+        return f": {reason}"
+    return "" if rewrite is None else Target(where.file, page, rewrite)
 
 
 def is_selection(call: "ast.Call", finding: Finding) -> bool:
@@ -175,6 +170,7 @@ def option_for(finding: Finding, page: Page, node: "ast.expr") -> str | None:
     return fill_of(page, node, selection)
 
 
+SEVERAL = ", as several operations of this name stand on the line"
 # Of a quotient of two exponentials it would make 0, or 1.
 OVERFLOW = (
     "the exponential overflows, and the largest number in its place would be wrong: subtract the "
@@ -193,13 +189,13 @@ def repair_of(
 ) -> Repair:
     """Return the repair of one finding."""
     text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
-    if is_one_of_several(finding):
-        text += "; no edit, as several operations of this name stand on the line"
+    if isinstance(target, str) and target:
+        text += f"; no edit{target}"
     if finding.kind == "BLOCKED" and finding.nan_operand:
         where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
         text = f"leave the NaN out {where}, or {text}"
     if not isinstance(target, Target):
-        return Repair(text=softmax_at(finding) or text + (target and f"; no edit: {target}"))
+        return Repair(text=softmax_at(finding) or text)
     rewrites = [x.rewrite for x in every]
     edits = Edits(target.page, {id(x.node): x.change for x in rewrites})
     line, old, new = edits.of(target.rewrite.node)
@@ -218,15 +214,6 @@ def softmax_at(finding: Finding) -> str:
         call
         and f"{call} in place of exponential, sum and division; from safeops import safe_softmax"
     )
-
-
-def is_one_of_several(finding: Finding) -> bool:
-    """Whether it is unknown which of equal operations on a line is meant."""
-    page = None if finding.where is None else page_of(finding.where.file)
-    if page is None or finding.where is None or finding.kind in ("UNKNOWN", "INTERIM"):
-        return False
-    several = len(expressions_at(page, finding.where, finding.operation)) > 1
-    return several and meant_at(page, finding.where, finding) is None
 
 
 TEXTS = {
