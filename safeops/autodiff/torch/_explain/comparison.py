@@ -5,6 +5,7 @@ Two passes are watched, node by node. The ordinary pass shows through which node
 gradient. The masked pass shows which entries are absent, and which node made them absent.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -50,23 +51,28 @@ class Causes:
     """Groups of nodes that met the same NaN."""
 
     met: Mapping[Any, Blocked]
-    # By the first node of a group: the record of the operation that made the NaN; the later nodes.
-    entries: dict[Any, Record] = field(default_factory=dict)
-    later: dict[Any, list[Any]] = field(default_factory=dict)
+    # By the first node of a group: the record of the operation that made the NaN, and how many
+    # later nodes have met it.
+    made: dict[Any, Record] = field(default_factory=dict)
+    passed: Counter[Any] = field(default_factory=Counter)
+    first_nodes: list[Any] = field(default_factory=list)  # that get a finding
 
     def __post_init__(self) -> None:
         """Group the nodes by the operation that made the NaN."""
-        first: dict[int, Any] = {}
+        heads: dict[int, Any] = {}
+        followers = set()
         for node in sorted(self.met, key=private.number_of_node):
             record = record_of(node)
             if record is None or not self.is_given(node, record):
                 continue
             origin = origin_of(node, record)
-            head = first.setdefault(id(origin), node)
+            head = heads.setdefault(id(origin), node)
             if head is node:
-                self.entries[node] = origin
+                self.made[node] = origin.cause or origin
             else:
-                self.later.setdefault(head, []).append(node)
+                self.passed[head] += 1
+                followers.add(node)
+        self.first_nodes = [node for node in self.met if node not in followers]
 
     def is_given(self, node: Any, record: Record) -> bool:
         """Whether all that a node met is NaN where its operand or result was NaN already."""
@@ -76,35 +82,15 @@ class Causes:
         by_entry = operation_of(node) in OF_ENTRIES and bad.shape == record.bad.shape
         return not (by_entry and (bad & ~record.bad).any())
 
-    def first_nodes(self, nodes: Sequence[Any]) -> Iterator[Any]:
-        """Yield the nodes that get a finding: all but the later ones of a group."""
-        followers = {id(node) for group in self.later.values() for node in group}
-        yield from (node for node in nodes if node in self.met and id(node) not in followers)
-
-    def entry(self, node: Any) -> Record | None:
-        """Return the record of the operation that made the NaN of a node."""
-        origin = self.entries.get(node)
-        return None if origin is None else origin.cause or origin
-
-    def entered_at(self, node: Any) -> Location | None:
-        """Return the line that made the NaN, unless it is the line of the node."""
-        entry, record = self.entry(node), record_of(node)
-        if entry is None or record is None:
-            return None
-        made, met = entry.where, record.where
-        same = made is not None and met is not None and str(made) == str(met)
-        return None if same else made
-
-    def entered_by(self, node: Any) -> str:
-        """Return the operation that made the NaN on another line, of operands without NaN."""
-        made = self.entry(node)
-        if made is None or made.nan_operand or self.entered_at(node) is None:
-            return ""
-        return IN_TORCH.get(made.operation, made.operation)
-
-    def passed(self, node: Any) -> int:
-        """Return how many later operations have met the NaN of a node."""
-        return len(self.later.get(node, ()))
+    def entered(self, node: Any) -> dict[str, Any]:
+        """Return the line that made the NaN, and the operation, unless it is the line of the node."""
+        made, record = self.made.get(node), record_of(node)
+        if made is None or record is None or made.where is None:
+            return {}
+        if str(made.where) == str(record.where):
+            return {}
+        by = "" if made.nan_operand else IN_TORCH.get(made.operation, made.operation)
+        return {"entered_at": made.where, "entered_by": by}
 
 
 def origin_of(node: Any, record: Record) -> Record:
@@ -266,7 +252,7 @@ class PassPair:
             (n, self.blocked_entries(n)) for n in self.graph.nodes if self.is_finite_when_masked(n)
         )
         causes = Causes({n: met for n, met in spared if met is not None})
-        yield from (self.blocked(node, causes) for node in causes.first_nodes(self.graph.nodes))
+        yield from (self.blocked(node, causes) for node in causes.first_nodes)
         for node in self.graph.nodes:
             if node in begun and node not in unclear:
                 what = slope(node, self.masked.seen[node], begun[node])
@@ -340,14 +326,13 @@ class PassPair:
             value=value_at(record_of(node), bad),
             selection="" if selection is None else operation_of(selection),
             selected_at=None if record is None else record.where,
-            entered_at=causes.entered_at(node),
-            entered_by=causes.entered_by(node),
-            passed=causes.passed(node),
+            passed=causes.passed[node],
+            **causes.entered(node),
         )
-        entry = causes.entry(node)
-        if found.rows or entry is None or entry.bad is None:
+        made = causes.made.get(node)
+        if found.rows or made is None or made.bad is None:
             return found
-        return replace(found, rows=rows_of(entry.bad, self.batch))
+        return replace(found, rows=rows_of(made.bad, self.batch))
 
 
 def overwrote_nonfinite(node: Any, record: Record) -> bool:
