@@ -295,12 +295,11 @@ def never_clean(report: Report) -> Report:
 def advised(report: Report, masked: str) -> Report:
     """Return a report that has other words for how to take a masked gradient."""
     usual = MASKED[report.framework]
-    findings = report.findings
-    by_watch = usual.replace(".grad(", ".value_and_grad("), *OF_OTHERS.values()
-    for words in (usual, *by_watch):
-        texts = [f.repair.text.replace(words, masked) for f in findings]
-        findings = tuple(
-            replace(f, repair=replace(f.repair, text=text))
-            for f, text in zip(findings, texts, strict=True)
-        )
-    return replace(report, findings=findings)
+    by_watch = usual.replace(".grad(", ".value_and_grad(")
+    findings = []
+    for finding in report.findings:
+        text = finding.repair.text
+        for words in (usual, by_watch, *OF_OTHERS.values()):
+            text = text.replace(words, masked)
+        findings.append(replace(finding, repair=replace(finding.repair, text=text)))
+    return replace(report, findings=tuple(findings))

@@ -8,7 +8,6 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from safeops._backends.torch import private
-from safeops.autodiff.torch._lines import in_a_transform
 from safeops.autodiff.torch._ranks import in_a_stage, tell_of_stage
 
 # The entry points of autograd, and the names of their arguments in this package.

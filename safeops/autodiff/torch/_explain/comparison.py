@@ -17,7 +17,7 @@ import torch
 
 from safeops._backends.torch import private
 from safeops._core.types import Array
-from safeops._source.locations import Location, definition
+from safeops._source.locations import definition
 from safeops._source.names import IN_TORCH, METHODS, OF_ENTRIES
 from safeops.autodiff._explain.evidence import missing
 from safeops.autodiff._explain.finding import Finding, Kind, entries_in_words
@@ -83,7 +83,7 @@ class Causes:
         return not (by_entry and (bad & ~record.bad).any())
 
     def entered(self, node: Any) -> dict[str, Any]:
-        """Return the line that made the NaN, and the operation, unless it is the line of the node."""
+        """Return the line and the operation that made the NaN, unless it is the line of the node."""
         made, record = self.made.get(node), record_of(node)
         if made is None or record is None or made.where is None:
             return {}
