@@ -17,6 +17,7 @@ from safeops._source.names import IN_TORCH
 from safeops.autodiff.torch._contractions import HALF, contract, matrix
 from safeops.autodiff.torch._convolutions import convolve_backward
 from safeops.autodiff.torch._evaluator import Call, Masking
+from safeops.autodiff.torch._explain.selection import Selections, lean
 from safeops.autodiff.torch._lines import Looking, compact, not_finite, stored, what_of
 from safeops.autodiff.torch._masks import folded, is_partial, spread
 from safeops.autodiff.torch._nodes import attached
@@ -35,6 +36,7 @@ class CotangentRecord(NamedTuple):
     bad: Array | None  # where it is not finite; None if nowhere
     active: Mask
     known: bool = True  # whether the mask is known
+    dropped_by: Any = None  # the numbers of nodes, where entries are not active
 
 
 class NodeRecord(NamedTuple):
@@ -93,6 +95,7 @@ class Watching(Masking):
     def __init__(self, former: Tags) -> None:
         super().__init__(former, "ignore")
         self.paused = False
+        self.selections = Selections()
         self.blocked: dict[Any, Blocked] = {}
         # The nodes whose use of entries is unknown, and why.
         self.unseen: dict[Any, str] = {}
@@ -106,7 +109,9 @@ class Watching(Masking):
         if RULES.get(private.name_of_operation(func)) in CONTRACTIONS:
             self.note_coefficients(func, args)
         self.note_unseen(func, (args, kwargs))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.selections.note(self, func, args, kwargs or {}, result)
+        return result
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -230,8 +235,10 @@ def recorded(mode: Watching | None, looking: Looking, x: Any) -> CotangentRecord
     known = active is not None
     if active is None or (isinstance(active, torch.Tensor) and folded(active) is True):
         active = True
+    by = None if mode is None or active is True else lean(mode.selections.of(x))
     active = compact(active) if isinstance(active, torch.Tensor) else active
-    return CotangentRecord(torch.empty_like(x, device="meta"), x.device, looking(x), active, known)
+    like = torch.empty_like(x, device="meta")
+    return CotangentRecord(like, x.device, looking(x), active, known, by)
 
 
 # The names of PyTorch's nodes, as names of operations of the array API standard.

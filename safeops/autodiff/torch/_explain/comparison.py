@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
@@ -30,8 +29,7 @@ from safeops.autodiff.torch._explain.backward import (
     Watching,
     operation_of,
 )
-from safeops.autodiff.torch._explain.selection import REFUSED, Search, ones_like
-from safeops.autodiff.torch._lines import Record, not_finite, record_of, what_of
+from safeops.autodiff.torch._lines import Record, fits, not_finite, record_of, what_of
 from safeops.autodiff.torch._masks import spread
 from safeops.autodiff.torch._nodes import is_custom, is_ours
 from safeops.autodiff.torch._passes import is_script
@@ -83,7 +81,7 @@ class Causes:
         return not (by_entry and (bad & ~record.bad).any())
 
     def entered(self, node: Any) -> dict[str, Any]:
-        """Return the line and the operation that made the NaN, unless it is the line of the node."""
+        """Return the line and the operation that made the NaN, unless it is that of the node."""
         made, record = self.made.get(node), record_of(node)
         if made is None or record is None or made.where is None:
             return {}
@@ -174,10 +172,21 @@ class PassPair:
     masked: Pass
     batch: int = 0
 
-    @cached_property
-    def search(self) -> Search:
-        """The search for selections."""
-        return Search(self.graph, self.masked.seen)
+    def selection_of(self, node: Any, entries: Array | None) -> Any:
+        """Return the node that dropped the entries; of several the one nearest to the output."""
+        # The entries are those of a cotangent or of a result; which, their shape tells.
+        into, out = self.masked.seen[node]
+        every = [(x, absent_in(x)) for x in (*into, *out) if x is not None and x.active is not True]
+        met = [
+            (x, absent & entries)
+            for x, absent in every
+            if entries is not None and fits(entries, absent)
+        ]
+        for x, absent in (*met, *every):
+            numbers = x.dropped_by.expand(absent.shape)[absent]
+            if (known := numbers[numbers > 0]).numel():
+                return list(self.mode.selections.numbers)[int(known.min()) - 1]
+        return None
 
     def findings(self, outputs: Sequence[Array], leaves: Sequence[Array]) -> Iterator[Finding]:
         """Yield the findings about value and gradient, one for each fact at least."""
@@ -315,7 +324,7 @@ class PassPair:
     def blocked(self, node: Any, causes: Causes) -> Finding:
         """Return the finding about absent entries that met a nonfinite slope."""
         bad, entries, what = causes.met[node]
-        selection = self.search.selection_of(node, entries)
+        selection = self.selection_of(node, entries)
         record = None if selection is None else record_of(selection)
         found = finding(
             "BLOCKED",
@@ -370,6 +379,11 @@ def origin(
     return largest if largest is not None and largest.any() else None
 
 
+def absent_in(x: CotangentRecord) -> Array:
+    """Return which entries of a cotangent are absent."""
+    return ~spread(x.active, torch.empty((), device=x.device).expand(x.like.shape))
+
+
 def value_at(record: Record | None, bad: Array) -> str:
     """Return what the result of an operation is at the given entries; "" if unknown."""
     if record is None or record.bad is None:
@@ -379,12 +393,19 @@ def value_at(record: Record | None, bad: Array) -> str:
     return "finite"
 
 
+# What PyTorch raises where a formula does not run for cotangents of ones: a saved tensor was freed
+# (RuntimeError, NotImplementedError), there is no derivative, or it refuses such a cotangent.
+REFUSED = (RuntimeError, IndexError, ValueError)
+
+
 def slope(node: Any, node_record: NodeRecord, bad: Array) -> str:
     """Return the derivative of a node at entries, from its formula for a cotangent of ones."""
     if is_custom(node):  # it may have side effects
         return ""
     with suppress(*REFUSED), torch.no_grad():
-        found = node(*ones_like(node_record))
+        into = node_record.into
+        ones = [x if x is None else torch.ones_like(x.like, device=x.device) for x in into]
+        found = node(*ones)
         for x in found if isinstance(found, tuple) else (found,):
             if x is not None and x.shape == bad.shape and (what := what_of(x[bad])):
                 return what
