@@ -140,6 +140,19 @@ def test_rows_that_nothing_reads(masked):
     assert rights(reports, {"BLOCKED"}) == (len(reports), len(reports))
 
 
+@pytest.mark.parametrize("rows", [3, 40])
+def test_a_selection_in_each_step_of_a_loop(masked, rows):
+    """The selections are named, however many, and not what hands out the rows."""
+
+    def loss(x):
+        every = torch.log(x).unbind()
+        return sum(torch.where(y.isfinite(), y, 0.0).sum() for y in every)  # dropped
+
+    (finding,) = masked.explain(loss, leaf([[1.0, 1.0]] + [[0.0, 1.0]] * rows)).findings
+
+    assert (finding.operation, finding.entries, finding.selection) == ("log", rows, "where")
+
+
 def test_clean_rows_have_clean_reports(masked):
     """At a clean point of those programs nothing is found."""
     reports = [explained_rows(masked, name, programs.CLEAN)[0] for name in programs.LATE]

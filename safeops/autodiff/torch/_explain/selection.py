@@ -23,7 +23,8 @@ MAY_DROP = (
     rules.triangle,
     rules.zero,
 )
-DTYPE = torch.int16  # of the numbers
+MANY = 16  # nodes: beyond, as where a loop selects in each step, the first stands for all
+DTYPE = torch.int32  # of the numbers
 
 
 class Selections(Tags):
@@ -79,7 +80,7 @@ class Selections(Tags):
         kind = kind_of(func)
         rule = rules.RULES.get(kind.base) if kind.between_ranks is None else None
         # Where ranks wait for each other, or a result is written into `out`, nothing runs again.
-        is_final = rule is None or "out" in given[1]
+        is_final = rule is None or "out" in given[1] or len(numbers) > MANY
         may_drop = rule in MAY_DROP or (rule is rules.scale and node_name()[1] in BY_PRODUCT)
         found = torch.zeros((), dtype=DTYPE, device=x.device)
         if numbers and (is_final or (len(numbers) == 1 and not may_drop)):
