@@ -192,4 +192,5 @@ def regrained(flat: Array, old: int, new: int) -> Array:
         return flat
     if old > new:
         return flat.repeat_interleave(old // new)
-    return flat.reshape(-1, new // old).any(1)
+    parts = flat.reshape(-1, new // old)
+    return parts.any(1) if flat.dtype is torch.bool else parts.amax(1)  # numbers, in `explain`
