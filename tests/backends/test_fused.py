@@ -216,8 +216,10 @@ def of_segments(f, x):
 
 
 def like(x, other):
-    """Return an array of the framework of another."""
-    return load(framework_of(other)).xp.asarray(x)
+    """Return an array of the framework of another, on its device."""
+    framework = framework_of(other)
+    where = {"device": other.device} if framework == "torch" else {}
+    return load(framework).xp.asarray(x, **where)
 
 
 def framework_of(x):
@@ -358,6 +360,86 @@ def kernels_of(framework):
     from safeops._backends.jax import segments as of_segments
 
     return {*losses.KERNELS, *of_segments.KERNELS}
+
+
+def with_gap(x):
+    """Return the same numbers, each next to one that is not among them."""
+    import torch
+
+    return torch.stack([x, torch.full_like(x, math.nan)], -1)[..., 0]
+
+
+def turned(x):
+    """Return the same numbers, with neighbours along another axis than the last."""
+    return x.mT.contiguous().mT if x.ndim > 1 else x
+
+
+def expanded(x):
+    """Return its first entry of the last axis, once in memory and as often as there were others."""
+    return x[..., :1].expand(x.shape)
+
+
+LAYOUTS = {f.__name__: f for f in (with_gap, turned, expanded)}
+
+
+def slopes_of(f, args):
+    """Return the value of tensors, and slopes for a cotangent that is one number in memory."""
+    import torch
+
+    out = f(*args)
+    return [out, *torch.autograd.grad(out, args, out.new_ones(()).expand_as(out))]
+
+
+def assert_all_close(got, wanted):
+    """Compare tensors."""
+    for x, y in zip(got, wanted, strict=True):
+        assert_close(x.detach().numpy(), y.detach().numpy(), 1e-12, atol=1e-300)
+
+
+@pytest.mark.only("torch")
+@pytest.mark.parametrize("view", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_takes_numbers_of_any_layout(framework, name, view):
+    """It reads the numbers of a tensor, wherever in memory these are, and no others."""
+    import torch
+
+    f, args = CASES[name]
+    views = [LAYOUTS[view](torch.tensor(x, requires_grad=True)) for x in args]
+    copies = [x.detach().clone(memory_format=torch.contiguous_format) for x in views]
+
+    assert_all_close(slopes_of(f, views), slopes_of(f, [x.requires_grad_() for x in copies]))
+
+
+@pytest.mark.only("torch")
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_runs_in_a_checkpoint(framework, name):
+    """A checkpoint computes it again, and hands each tensor that it kept out once."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    f, args = CASES[name]
+    leaves = [torch.tensor(x, requires_grad=True) for x in args]
+
+    again = partial(checkpoint, f, use_reentrant=False)
+    assert_all_close(slopes_of(again, leaves), slopes_of(f, leaves))
+
+
+@pytest.mark.only("torch")
+@pytest.mark.parametrize("name", CASES)
+def test_a_kernel_asks_no_default_device(framework, name):
+    """What it makes on the way is on the device of its arguments."""
+    import torch
+
+    f, args = CASES[name]
+    leaves = [torch.tensor(x, requires_grad=True) for x in args]
+    wanted = slopes_of(f, leaves)
+    torch.set_default_device("meta")
+    try:
+        got = slopes_of(f, leaves)
+    finally:
+        torch.set_default_device(None)
+
+    assert_all_close(got, wanted)
 
 
 def test_every_fused_kernel_has_a_case(framework):

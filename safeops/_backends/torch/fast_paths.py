@@ -224,7 +224,7 @@ def _are_equal(x: Array, y: Array) -> bool:
 def _places(mask: Any) -> tuple[Array, ...]:
     """Return where a mask of NumPy is True: `nonzero` of PyTorch takes ten times as long."""
     if not mask.ndim:
-        return torch.as_tensor(mask).nonzero(as_tuple=True)
+        return torch.from_numpy(np.asarray(mask)).nonzero(as_tuple=True)
     found = np.unravel_index(np.flatnonzero(mask), mask.shape)
     return tuple(torch.from_numpy(axis) for axis in found)
 

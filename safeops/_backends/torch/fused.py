@@ -120,8 +120,8 @@ class Fused(FillingFunction):
     @staticmethod
     def backward(ctx: Any, cotangent: Array) -> tuple[Any, ...]:
         """Return the pullback; that of the steps where it is differentiated again, or batched."""
-        number = len(ctx.settings)
-        tensors, kept = ctx.saved_tensors[:number], ctx.saved_tensors[number:]
+        number, saved = len(ctx.settings), ctx.saved_tensors  # a checkpoint gives them once
+        tensors, kept = saved[:number], saved[number:]
         args = [x if y is None else y for x, y in zip(ctx.settings, tensors, strict=True)]
         if torch.is_grad_enabled() or _is_watched() or not _has_memory(cotangent):
             return (None, None, None, *_pulled_by_steps(ctx.steps, ctx.few, args, cotangent))

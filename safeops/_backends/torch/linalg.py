@@ -24,7 +24,7 @@ class _Determinant(Fused):
     @classmethod
     def run(cls, a: Array) -> tuple[Array, Array]:
         out, factors, pivots = cls._factors(a)
-        ones = torch.eye(a.shape[-1], dtype=a.dtype).expand(a.shape)
+        ones = torch.eye(a.shape[-1], dtype=a.dtype, device=a.device).expand(a.shape)
         inverse = torch.linalg.lu_solve(factors, pivots, ones)
         size = (torch.linalg.matrix_norm(x) for x in (a, inverse))
         near = _most(next(size) * next(size))
@@ -36,7 +36,7 @@ class _Determinant(Fused):
     @staticmethod
     def _factors(a: Array) -> tuple[Array, Array, Array]:
         factors, pivots, _ = torch.linalg.lu_factor_ex(a)
-        moved = pivots != torch.arange(1, a.shape[-1] + 1, dtype=pivots.dtype)
+        moved = pivots != torch.arange(1, a.shape[-1] + 1, dtype=pivots.dtype, device=a.device)
         turn = torch.where(moved, -1.0, 1.0).to(a.dtype).prod(-1)
         return factors.diagonal(dim1=-2, dim2=-1).prod(-1) * turn, factors, pivots
 

@@ -66,18 +66,17 @@ def _are_in_range(out: Array, x: Array, y: Array) -> bool:
 class _Attention(Fused):
     @classmethod
     def run(cls, *args: Any) -> tuple[Array, ...]:
-        q, k, v, mask, scale = args
-        out, sums = private.attention(q, k, v, 0.0, False, attn_mask=mask, scale=scale)  # noqa: FBT003  (its order)
+        *given, mask, scale = args
+        given = map(_in_rows, given)
+        out, sums = private.attention(*given, 0.0, False, attn_mask=mask, scale=scale)  # noqa: FBT003  (its order)
         return out, out, sums
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
-        q, k, v, mask, scale = given.args
+        *args, mask, scale = given.args
         pulled = private.attention_backward(
             cotangent,
-            q,
-            k,
-            v,
+            *map(_in_rows, args),
             *given.kept,
             0.0,
             False,  # noqa: FBT003  (as above)
@@ -85,6 +84,12 @@ class _Attention(Fused):
             scale=scale,
         )
         return (*pulled, None, None)
+
+
+def _in_rows(x: Array) -> Array:
+    """Return x, copied if the coordinates of a row are not side by side in memory."""
+    # The kernel (2.13) takes it that they are, and reads other numbers, also beyond the last one.
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _attention(
@@ -117,7 +122,7 @@ def _scores(where: Any, shape: torch.Size, dtype: torch.dtype) -> Array | None:
         return None
     if not where.ndim or not where.any(-1).all():
         return None
-    added = torch.zeros(where.shape, dtype=dtype).masked_fill_(~where, -math.inf)
+    added = where.new_zeros(where.shape, dtype=dtype).masked_fill_(~where, -math.inf)
     return added.expand(shape)
 
 
