@@ -23,6 +23,11 @@ def makes_masks_again(x: Any) -> bool:
     return bool(x.is_cpu)
 
 
+def loses_small_values(x: Any) -> bool:
+    """Whether PyTorch, compiled, makes 0 of expm1 of a small number; not a matter of time."""
+    return bool(x.is_cpu)
+
+
 def measures_by_sums(x: Any) -> bool:
     """Whether PyTorch, compiled, finds the size of a slice by a sum, and not by a maximum."""
     return bool(x.is_cpu)
