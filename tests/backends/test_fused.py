@@ -399,7 +399,7 @@ def assert_all_close(got, wanted):
 @pytest.mark.only("torch")
 @pytest.mark.parametrize("view", LAYOUTS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_takes_numbers_of_any_layout(framework, name, view):
+def test_a_kernel_takes_numbers_of_any_layout(name, view):
     """It reads the numbers of a tensor, wherever in memory these are, and no others."""
     import torch
 
@@ -412,7 +412,7 @@ def test_a_kernel_takes_numbers_of_any_layout(framework, name, view):
 
 @pytest.mark.only("torch")
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_runs_in_a_checkpoint(framework, name):
+def test_a_kernel_runs_in_a_checkpoint(name):
     """A checkpoint computes it again, and hands each tensor that it kept out once."""
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -426,7 +426,7 @@ def test_a_kernel_runs_in_a_checkpoint(framework, name):
 
 @pytest.mark.only("torch")
 @pytest.mark.parametrize("name", CASES)
-def test_a_kernel_asks_no_default_device(framework, name):
+def test_a_kernel_asks_no_default_device(name):
     """What it makes on the way is on the device of its arguments."""
     import torch
 

@@ -66,17 +66,17 @@ def _are_in_range(out: Array, x: Array, y: Array) -> bool:
 class _Attention(Fused):
     @classmethod
     def run(cls, *args: Any) -> tuple[Array, ...]:
-        *given, mask, scale = args
-        given = map(_in_rows, given)
-        out, sums = private.attention(*given, 0.0, False, attn_mask=mask, scale=scale)  # noqa: FBT003  (its order)
+        *heads, mask, scale = args
+        rows = map(_in_rows, heads)
+        out, sums = private.attention(*rows, 0.0, False, attn_mask=mask, scale=scale)  # noqa: FBT003  (its order)
         return out, out, sums
 
     @classmethod
     def pull(cls, cotangent: Array, given: Given) -> tuple[Any, ...]:
-        *args, mask, scale = given.args
+        *heads, mask, scale = given.args
         pulled = private.attention_backward(
             cotangent,
-            *map(_in_rows, args),
+            *map(_in_rows, heads),
             *given.kept,
             0.0,
             False,  # noqa: FBT003  (as above)
