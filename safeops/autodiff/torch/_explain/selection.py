@@ -1,5 +1,6 @@
 """Which node dropped each absent entry: numbers beside the masks, which move as these do."""
 
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -106,9 +107,10 @@ class Selections(Tags):
             return x
 
         args, kwargs = tree_map(shown, given)
-        with again:
-            outs = tensors_of(func(*args, **kwargs))
-        active = again.tags.read(outs[i])
+        active: Mask | None = None
+        # An operation may refuse a copy; then its node is named, and the report is there.
+        with suppress(RuntimeError, IndexError), again:
+            active = again.tags.read(tensors_of(func(*args, **kwargs))[i])
         return False if active is None else active
 
 
