@@ -42,6 +42,7 @@ class Torch(ArrayAPI):
         | reductions.KERNELS
         | exact_slopes.KERNELS
         | fused.KERNELS
+        | linalg.KERNELS
         | segments.KERNELS
         | special.KERNELS
     )

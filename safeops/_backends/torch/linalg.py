@@ -1,4 +1,9 @@
-"""Functions of matrices by PyTorch's factorisations, where no matrix is nearly singular."""
+"""
+Functions of matrices by PyTorch's factorisations, where each has one.
+
+Factors of Cholesky, eigenvalues and the logarithm of a determinant have PyTorch's own derivatives,
+which there are those of the steps at every order.
+"""
 
 from typing import Any
 
@@ -45,8 +50,12 @@ class _Determinant(Fused):
         return (given.kept[0].mT * cotangent[..., None, None],)
 
 
+def _are_matrices(a: Array) -> bool:
+    return _are_plain(a) and a.numel() > 0 and a.ndim > 1 and a.shape[-1] == a.shape[-2]
+
+
 def _det(steps: Function, a: Array, /) -> Array | None:
-    if not _are_plain(a) or not a.numel() or a.ndim < 2 or a.shape[-1] != a.shape[-2]:  # noqa: PLR2004  (a matrix)
+    if not _are_matrices(a):
         return None
     out = _Determinant.of(steps, None, a)
     bound = _LIMITS[a.dtype]
@@ -54,4 +63,63 @@ def _det(steps: Function, a: Array, /) -> Array | None:
     return out if usual else None
 
 
+def _slogdet(a: Array, /) -> tuple[Array, Array] | None:
+    """Return sign and logarithm, if no matrix is singular."""
+    if not _are_matrices(a):
+        return None
+    sign, size = torch.linalg.slogdet(a)
+    return (sign, size) if _are_finite(size) else None
+
+
+def _cholesky(a: Array, /) -> Array | None:
+    """Return the lower factors, if each matrix has one."""
+    if not _are_matrices(a):
+        return None
+    factor, info = torch.linalg.cholesky_ex(_hermitian(a))
+    if _most(info) > 0 or not _are_finite(factor):
+        return None
+    return factor.tril()  # nothing comes from above the diagonal, a cotangent of NaN neither
+
+
+def _hermitian(a: Array) -> Array:
+    return (a + a.mT) / 2.0
+
+
+def _eigh(a: Array, /) -> tuple[Array, Array] | None:
+    """Return eigenvalues and vectors, if no two tie and each matrix is of a usual size."""
+    if not _are_usual(a):
+        return None
+    values, vectors = torch.linalg.eigh(_hermitian(a))
+    return (values, vectors) if _are_apart(values.detach()) else None
+
+
+def _eigvalsh(a: Array, /) -> Array | None:
+    """Return eigenvalues, likewise."""
+    if not _are_usual(a):
+        return None
+    values = torch.linalg.eigvalsh(_hermitian(a))
+    return values if _are_apart(values.detach()) else None
+
+
+def _are_usual(a: Array) -> bool:
+    """Whether matrices are finite, and the steps would not divide them by their size."""
+    if not _are_matrices(a) or a.shape[-1] == 1:
+        return False
+    size = a.detach().abs().amax((-2, -1))
+    return _USUAL < _least(size) and _most(size) < 1 / _USUAL
+
+
+def _are_apart(values: Array) -> bool:
+    """Whether no two eigenvalues are as near as rounding may part a tie."""
+    rounding = 8.0 * _LIMITS[values.dtype].eps * values.shape[-1]
+    return _least(values.diff() - rounding * values.abs().amax(-1, keepdim=True)) > 0
+
+
+_USUAL = 2.0**-16
+KERNELS: dict[str, Function] = {
+    "safe_cholesky": _cholesky,
+    "safe_eigh": _eigh,
+    "safe_eigvalsh": _eigvalsh,
+    "safe_slogdet": _slogdet,
+}
 OF_STEPS: dict[str, Function] = {"safe_det": _det}
