@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.jax import losses, rules, segments
+from safeops._backends.jax import linalg, losses, rules, segments
 from safeops._backends.jax.rules import Context
 from safeops._core.dtypes import NUMPY_TYPES, SCALARS
 from safeops._core.types import ARRAY_OPTIONS, Array, Function
@@ -13,7 +13,7 @@ from safeops._core.types import ARRAY_OPTIONS, Array, Function
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KERNELS = rules.KERNELS | losses.KERNELS | segments.KERNELS
+KERNELS = rules.KERNELS | linalg.KERNELS | losses.KERNELS | segments.KERNELS
 _MOST = 64  # programs of one function: one called with ever new numbers is then not compiled
 _CONSTANTS = (*SCALARS, str, type(None))
 _HOLE = object()
