@@ -90,6 +90,7 @@ def cases():
     yield "safe_det, singular", linalg.safe_det, (with_entries(square, _1_2=square[1, 1]),)
     yield "safe_det, NaN", linalg.safe_det, (with_entries(square, _1_2=math.nan),)
     yield "safe_det, out of range", linalg.safe_det, (1e-90 * square,)
+    yield from cases_of_matrices(square)
     near = with_entries(POINTS, _1_0=POINTS[0, 3])
     yield "safe_cdist", so.safe_cdist, tuple(near)
     yield "safe_cdist, tiny", so.safe_cdist, tuple(1e-200 * near)
@@ -104,6 +105,49 @@ def cases():
         for kind, x in (("", np.round(LOGITS)), (" with NaN", BAD), (" with -inf", ABSENT)):
             x = np.concatenate([x, x[:2]])  # noqa: PLW2901
             yield f"{name}{kind}", partial(of_segments, getattr(segments, name)), (x,)
+
+
+def cases_of_matrices(square):
+    """Return the same of factors and eigenvalues of matrices."""
+    even = square + square.swapaxes(-1, -2)
+    definite = square @ square.swapaxes(-1, -2) + np.eye(4)
+    bad = np.stack([np.full((4, 4), math.nan), -np.eye(4)])
+    for name, usual in (
+        ("safe_slogdet", square),
+        ("safe_cholesky", definite + LOGITS[:, 0] - LOGITS[:, :1]),
+        ("safe_eigh", even + LOGITS[:, 0] - LOGITS[:, :1]),
+        ("safe_eigvalsh", even),
+    ):
+        f = partial(as_one, getattr(linalg, name))
+        yield name, f, (usual,)
+        yield f"{name}, one by itself", f, (usual[1],)
+        yield f"{name}, tiny", f, (1e-90 * usual,)
+        yield f"{name}, one not finite", f, (np.concatenate([usual, bad[:1]]),)
+        yield f"{name}, one without", f, (np.concatenate([usual, bad[1:], 0 * bad[1:]]),)
+
+
+def as_one(f, a):
+    """Return what a function of matrices gives as one array."""
+    found = f(a)
+    if not isinstance(found, tuple):
+        return found
+    xp = load(framework_of(a)).xp
+    wide = [x if x.ndim == a.ndim else x[..., None, :] for x in found if x.ndim > a.ndim - 2]
+    return xp.concat(wide, axis=-2) if wide else xp.stack(list(found), axis=-1)
+
+
+def cases_of_slices():
+    """Return the same of sums and cosines of slices."""
+    for kind, x in (("", LOGITS), (" with -inf", ABSENT), (" with NaN", BAD)):
+        yield f"safe_logsumexp{kind}", partial(so.safe_logsumexp, axis=-1), (x,)
+    f = partial(so.safe_logsumexp, axis=0, keepdims=True)
+    yield "safe_logsumexp, another axis", f, (ABSENT[:1] * LOGITS,)
+    other = LOGITS[::-1].copy()
+    for kind, x in (("", LOGITS), (" with NaN", BAD), (", zero", with_entries(LOGITS, _1=0.0))):
+        yield f"safe_cosine_similarity{kind}", so.safe_cosine_similarity, (x, other)
+    yield "safe_cosine_similarity, tiny", so.safe_cosine_similarity, (1e-200 * LOGITS, other)
+    f = partial(so.safe_cosine_similarity, axis=0, keepdims=True)
+    yield "safe_cosine_similarity, a vector", f, (LOGITS, other[:, :1])
 
 
 def cases_of_labels():
@@ -228,7 +272,15 @@ def framework_of(x):
     return kinds[type(x).__module__.partition(".")[0]]
 
 
-CASES = {name: (f, args) for name, f, args in (*cases(), *cases_of_labels(), *cases_of_numbers())}
+CASES = {
+    name: (f, args)
+    for name, f, args in (
+        *cases(),
+        *cases_of_slices(),
+        *cases_of_labels(),
+        *cases_of_numbers(),
+    )
+}
 
 
 def factors(shape):
@@ -248,8 +300,10 @@ def in_torch(f, args):
     again = torch.autograd.grad(f(*leaves), leaves, weights, create_graph=True)
     total = sum((x * torch.tensor(factors(x.shape))).sum() for x in again)
     bends = torch.autograd.grad(total + 0 * sum(x.sum() for x in leaves), leaves)
-    batch = torch.stack([weights, 2 * weights])
-    batched = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True)
+    batched = []
+    if getattr(f, "args", None) != (linalg.safe_eigh,):  # a barrier in its steps takes no batch
+        batch = torch.stack([weights, 2 * weights])
+        batched = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True)
     out = f(*leaves)
     with forward_ad.dual_level():
         seed = forward_ad.make_dual(weights, torch.cos(weights))
@@ -349,17 +403,20 @@ def kernels_of(framework):
     """Return the names of the functions that have such a kernel."""
     if framework == "torch":
         from safeops._backends.torch import Torch, fused, special
+        from safeops._backends.torch import linalg as of_matrices
         from safeops._backends.torch import segments as of_segments
 
-        return {*fused.KERNELS, *of_segments.KERNELS, *special.KERNELS, *Torch.kernels_of_steps}
+        kernels = fused.KERNELS | of_matrices.KERNELS | of_segments.KERNELS | special.KERNELS
+        return {*kernels, *Torch.kernels_of_steps}
     if framework == "tensorflow":
-        from safeops._backends.tensorflow import losses
+        from safeops._backends.tensorflow import TensorFlow, losses
 
-        return {*losses.KERNELS}
+        return {*losses.KERNELS, *TensorFlow.kernels_of_steps}
+    from safeops._backends.jax import linalg as of_matrices
     from safeops._backends.jax import losses
     from safeops._backends.jax import segments as of_segments
 
-    return {*losses.KERNELS, *of_segments.KERNELS}
+    return {*losses.KERNELS, *of_matrices.KERNELS, *of_segments.KERNELS}
 
 
 def with_gap(x):
@@ -474,20 +531,36 @@ def test_a_fused_kernel_answers(framework):
     assert {name: getattr(so, name)(2 * x, x).grad_fn.name() for name in pairs} == pairs
     x = torch.tensor(LOGITS, requires_grad=True)
     assert so.safe_standardize(x, axis=-1).grad_fn.name() == "_StandardBackward"
+    a = torch.tensor(LOGITS[:, :4] + 9 * np.eye(4), requires_grad=True)
+    found = linalg.safe_eigvalsh(a), *linalg.safe_eigh(a), *linalg.safe_slogdet(a)
+    names = ["LinalgEighBackward0"] * 3 + ["LinalgSlogdetBackward0"] * 2
+    assert [x.grad_fn.name() for x in found] == names
+    assert linalg.safe_cholesky(a).grad_fn.name() == "TrilBackward0"
 
 
-def test_digamma_of_float32_has_a_kernel(framework):
-    """Its value and its slope are those of float64, which is computed in steps."""
-    if framework != "torch":
-        pytest.skip("there is no such kernel")
-    import torch
+def test_a_usual_determinant_is_not_decomposed(framework):
+    """A program has a singular value decomposition in its branches alone."""
+    if framework == "torch":
+        pytest.skip("there a determinant has a node, and asks for its numbers")
+    a = np.eye(3) + LOGITS[:3, :3] / 9
+    if framework == "jax":
+        import jax
 
-    x = torch.linspace(0.1, 30, 200, requires_grad=True)
-    wide = x.detach().double().requires_grad_()
-    value, wanted = so.safe_digamma(x), so.safe_digamma(wide)
+        names = outside_of_branches(jax.make_jaxpr(jax.grad(linalg.safe_det))(a).jaxpr)
+    else:
+        import tensorflow as tf
 
-    assert value.grad_fn.name() == "_DiGammaBackward"
-    torch.testing.assert_close(value.double(), wanted, rtol=2e-6, atol=1e-6)
-    (slope,) = torch.autograd.grad(value.sum(), x)
-    (wanted,) = torch.autograd.grad(wanted.sum(), wide)
-    torch.testing.assert_close(slope.double(), wanted, rtol=1e-6, atol=0)
+        slope = tf.function(lambda a: tf.gradients(linalg.safe_det(a), a))
+        graph = slope.get_concrete_function(tf.constant(a)).graph
+        names = {op.type for op in graph.get_operations()}
+    assert names & {"cond", "If", "StatelessIf"}, names
+    assert not names & {"svd", "Svd"}
+
+
+def outside_of_branches(jaxpr):
+    """Return the names of the primitives that run whatever the numbers are."""
+    names = {equation.primitive.name for equation in jaxpr.eqns}
+    for equation in jaxpr.eqns:
+        bodies = [x.jaxpr for x in equation.params.values() if hasattr(x, "jaxpr")]
+        names = names.union(*map(outside_of_branches, bodies))  # branches are in a tuple
+    return names

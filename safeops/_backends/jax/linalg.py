@@ -21,7 +21,7 @@ _MOST = 1e3
 
 
 def _branch(short: Function, steps: Function) -> Function:
-    """Return a function of matrices: on a CPU `short`, which leaves to the steps what is unusual."""
+    """Return a function of matrices: on a CPU `short`, which leaves some to the steps."""
 
     @jax.custom_batching.custom_vmap
     def function(a: Array) -> Any:

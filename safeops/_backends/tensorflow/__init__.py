@@ -12,13 +12,14 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from safeops._backends.array_api import MATRICES, ArrayAPI
-from safeops._backends.tensorflow import elementwise, losses, namespace, programs, rules
+from safeops._backends.tensorflow import elementwise, losses, namespace, programs, rules, usual
 from safeops._backends.tensorflow.derivatives import (
     accumulated,
     barrier,
@@ -54,6 +55,7 @@ class TensorFlow(ArrayAPI):
     name = "tensorflow"
 
     kernels: Mapping[str, Function] = losses.KERNELS
+    kernels_of_steps: Mapping[str, Function] = usual.OF_STEPS
     formulas: Mapping[str, Function] = elementwise.PRODUCTS
     keeps_exponent = False  # at p == 0 the slope is 0 * inf (2.21)
     differentiates = True
@@ -67,14 +69,17 @@ class TensorFlow(ArrayAPI):
         return tf.is_tensor(x) or _is_of_keras(x)
 
     def kernel(self, name: str, generic: Function) -> Function | None:
-        """Return a program of many kernels, or what refuses a DTensor without a layout."""
+        """Return a program of many kernels, or the kernel; some refuse a DTensor first."""
+        kernel = self.kernels.get(name)
+        if name in self.kernels_of_steps:
+            kernel = partial(self.kernels_of_steps[name], generic)
         if name in programs.NAMES:
             if name not in self.programs:
-                self.programs[name] = programs.Program(generic, self.kernels.get(name))
+                self.programs[name] = programs.Program(generic, kernel)
             return self.programs[name]
         if name in WITHOUT_LAYOUT or name.startswith("segment_"):
-            return _refuse_parts
-        return super().kernel(name, generic)
+            return partial(_refuse_parts, kernel)
+        return kernel
 
     def check(self, x: Array) -> None:
         """Refuse ragged and sparse tensors, whose empty entries have no place in a `where`."""
@@ -247,8 +252,8 @@ class TensorFlow(ArrayAPI):
                     tf.debugging.disable_check_numerics()
 
 
-def _refuse_parts(*args: Any, **options: Any) -> None:
-    """Raise TypeError for a DTensor, which only an eager one is known to be."""
+def _refuse_parts(kernel: Function | None, *args: Any, **options: Any) -> Array | None:
+    """Raise TypeError for a DTensor, which only an eager one is known to be; else ask a kernel."""
     if any("CUSTOM" in (getattr(x, "device", None) or "") for x in (*args, *options.values())):
         way_out = "dtensor.unpack(dtensor.relayout(x, dtensor.Layout.replicated(mesh, rank)))[0]"
         msg = (
@@ -256,6 +261,7 @@ def _refuse_parts(*args: Any, **options: Any) -> None:
             f"this operation; pass {way_out}"
         )
         raise TypeError(msg)
+    return None if kernel is None else kernel(*args, **options)
 
 
 def _is_of_keras(x: object) -> bool:

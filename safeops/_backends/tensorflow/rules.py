@@ -98,6 +98,39 @@ def shortened(
     return short(steps, chosen, pull)
 
 
+def tried(
+    steps: Function,
+    run: Function,
+    pull: Function,
+    is_usual: Function,
+    *,
+    of_any_cotangent: bool = False,
+) -> Function:
+    """
+    Return steps, in whose place something is tried: its value and its pullback, if it is usual.
+
+    `run` returns the value, and what `is_usual` looks at and `pull` needs beside the cotangent and
+    the arguments. A cotangent that is not finite is left to the steps, unless any will do.
+    """
+
+    def value(*args: Array) -> Array:
+        out, *kept = run(*args)
+        return tf.cond(is_usual(out, *kept), lambda: out, partial(steps, *args))
+
+    def pulled(cotangent: Array, _: Array, *args: Array) -> Sequence[Array]:
+        found = run(*args)
+        usual = is_usual(*found)
+        if not of_any_cotangent:
+            usual = tf.logical_and(usual, tf.reduce_all(tf.math.is_finite(cotangent)))
+        return tf.cond(
+            usual,
+            partial(pull, cotangent, found, *args),
+            lambda: list(pulled_by(steps, cotangent, *args)),
+        )
+
+    return short(steps, value, pulled)
+
+
 def _constant(x: Array) -> Array:
     """Return what eager TensorFlow would record beside the rule as a constant."""
     return tf.stop_gradient(x) if tf.executing_eagerly() else x

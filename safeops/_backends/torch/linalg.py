@@ -106,7 +106,7 @@ def _are_usual(a: Array) -> bool:
     if not _are_matrices(a) or a.shape[-1] == 1:
         return False
     size = a.detach().abs().amax((-2, -1))
-    return _USUAL < _least(size) and _most(size) < 1 / _USUAL
+    return _least(size) > _USUAL and _most(size) < 1 / _USUAL
 
 
 def _are_apart(values: Array) -> bool:

@@ -1,0 +1,178 @@
+"""
+Plain formulas of TensorFlow, with a look at what they give: where that is unusual, the steps.
+
+The steps of a function are right for all arguments, and TensorFlow writes an array at each. A look
+at the result of a reduction reads a number for each slice.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from safeops._backends.tensorflow.derivatives import detects
+from safeops._backends.tensorflow.dtypes import finfo
+from safeops._backends.tensorflow.private import has_dtensors
+from safeops._backends.tensorflow.rules import pulled_by, short, tried
+from safeops._core.types import Array, Function
+
+_SQUARES = (1e-18, 1e18)  # of lengths
+# Of the norms of a matrix and its inverse, as a product. Up to here the adjugate has as many digits
+# as by singular values.
+_MOST = 1e3
+
+
+def _are_plain(*args: Any) -> bool:
+    """Whether all are tensors of one dtype and rank, and no detector would report what is tried."""
+    kinds = {(x.dtype, x.shape.rank) for x in args if isinstance(x, tf.Tensor)}
+    if len(kinds) != 1 or not all(isinstance(x, tf.Tensor) for x in args):
+        return False
+    ((dtype, rank),) = kinds
+    return dtype in (tf.float32, tf.float64) and bool(rank) and not (has_dtensors() or detects())
+
+
+def _has_axis(x: Array, axis: Any) -> bool:
+    return type(axis) is int and -x.shape.rank <= axis < x.shape.rank
+
+
+def _all_finite(x: Array) -> Array:
+    return tf.reduce_all(tf.math.is_finite(x))
+
+
+def _all_within(x: Array, low: float, high: float) -> Array:
+    """Whether all numbers are between two, which NaN is not."""
+    return tf.reduce_all(tf.logical_and(x >= low, x <= high))
+
+
+def _total(x: Array, axis: int) -> Array:
+    return tf.reduce_sum(x, axis, keepdims=True)
+
+
+def _dropped(x: Array, axis: int, *, keepdims: bool) -> Array:
+    return x if keepdims else tf.squeeze(x, axis)
+
+
+def _log_sum(
+    steps: Function,
+    x: Any,
+    /,
+    *,
+    axis: Any = None,
+    keepdims: bool = False,
+    where: Any = None,
+    b: Any = None,
+) -> Array | None:
+    """Logarithm of the sum of exponentials along an axis, if all of them are finite."""
+    if where is not None or b is not None or not _are_plain(x) or not _has_axis(x, axis):
+        return None
+
+    def run(x: Array) -> tuple[Array, Array, Array]:
+        peak = tf.reduce_max(x, axis, keepdims=True)
+        parts = tf.exp(x - peak)
+        total = _total(parts, axis)
+        return peak + tf.math.log(total), parts, total
+
+    def pull(cotangent: Array, found: Sequence[Array], _: Array) -> list[Array]:
+        _, parts, total = found
+        return [parts * (cotangent / total)]
+
+    def is_usual(out: Array, *_: Array) -> Array:
+        return _all_finite(out)
+
+    f = tried(lambda x: steps(x, axis=axis, keepdims=True), run, pull, is_usual)
+    return _dropped(f(x), axis, keepdims=keepdims)
+
+
+def _cosine_similarity(
+    steps: Function,
+    x: Any,
+    y: Any,
+    /,
+    *,
+    axis: Any = -1,
+    keepdims: bool = False,
+    where: Any = None,
+) -> Array | None:
+    """Cosines along an axis, if no length is out of the ordinary."""
+    if where is not None or not _are_plain(x, y) or not _has_axis(x, axis):
+        return None
+
+    def run(x: Array, y: Array) -> tuple[Array, Array, Array]:
+        squares = _total(x * x, axis), _total(y * y, axis)
+        return _total(x * y, axis) / _product_of_roots(squares), *squares
+
+    def pull(cotangent: Array, found: Sequence[Array], x: Array, y: Array) -> list[Array]:
+        cosine, *squares = found
+        across = cotangent / _product_of_roots(squares)
+        along = [cotangent * cosine / square for square in squares]
+        return [across * y - along[0] * x, across * x - along[1] * y]
+
+    def is_usual(_: Array, *squares: Array) -> Array:
+        return tf.logical_and(*(_all_within(square, *_SQUARES) for square in squares))
+
+    f = tried(lambda x, y: steps(x, y, axis=axis, keepdims=True), run, pull, is_usual)
+    return _dropped(f(x, y), axis, keepdims=keepdims)
+
+
+def _product_of_roots(squares: Sequence[Array]) -> Array:
+    return tf.sqrt(squares[0]) * tf.sqrt(squares[1])
+
+
+def _quotient(steps: Function, x: Any, y: Any, /) -> Array | None:
+    """Quotient, if none is 0 / 0: elsewhere its slopes are those of the plain quotient."""
+    if not _are_plain(x, y):
+        return None
+    least = float(finfo(x).smallest_normal)
+
+    def is_usual(out: Array, x: Array, y: Array) -> Array:
+        def some() -> Array:
+            return tf.reduce_min(tf.maximum(tf.abs(x), tf.abs(y))) >= least
+
+        return tf.cond(_all_finite(out), lambda: tf.constant(value=True), some)
+
+    def pull(cotangent: Array, found: Sequence[Array], _: Array, y: Array) -> list[Array]:
+        return [cotangent / y, cotangent * (-found[0] / y)]
+
+    f = tried(steps, lambda x, y: (x / y, x, y), pull, is_usual, of_any_cotangent=True)
+    return f(x, y)
+
+
+def _determinant(steps: Function, a: Any, /) -> Array | None:
+    """Determinant, with the adjugate by the inverse if no matrix is nearly singular."""
+    if not _are_plain(a) or a.shape.rank < 2:  # noqa: PLR2004  (a matrix)
+        return None
+    info = finfo(a)
+    least = float(info.smallest_normal) / float(info.eps)
+
+    def in_range(out: Array) -> Array:
+        return _all_within(tf.abs(out), least, float(info.max))
+
+    def value(a: Array) -> Array:
+        out = tf.linalg.det(a)
+        return tf.cond(in_range(out), lambda: out, lambda: steps(a))
+
+    def pull(cotangent: Array, out: Array, a: Array) -> Sequence[Array]:
+        # Not by `inv`, which raises for singular matrices: of these this is the inverse of a part,
+        # and the trace of the product is the rank.
+        number, batch = tf.shape(a)[-1], tf.shape(a)[:-2]
+        inverse = tf.linalg.lstsq(a, tf.eye(number, None, batch, a.dtype), fast=False)
+        turned = tf.linalg.matrix_transpose(inverse)
+        slope = (cotangent * out)[..., None, None] * turned
+        near = tf.norm(a, axis=(-2, -1)) * tf.norm(inverse, axis=(-2, -1))
+        rank, full = tf.reduce_sum(a * turned, (-2, -1)), tf.cast(number, a.dtype)
+        usual = _all_within(near, 0.0, _MOST) & _all_within(rank, full - 0.5, full + 0.5)
+        return tf.cond(
+            usual & _all_finite(slope) & in_range(out),
+            lambda: [slope],
+            lambda: list(pulled_by(steps, cotangent, a)),
+        )
+
+    return short(steps, value, pull)(a)
+
+
+OF_STEPS: dict[str, Function] = {
+    "safe_cosine_similarity": _cosine_similarity,
+    "safe_det": _determinant,
+    "safe_logsumexp": _log_sum,
+    "xdivy": _quotient,
+}
