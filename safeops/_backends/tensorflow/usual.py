@@ -16,7 +16,7 @@ from safeops._backends.tensorflow.private import has_dtensors
 from safeops._backends.tensorflow.rules import pulled_by, short, tried
 from safeops._core.types import Array, Function
 
-_SQUARES = (1e-18, 1e18)  # of lengths
+_LENGTHS = (1e-9, 1e9)  # whose squares are in range
 # Of the norms of a matrix and its inverse, as a product. Up to here the adjugate has as many digits
 # as by singular values.
 _MOST = 1e3
@@ -98,24 +98,21 @@ def _cosine_similarity(
         return None
 
     def run(x: Array, y: Array) -> tuple[Array, Array, Array]:
-        squares = _total(x * x, axis), _total(y * y, axis)
-        return _total(x * y, axis) / _product_of_roots(squares), *squares
+        lengths = tf.sqrt(_total(x * x, axis)), tf.sqrt(_total(y * y, axis))
+        return _total(x * y, axis) / (lengths[0] * lengths[1]), *lengths
 
     def pull(cotangent: Array, found: Sequence[Array], x: Array, y: Array) -> list[Array]:
-        cosine, *squares = found
-        across = cotangent / _product_of_roots(squares)
-        along = [cotangent * cosine / square for square in squares]
-        return [across * y - along[0] * x, across * x - along[1] * y]
+        cosine, *lengths = found
+        u, v = x / lengths[0], y / lengths[1]
+        # Of the size of a slope: a product of lengths may leave the range of a cotangent.
+        scales = [cotangent / length for length in lengths]
+        return [(v - cosine * u) * scales[0], (u - cosine * v) * scales[1]]
 
-    def is_usual(_: Array, *squares: Array) -> Array:
-        return tf.logical_and(*(_all_within(square, *_SQUARES) for square in squares))
+    def is_usual(_: Array, *lengths: Array) -> Array:
+        return tf.logical_and(*(_all_within(x, *_LENGTHS) for x in lengths))
 
     f = tried(lambda x, y: steps(x, y, axis=axis, keepdims=True), run, pull, is_usual)
     return _dropped(f(x, y), axis, keepdims=keepdims)
-
-
-def _product_of_roots(squares: Sequence[Array]) -> Array:
-    return tf.sqrt(squares[0]) * tf.sqrt(squares[1])
 
 
 def _quotient(steps: Function, x: Any, y: Any, /) -> Array | None:
@@ -139,7 +136,7 @@ def _quotient(steps: Function, x: Any, y: Any, /) -> Array | None:
 
 def _determinant(steps: Function, a: Any, /) -> Array | None:
     """Determinant, with the adjugate by the inverse if no matrix is nearly singular."""
-    if not _are_plain(a) or a.shape.rank < 2:  # noqa: PLR2004  (a matrix)
+    if not _are_plain(a) or a.shape.rank < 2 or a.shape[-1] != a.shape[-2]:  # noqa: PLR2004  (a matrix)
         return None
     info = finfo(a)
     least = float(info.smallest_normal) / float(info.eps)
@@ -157,13 +154,13 @@ def _determinant(steps: Function, a: Any, /) -> Array | None:
         number, batch = tf.shape(a)[-1], tf.shape(a)[:-2]
         inverse = tf.linalg.lstsq(a, tf.eye(number, None, batch, a.dtype), fast=False)
         turned = tf.linalg.matrix_transpose(inverse)
-        slope = (cotangent * out)[..., None, None] * turned
+        adjugate = out[..., None, None] * turned
         near = tf.norm(a, axis=(-2, -1)) * tf.norm(inverse, axis=(-2, -1))
         rank, full = tf.reduce_sum(a * turned, (-2, -1)), tf.cast(number, a.dtype)
         usual = _all_within(near, 0.0, _MOST) & _all_within(rank, full - 0.5, full + 0.5)
         return tf.cond(
-            usual & _all_finite(slope) & in_range(out),
-            lambda: [slope],
+            usual & _all_finite(adjugate) & in_range(out),
+            lambda: [cotangent[..., None, None] * adjugate],
             lambda: list(pulled_by(steps, cotangent, a)),
         )
 
