@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import safeops as so
+from safeops import segments
 
 pytestmark = pytest.mark.only("torch")
 
@@ -13,6 +14,7 @@ REDUCTIONS = (so.nansum, so.nanprod, so.nanmean, so.nanvar, so.nanstd, so.nanmax
 KEEPING_NO_MASK = {f.__name__: f for f in REDUCTIONS}
 KEEPING_NO_MASK["nansum, rows"] = lambda x: so.nansum(x, axis=-1)
 KEEPING_NO_MASK["nanmean, where"] = lambda x: so.nanmean(x, where=x > 1)
+KEEPING_NO_MASK["boxcox"] = lambda x: so.boxcox(x, 0.5).sum()
 KEEPING_NO_MASK["safe_pow"] = lambda x: so.safe_pow(x, 3.0).sum()
 
 
@@ -38,6 +40,16 @@ def test_a_compiler_keeps_no_mask(name):
 
     assert set(kept_by_a_compiler(KEEPING_NO_MASK[name])) == {torch.float32}
     assert torch.bool in kept_by_a_compiler(lambda x: torch.where(x > 0, x, 0.0).nansum())
+
+
+def test_a_softmax_of_segments_keeps_no_mask():
+    """Beside numbers it keeps the segments of entries, which the masks are made of too."""
+    import torch
+
+    def squares(x):
+        return segments.segment_softmax(x, torch.arange(4) // 2, 2).square().sum()
+
+    assert torch.bool not in kept_by_a_compiler(squares)
 
 
 @pytest.mark.parametrize("dynamic", [None, True])

@@ -98,19 +98,12 @@ def shortened(
     return short(steps, chosen, pull)
 
 
-def tried(
-    steps: Function,
-    run: Function,
-    pull: Function,
-    is_usual: Function,
-    *,
-    of_any_cotangent: bool = False,
-) -> Function:
+def tried(steps: Function, run: Function, pull: Function, is_usual: Function) -> Function:
     """
     Return steps, in whose place something is tried: its value and its pullback, if it is usual.
 
     `run` returns the value, and what `is_usual` looks at and `pull` needs beside the cotangent and
-    the arguments. A cotangent that is not finite is left to the steps, unless any will do.
+    the arguments. A cotangent that is not finite is left to the steps.
     """
 
     def value(*args: Array) -> Array:
@@ -119,11 +112,9 @@ def tried(
 
     def pulled(cotangent: Array, _: Array, *args: Array) -> Sequence[Array]:
         found = run(*args)
-        usual = is_usual(*found)
-        if not of_any_cotangent:
-            usual = tf.logical_and(usual, tf.reduce_all(tf.math.is_finite(cotangent)))
+        finite = tf.reduce_all(tf.math.is_finite(cotangent))
         return tf.cond(
-            usual,
+            tf.logical_and(is_usual(*found), finite),
             partial(pull, cotangent, found, *args),
             lambda: list(pulled_by(steps, cotangent, *args)),
         )

@@ -5,6 +5,7 @@ The steps of a function are right for all arguments, and TensorFlow writes an ar
 at the result of a reduction reads a number for each slice.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,8 @@ import tensorflow as tf
 
 from safeops._backends.tensorflow.derivatives import detects
 from safeops._backends.tensorflow.dtypes import finfo
-from safeops._backends.tensorflow.private import has_dtensors
+from safeops._backends.tensorflow.elementwise import where as select
+from safeops._backends.tensorflow.private import has_dtensors, in_xla, is_accumulated
 from safeops._backends.tensorflow.rules import pulled_by, short, tried
 from safeops._core.types import Array, Function
 
@@ -79,6 +81,12 @@ def _log_sum(
     def is_usual(out: Array, *_: Array) -> Array:
         return _all_finite(out)
 
+    def without(x: Array) -> Array:
+        none = tf.constant(-math.inf, x.dtype)
+        return select(tf.equal(x, none), none, x)
+
+    # Nothing comes to absent entries, as masked autodiff sees by a select of the program alone.
+    x = tf.cond(tf.reduce_min(x) > -math.inf, lambda: tf.identity(x), lambda: without(x))
     f = tried(lambda x: steps(x, axis=axis, keepdims=True), run, pull, is_usual)
     return _dropped(f(x), axis, keepdims=keepdims)
 
@@ -112,26 +120,35 @@ def _cosine_similarity(
         return tf.logical_and(*(_all_within(x, *_LENGTHS) for x in lengths))
 
     f = tried(lambda x, y: steps(x, y, axis=axis, keepdims=True), run, pull, is_usual)
-    return _dropped(f(x, y), axis, keepdims=keepdims)
+    # As in the logarithm of a sum: nothing comes to slices of which one is 0.
+    zero = tf.logical_or(_are_zero(x, axis), _are_zero(y, axis))
+    return _dropped(select(zero, 0.0, f(x, y)), axis, keepdims=keepdims)
+
+
+def _are_zero(x: Array, axis: int) -> Array:
+    """Whether a slice is 0, which the largest entry is asked for if squares were lost."""
+    square = _total(x * x, axis)
+
+    def where_lost() -> Array:
+        size = tf.reduce_max(tf.abs(x), axis, keepdims=True)
+        return tf.logical_and(tf.equal(square, 0.0), size < float(finfo(x).smallest_normal))
+
+    return tf.cond(tf.reduce_all(square > 0.0), lambda: square < 0.0, where_lost)
 
 
 def _quotient(steps: Function, x: Any, y: Any, /) -> Array | None:
-    """Quotient, if none is 0 / 0: elsewhere its slopes are those of the plain quotient."""
-    if not _are_plain(x, y):
+    """Quotient, if none is 0 / 0: elsewhere its derivatives are those of the plain quotient."""
+    if not _are_plain(x, y) or in_xla() or is_accumulated((x, y)):
         return None
     least = float(finfo(x).smallest_normal)
 
-    def is_usual(out: Array, x: Array, y: Array) -> Array:
-        def some() -> Array:
-            return tf.reduce_min(tf.maximum(tf.abs(x), tf.abs(y))) >= least
+    out = x / y
 
-        return tf.cond(_all_finite(out), lambda: tf.constant(value=True), some)
+    def some() -> Array:
+        return tf.reduce_min(tf.maximum(tf.abs(x), tf.abs(y))) >= least
 
-    def pull(cotangent: Array, found: Sequence[Array], _: Array, y: Array) -> list[Array]:
-        return [cotangent / y, cotangent * (-found[0] / y)]
-
-    f = tried(steps, lambda x, y: (x / y, x, y), pull, is_usual, of_any_cotangent=True)
-    return f(x, y)
+    usual = tf.cond(_all_finite(out), lambda: tf.constant(value=True), some)
+    return tf.cond(usual, lambda: x / y, lambda: steps(x, y))
 
 
 def _determinant(steps: Function, a: Any, /) -> Array | None:
