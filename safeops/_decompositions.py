@@ -28,7 +28,8 @@ def safe_eigh(a: T, /) -> tuple[T, T]:
 
     Notes
     -----
-    **Gradient.** Exact to second order where eigenvalues differ; a third derivative is inf or NaN.
+    **Gradient.** Exact to second order where eigenvalues differ; a third derivative is inf or NaN,
+    but exact in eager PyTorch on a CPU where all eigenvalues differ.
     The vectors of eigenvalues that tie may be turned among themselves. If the loss does not change
     by that, and has one slope for all these eigenvalues, its gradient is exact: nothing comes from
     inside of the block, and nothing is divided by 0. Projectors are such a loss, and the trace. If

@@ -25,12 +25,15 @@ _MOST = 1e3
 
 
 def _are_plain(*args: Any) -> bool:
-    """Whether all are tensors of one dtype and rank, and no detector would report what is tried."""
+    """Whether all are tensors of one dtype and rank, in a program where something may be tried."""
+    # Not where a detector would report it, nor where `rules.short` leaves all to the steps.
     kinds = {(x.dtype, x.shape.rank) for x in args if isinstance(x, tf.Tensor)}
     if len(kinds) != 1 or not all(isinstance(x, tf.Tensor) for x in args):
         return False
     ((dtype, rank),) = kinds
-    return dtype in (tf.float32, tf.float64) and bool(rank) and not (has_dtensors() or detects())
+    if dtype not in (tf.float32, tf.float64) or not rank or has_dtensors() or detects():
+        return False
+    return not (in_xla() or is_accumulated(args))
 
 
 def _has_axis(x: Array, axis: Any) -> bool:
@@ -136,21 +139,6 @@ def _are_zero(x: Array, axis: int) -> Array:
     return tf.cond(tf.reduce_all(square > 0.0), lambda: square < 0.0, where_lost)
 
 
-def _quotient(steps: Function, x: Any, y: Any, /) -> Array | None:
-    """Quotient, if none is 0 / 0: elsewhere its derivatives are those of the plain quotient."""
-    if not _are_plain(x, y) or in_xla() or is_accumulated((x, y)):
-        return None
-    least = float(finfo(x).smallest_normal)
-
-    out = x / y
-
-    def some() -> Array:
-        return tf.reduce_min(tf.maximum(tf.abs(x), tf.abs(y))) >= least
-
-    usual = tf.cond(_all_finite(out), lambda: tf.constant(value=True), some)
-    return tf.cond(usual, lambda: x / y, lambda: steps(x, y))
-
-
 def _determinant(steps: Function, a: Any, /) -> Array | None:
     """Determinant, with the adjugate by the inverse if no matrix is nearly singular."""
     if not _are_plain(a) or a.shape.rank < 2 or a.shape[-1] != a.shape[-2]:  # noqa: PLR2004  (a matrix)
@@ -188,5 +176,4 @@ OF_STEPS: dict[str, Function] = {
     "safe_cosine_similarity": _cosine_similarity,
     "safe_det": _determinant,
     "safe_logsumexp": _log_sum,
-    "xdivy": _quotient,
 }

@@ -21,7 +21,6 @@ ROWS = {
         lambda _, x: so.safe_cosine_similarity(*((x + RISE) ** p for p in (0.5, 0.25))),
         np.asarray([[False] * 3, [True] * 3]),
     ),
-    "xdivy": (lambda _, x: so.xdivy(x**0.5, x**0.25), NUMBERS > 0),
 }
 
 
