@@ -47,6 +47,18 @@ def test_a_class_is_the_number_that_it_is(label, dtype, wanted, framework):
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("bad", [nan, inf])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, for infinity
+@pytest.mark.parametrize("name", ["safe_cosine_similarity", "safe_correlation"])
+def test_nan_beside_a_constant_slice_stays(name, bad, framework):
+    """A slice that has no direction makes 0 of numbers, and hides no NaN of the other one."""
+    rows = [asarray(framework, np.array(x)) for x in ([[bad, 1.0], [1.0, 2.0]], np.zeros((2, 2)))]
+
+    for pair in (rows, rows[::-1]):
+        assert_close(to_numpy(getattr(so, name)(*pair, axis=-1)), [nan, 0.0], 0.0)
+
+
+@pytest.mark.whole
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("row", [(nan, 0.0, 1.0), (0.0, nan, 1.0), (0.0, 1.0, nan)])
 def test_a_nan_is_passed_on_to_each_share(row, dtype, framework):

@@ -122,10 +122,11 @@ def _cosine_similarity(
     def is_usual(_: Array, *lengths: Array) -> Array:
         return tf.logical_and(*(_all_within(x, *_LENGTHS) for x in lengths))
 
-    f = tried(lambda x, y: steps(x, y, axis=axis, keepdims=True), run, pull, is_usual)
-    # As in the logarithm of a sum: nothing comes to slices of which one is 0.
+    out = tried(lambda x, y: steps(x, y, axis=axis, keepdims=True), run, pull, is_usual)(x, y)
+    # As in the logarithm of a sum: nothing comes to slices of which one is 0. Beside NaN it is NaN.
     zero = tf.logical_or(_are_zero(x, axis), _are_zero(y, axis))
-    return _dropped(select(zero, 0.0, f(x, y)), axis, keepdims=keepdims)
+    zero = tf.logical_and(zero, tf.equal(out, 0.0))
+    return _dropped(select(zero, 0.0, out), axis, keepdims=keepdims)
 
 
 def _are_zero(x: Array, axis: int) -> Array:
