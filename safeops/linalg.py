@@ -325,9 +325,9 @@ def safe_eigvalsh(a: T, /) -> T:
     each has the m-th part of the projector on their vectors: chosen, as ties of `max` share theirs,
     and exact for their sum, as is its second derivative. Eigenvalues tie if the gaps between them
     are at most ``8 * n * eps`` times the largest, which rounding parts them by at most. A third
-    derivative is inf or NaN. A smooth function of all eigenvalues, such as the sum of their
-    squares, has a second derivative that this choice does not know: use `spectral_function` and
-    the trace.
+    derivative is inf or NaN, but exact in eager PyTorch on a CPU where nothing ties. A smooth
+    function of all eigenvalues, such as the sum of their squares, has a second derivative that this
+    choice does not know: use `spectral_function` and the trace.
 
     **Source.** Subgradient of minimum norm of the largest eigenvalue; perturbation theory to
     second order.
