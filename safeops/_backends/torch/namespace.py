@@ -1,10 +1,15 @@
 """The namespace of the array API standard for PyTorch: that of array-api-compat, but for a few."""
 
+import math
+
 import array_api_compat.torch
 import torch
 
 from safeops._backends.devices import loses_small_values
 from safeops._core.types import Array
+
+# Of ``expm1(x) / x``, the higher ones first.
+_SERIES = tuple(1.0 / math.factorial(k) for k in range(15, 0, -1))
 
 globals().update(
     {name: x for name, x in vars(array_api_compat.torch).items() if not name.startswith("_")}
@@ -19,20 +24,23 @@ broadcast_arrays = torch.broadcast_tensors
 
 
 def expm1(x: Array, /) -> Array:
-    """Return ``exp(x) - 1``; what a compiler reads has no difference in it."""
+    """Return ``exp(x) - 1``, to a compiler as a series near 0: tanh would take twice as long."""
     if not (torch.compiler.is_compiling() and loses_small_values(x)):
         return torch.expm1(x)
-    power = torch.exp(x)
-    value = torch.tanh(0.5 * x) * (power + 1.0)
+    y, power = x.detach(), torch.exp(x)
+    series = torch.zeros_like(y)
+    for coefficient in _SERIES if x.dtype == torch.float64 else _SERIES[-8:]:
+        series = y * series + coefficient
+    value = torch.where(y.abs() < 0.5, y * series, power.detach() - 1.0)  # noqa: PLR2004
     return _with_slope_of(power.clamp(max=torch.finfo(x.dtype).max), value)
 
 
 def atanh(x: Array, /) -> Array:
-    """Return the inverse hyperbolic tangent, by two logarithms to a compiler."""
+    """Return the inverse hyperbolic tangent, to a compiler as the logarithm of a sum."""
     if not (torch.compiler.is_compiling() and loses_small_values(x)):
         return torch.atanh(x)
-    value = 0.5 * (torch.log1p(x) - torch.log1p(-x))
-    # The slopes of the logarithms cancel in the second derivative.
+    size = x.detach().abs()
+    value = torch.copysign(0.5 * torch.log1p(2.0 * size / (1.0 - size)), x.detach())
     return _with_slope_of(torch.atanh(x), value)
 
 
