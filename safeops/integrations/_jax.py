@@ -93,10 +93,8 @@ def guarded(
     """Return the compiled value and gradient of a function, explained if it is not finite."""
     ordinary = jax.jit(jax.value_and_grad(f, argnums, has_aux=has_aux))
     masked = jax.jit(value_and_grad(f, argnums, has_aux=has_aux))
+    value = (lambda *args, **kwargs: f(*args, **kwargs)[0]) if has_aux else f
     steps = 0
-
-    def value(*args: Any, **kwargs: Any) -> Any:
-        return f(*args, **kwargs)[0] if has_aux else f(*args, **kwargs)
 
     @wraps(f)
     def both(*args: Any, **kwargs: Any) -> Any:
