@@ -24,6 +24,7 @@ from plain import plain
 import safeops as so
 
 SMALL, LARGE = "small", "large"
+HUGE = 1e30
 
 
 class Family(NamedTuple):
@@ -515,21 +516,33 @@ def cases(options):
                         yield Case(name, framework, mode, size, bad), pick
 
 
-def measure(case, pick, world, number):
+def guarded(where, pick, count):
+    """Return a pick with one comparison and one select of each argument: no safe form has less."""
+
+    def f(*args):
+        kept = [where(x < HUGE, x, 0.5) for x in args[:count]]
+        return pick(*kept, *args[count:])
+
+    return f
+
+
+def measure(case, pick, world, number, *, guard=False):
     """Return the ratio of ours to the pick, and that of the pick to itself."""
-    _, asarray, modes, gradient = world
+    xp, asarray, modes, gradient = world
     family = FAMILIES[case.function]
     rng = np.random.default_rng(0)
     args = family.arguments(rng, case.size)
     if case.bad:
         args = family.spoil(rng, args)
+    count = len(args) - family.constants
+    ours = guarded(xp.where, pick, count) if guard else family.ours
     calls = []
-    for f in (family.ours, pick, pick):
+    for f in (ours, pick, pick):
         given = [
             asarray(x if x.dtype.kind in "iu" else x.astype(np.float32))
             for x in map(np.asarray, args)
         ]
-        calls.append(gradient(modes[case.mode](f), given, len(args) - family.constants))
+        calls.append(gradient(modes[case.mode](f), given, count))
     ours, theirs, again = timing.rounds(calls, number)
     return timing.ratio(ours, theirs), timing.ratio(again, theirs)
 
@@ -558,6 +571,7 @@ def parsed():
     choices = {"framework": list(MODES), "mode": None, "function": list(FAMILIES)}
     for name, known in (choices | {"size": [SMALL, LARGE]}).items():
         parser.add_argument(f"--{name}", action="append", choices=known)
+    parser.add_argument("--guard", action="store_true", help="one select, in place of ours")
     parser.add_argument("--json", type=Path, help="a file for all ratios")
     parser.add_argument("--pairs", type=int, default=9, help="of timings; default: 9")
     parser.add_argument("--table", type=Path, nargs="+", help="files of --json, to one table")
@@ -578,7 +592,8 @@ def main():
         if case.framework not in worlds:
             worlds[case.framework] = ops.SET_UP[case.framework]()
         try:
-            ratio, control = measure(case, pick, worlds[case.framework], options.pairs)
+            world = worlds[case.framework]
+            ratio, control = measure(case, pick, world, options.pairs, guard=options.guard)
         except (LookupError, NotImplementedError) as error:  # a pick without a gradient
             print(f"| {case.function} | {case.framework} | {case.mode} | {error} |".splitlines()[0])
             continue
