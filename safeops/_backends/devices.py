@@ -9,7 +9,8 @@ To change that, measure with `benchmarks/ops.py --device cuda` first.
 
 from typing import Any
 
-# JAX sums squares plainly where a branch finds that none is lost; it chooses when it compiles.
+# JAX takes the short way to a norm or a determinant where a branch finds that nothing is lost by
+# it; the device is known when it compiles.
 BRANCHES_ON = "cpu"
 
 

@@ -10,31 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from safeops._backends.devices import BRANCHES_ON
-from safeops._backends.jax.rules import Context
+from safeops._backends.jax.rules import Context, branched
 from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function
 
 # Of the norms of a matrix and its inverse, as a product. Up to here the adjugate has as many digits
 # as by singular values.
 _MOST = 1e3
-
-
-def _branch(short: Function, steps: Function) -> Function:
-    """Return a function of matrices: on a CPU `short`, which leaves some to the steps."""
-
-    @jax.custom_batching.custom_vmap
-    def function(a: Array) -> Any:
-        by_short = {BRANCHES_ON: partial(short, steps)}
-        return jax.lax.platform_dependent(a, **by_short, default=steps)
-
-    @function.def_vmap  # a branch of each matrix would compute both ways for all of them
-    def batched(size: int, in_batched: Any, a: Array) -> tuple[Any, Any]:
-        del size, in_batched
-        found = _branch(short, steps)(a)
-        return found, jax.tree.map(lambda _: True, found)
-
-    return function
 
 
 def _factors(a: Array) -> tuple[Array, Array, Array, Array]:
@@ -67,11 +49,9 @@ def _with_slope(steps: Function, a: Array) -> tuple[Array, Array]:
 
 
 def _determinant(context: Context, a: Array) -> Array | None:
-    if a.dtype not in (jnp.float32, jnp.float64) or a.ndim < 2 or not a.size:  # noqa: PLR2004  (a matrix)
+    is_square = a.ndim > 1 and a.shape[-1] == a.shape[-2]
+    if a.dtype not in (jnp.float32, jnp.float64) or not is_square or not a.size:
         return None
-    if a.shape[-1] != a.shape[-2] or jax.device_count() > 1:
-        return None  # several devices would tell each other the condition
-
     return _with_rules(context.generic)(a)
 
 
@@ -82,8 +62,8 @@ def _with_rules(generic: Function) -> Function:
         value, pull = jax.vjp(generic, a)
         return value, pull(jnp.ones_like(value))[0]
 
-    with_slope: Any = jax.custom_jvp(_branch(_with_slope, steps))
-    det: Any = jax.custom_jvp(_branch(_value, generic))
+    with_slope: Any = jax.custom_jvp(branched(_with_slope, steps))
+    det: Any = jax.custom_jvp(branched(_value, generic))
 
     @with_slope.defjvp
     def bent(given: Any, dots: Any) -> tuple[Any, Any]:

@@ -229,26 +229,33 @@ def _times_log(context: Context, x: Array, y: Array) -> Array:
     return _log_product(*context.backend.promoted((x, y)))
 
 
-def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
-    """Return a Euclidean norm: on a CPU by one sum where no square is lost, else by `scaled`."""
-    if not x.size or jax.device_count() > 1:  # several devices would tell each other the condition
-        return scaled(x, axis=axis)
+def branched(short: Function, steps: Function) -> Function:
+    """Return a function of an array: on a CPU `short`, which leaves some arrays to the steps."""
+    if jax.device_count() > 1:  # several devices would tell each other the condition
+        return steps
 
     @jax.custom_batching.custom_vmap
-    def norm(x: Array) -> Array:
-        by_one_sum = {BRANCHES_ON: partial(_by_one_sum, scaled, axis=axis)}
-        return jax.lax.platform_dependent(x, **by_one_sum, default=partial(scaled, axis=axis))
+    def function(x: Array) -> Any:
+        by_short = {BRANCHES_ON: partial(short, steps)}
+        return jax.lax.platform_dependent(x, **by_short, default=steps)
 
-    @norm.def_vmap  # a branch of each slice would compute both ways for all of them
-    def batched(size: int, in_batched: Any, x: Array) -> tuple[Array, bool]:
+    @function.def_vmap  # a branch of each array would compute both ways for all of them
+    def batched(size: int, in_batched: Any, x: Array) -> tuple[Any, Any]:
         del size, in_batched
-        axes = tuple(a + 1 for a in axes_of(axis, x.ndim - 1))
-        return _root_of_squares(scaled, x, axes), True
+        found = branched(short, steps)(x)
+        return found, jax.tree.map(lambda _: True, found)
 
-    return norm(x)
+    return function
 
 
-def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
+def _root_of_squares(scaled: Function, x: Array, axis: Axis) -> Array:
+    """Return a Euclidean norm: on a CPU by one sum where no square is lost, else by `scaled`."""
+    axes = tuple(a - x.ndim for a in axes_of(axis, x.ndim))  # vmap puts axes before these
+    steps = partial(scaled, axis=axes)
+    return branched(partial(_by_one_sum, axis=axes), steps)(x) if x.size else steps(x)
+
+
+def _by_one_sum(steps: Function, x: Array, axis: Axis) -> Array:
     """Return a norm by a sum of squares if it is right for all slices."""
     # On a CPU a maximum takes twice as long as such a sum, and the scaled sum as long again. On
     # other devices a branch waits for its condition, and both passes run at the speed of memory.
@@ -262,7 +269,7 @@ def _by_one_sum(scaled: Function, x: Array, axis: Axis) -> Array:
 
     def without_most(x: Array) -> Array:
         zero = jnp.sum(jnp.abs(x), axis, keepdims=True) == 0  # slices whose root is right, too
-        return jax.lax.cond(jnp.all(right | zero), root, partial(scaled, axis=axis), x)
+        return jax.lax.cond(jnp.all(right | zero), root, steps, x)
 
     return jax.lax.cond(jnp.all(right), root, without_most, x)
 

@@ -86,7 +86,7 @@ def repairs_of(findings: Sequence[Finding], framework: str) -> list[Repair]:
 
 
 def target_of(finding: Finding, framework: str) -> Target | str:
-    """Return what to replace, at the line of a finding or where its NaN came in, or why nothing."""
+    """Return what to replace, at the line of a finding or where its NaN came in, or why none."""
     target = target_at(finding, framework)
     if isinstance(target, Target) or not finding.entered_by:
         return target
@@ -95,7 +95,7 @@ def target_of(finding: Finding, framework: str) -> Target | str:
 
 
 def target_at(finding: Finding, framework: str) -> Target | str:
-    """Return the expression to replace, the `where` around an operation or the operation."""
+    """Return the expression to replace, a `where` or an operation, or why none; "" says nothing."""
     where = finding.where
     page = None if where is None else page_of(where.file)
     if page is None or where is None or finding.kind in ("UNKNOWN", "INTERIM"):
@@ -115,7 +115,7 @@ def target_at(finding: Finding, framework: str) -> Target | str:
     try:
         rewrite = operation_rewrite(finding, page, nodes[0], framework)
     except Refused as reason:
-        return f": {reason}"
+        return str(reason)
     return "" if rewrite is None else Target(where.file, page, rewrite)
 
 
@@ -170,7 +170,7 @@ def option_for(finding: Finding, page: Page, node: "ast.expr") -> str | None:
     return fill_of(page, node, selection)
 
 
-SEVERAL = ", as several operations of this name stand on the line"
+SEVERAL = "several operations of this name stand on the line"
 # Of a quotient of two exponentials it would make 0, or 1.
 OVERFLOW = (
     "the exponential overflows, and the largest number in its place would be wrong: subtract the "
@@ -190,7 +190,7 @@ def repair_of(
     """Return the repair of one finding."""
     text = WAYS_OUT.get(finding.reason, TEXTS[finding.kind]).format(masked=MASKED[framework])
     if isinstance(target, str) and target:
-        text += f"; no edit{target}"
+        text += f"; no edit: {target}"
     if finding.kind == "BLOCKED" and finding.nan_operand:
         where = f"at {finding.entered_at}" if finding.entered_at else "before this line"
         text = f"leave the NaN out {where}, or {text}"
