@@ -8,7 +8,6 @@ from assertions import assert_close
 from derivatives import SECOND, derivatives_in, tools
 from elementwise import PLAIN, pytest_generate_tests
 from frameworks import asarray, to_numpy
-from points import CONSTANT
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of
@@ -80,7 +79,7 @@ def test_distances_of_two_sets_are_exact(keep, filler, way):
     def f(x, y, keep):
         return so.safe_cdist(x, y, where=keep > 0)
 
-    got = derivatives_in(mode, framework, f, weighted(framework, WEIGHTS), *given, CONSTANT)
+    got = derivatives_in(mode, framework, f, weighted(framework, WEIGHTS), *given)
 
     difference, along, other = (np.asarray(a)[:, None] - b for a, b in ((X, Y), (v, u), (s, t)))
     distance, unit, turn, twice = closed_form(difference, along, other, keep)
@@ -103,7 +102,7 @@ def test_distances_of_one_set_are_exact(filler, way):
     def f(x):
         return so.safe_pdist(x, where=where)
 
-    got = derivatives_in(mode, framework, f, weighted(framework, WEIGHTS[0]), *given, CONSTANT)
+    got = derivatives_in(mode, framework, f, weighted(framework, WEIGHTS[0]), *given)
 
     i, j = UPPER
     w = WEIGHTS[0][:, None]

@@ -15,8 +15,7 @@ __all__ = ["pytest_generate_tests"]  # runs the tests below in each `way`
 
 nan, inf = np.nan, np.inf
 # What a framework cannot do, for any function.
-FORWARD = {("torch", "compile"): (("fwd-fwd",), "no jvp of a jvp with a constant (2.13)")}
-FORWARD |= {
+FORWARD = {
     ("tensorflow", mode): (("forward", "rev-fwd", "fwd-fwd"), "the jvp of 2 * inf is NaN (2.21)")
     for mode in MODES["tensorflow"]
 }

@@ -9,7 +9,6 @@ from assertions import assert_close
 from derivatives import SECOND, derivatives_in, directions
 from elementwise import pytest_generate_tests
 from frameworks import asarray, to_numpy
-from points import CONSTANT
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name, limits
 from specs.interpolation import plain_interp
@@ -73,7 +72,7 @@ def test_interpolation_is_exact(way):
     xp = load(framework).xp
 
     got = derivatives_in(
-        mode, framework, so.safe_interp, lambda out: xp.sum(out * w, axis=-1), *groups, CONSTANT
+        mode, framework, so.safe_interp, lambda out: xp.sum(out * w, axis=-1), *groups
     )
 
     gradient, hessian = exact()

@@ -10,7 +10,6 @@ import safeops as so
 from derivatives import MODES, derivatives_in
 from exponents import EXHAUSTIVE
 from frameworks import asarray, to_numpy
-from points import CONSTANT
 from safeops._backends import load
 from safeops._core.dtypes import dtype_name
 from safeops._dispatch import backend_of
@@ -53,9 +52,6 @@ V, U = np.array([1.0, -0.5, 0.25]), np.array([0.5, 1.25, 1.0])
 BOTH = {"torch": "func", "jax": "jit", "tensorflow": "eager"}
 # What TensorFlow makes a graph of first, in which it takes minutes to take all derivatives.
 SLOW = ("function", "unknown-shape")
-UNSUPPORTED = {
-    ("torch", "compile"): (("fwd-fwd",), "a jvp of a jvp of safe_norm is not compiled (2.13)"),
-}
 
 
 def points(dtype):
@@ -126,7 +122,6 @@ def test_all_derivatives_are_exact(way):
         lambda x: so.radial(matern(xp), x),
         lambda out: out,
         *arrays,
-        CONSTANT | UNSUPPORTED,
     )
 
     assert_near(found, x, KERNELS[0], dtype)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from numpy.exceptions import AxisError
 
-import points
 import turning
 from derivatives import MODES, REPEATED, SECOND
 from exponents import EXHAUSTIVE
@@ -66,8 +65,7 @@ def left_out(row, framework, dtype):
     modes = CHEAP[framework] if orders else ()
     repeated = {} if EXHAUSTIVE else {way: (SECOND, fact) for way, fact in REPEATED.items()}
     return (
-        points.CONSTANT
-        | repeated
+        repeated
         | (INFINITE if dtype == "float32" and row.name in ANGLES else {})
         | {(framework, mode): (orders, "SAFEOPS_EXHAUSTIVE has them") for mode in modes}
     )

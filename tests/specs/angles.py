@@ -12,7 +12,7 @@ import safeops as so
 from exponents import pairs, wide
 from formulas import PI, nonzero, of_one, of_two, whole_line
 from frameworks import torch_from
-from points import CONSTANT, EPS, FLAT, Row, Spec, one, two
+from points import EPS, FLAT, Row, Spec, one, two
 
 
 def where_cancelled(x, second, terms):
@@ -187,7 +187,6 @@ SPECS = (
             two((1.0, 0.0), pi / 2, (0, -1), (0, 1, 0)),
             two((0.0, -5.0), pi, (-0.2, 0), (0, -0.04, 0)),
         ),
-        unsupported=CONSTANT,
         naive_is_right={"torch": "its rule for atan2 is 0 at the origin"}
         if torch_from(2, 10)
         else {},
@@ -200,7 +199,6 @@ SPECS = (
                     two((1e-200, 1e-200), pi / 4, (0.5e200, -0.5e200), None),
                     two((1e200, 1e200), pi / 4, (0.5e-200, -0.5e-200), None),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         formula=angle,
@@ -216,7 +214,6 @@ SPECS = (
             two((3.0, 4.0), 5, (0.6, 0.8), (0.128, -0.096, 0.072)),
             two((0.0, -2.0), 2, (0, -1), (0.5, 0, 0)),
         ),
-        unsupported=CONSTANT,
         variants=(
             Row(
                 "safe_hypot, scaled",
@@ -226,7 +223,6 @@ SPECS = (
                     two((1e200, 1e200), sqrt(2) * 1e200, (sqrt(0.5), sqrt(0.5)), None),
                     two((1e-200, 0.0), 1e-200, (1, 0), None),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         formula=length,

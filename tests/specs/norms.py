@@ -6,7 +6,6 @@ import mpmath
 
 import safeops as so
 import slice_formulas as swept
-from points import CONSTANT
 from slice_formulas import Scaled, Sweep
 from slices import NONE, PART, Row, Slice, SliceSpec, V, norm, plain_norm
 
@@ -28,7 +27,6 @@ SPECS = (
                     Slice((V,), NONE, flat=0),
                     Slice(((0.0, 2.0, 0.0),)),
                 ),
-                unsupported=CONSTANT,
             ),
             Row(
                 "safe_norm, ord=1",
@@ -36,7 +34,6 @@ SPECS = (
                 lambda xp, x, where: xp.sum(xp.where(where, xp.sqrt(x * x), 0.0), axis=-1),
                 lambda x: norm(x, 1),
                 (Slice((V,)), Slice(((-3.0, 4.0, nan),), PART), Slice(((0.0, 0.0, 0.0),), flat=0)),
-                unsupported=CONSTANT,
             ),
             Row(
                 "safe_norm, ord=inf",
@@ -44,7 +41,6 @@ SPECS = (
                 lambda xp, x, where: xp.max(xp.where(where, xp.sqrt(x * x), 0.0), axis=-1),
                 lambda x: max(x, key=abs) * mpmath.sign(max(x, key=abs)),
                 (Slice((V,)), Slice(((-3.0, 1.0, nan),), PART), Slice(((0.0, 0.0, 0.0),), flat=0)),
-                unsupported=CONSTANT,
             ),
             Row(
                 "safe_norm, ord=3",
@@ -54,7 +50,6 @@ SPECS = (
                 ),
                 lambda x: norm(x, 3),
                 (Slice((V,)), Slice(((-3.0, 4.0, nan),), PART), Slice(((0.0, 0.0, 0.0),), flat=0)),
-                unsupported=CONSTANT,
             ),
             Row(
                 "safe_norm, min_norm=6",
@@ -68,7 +63,6 @@ SPECS = (
                     Slice(((3.0, 4.0, nan),), PART, 6),
                     Slice(((0.0, 0.0, 0.0),), flat=6),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         scaled=(
@@ -111,7 +105,6 @@ SPECS = (
                     Slice(((0.0, 0.0, 0.0),), flat=0),
                     Slice((V,), NONE, 0),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         scaled=(Scaled(swept.rms, curved=True),),
@@ -129,7 +122,6 @@ SPECS = (
                     Slice((V, V), flat=0),
                     Slice(((3.0, 4.0, inf), (0.0, 0.0, inf)), PART),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         scaled=(Scaled(swept.norm_of(2), call=lambda x: so.safe_distance(x, 0 * x), curved=True),),
@@ -153,7 +145,6 @@ SPECS = (
                     Slice(((0.0, 0.0, 0.0), V), flat=0),
                     Slice((V, V), NONE, 0),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         (
@@ -174,7 +165,6 @@ SPECS = (
                 lambda x: [t / norm(x) for t in x],
                 (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0), Slice(((0.0, -2.0, 0.0),))),
                 absent=0.0,
-                unsupported=CONSTANT,
             ),
             Row(
                 "safe_normalize, ord=1",
@@ -183,7 +173,6 @@ SPECS = (
                 lambda x: [t / norm(x, 1) for t in x],
                 (Slice((V,)), Slice(((0.0, 0.0, 0.0),), flat=0)),
                 absent=0.0,
-                unsupported=CONSTANT,
             ),
         ),
         (Sweep(swept.direction),),

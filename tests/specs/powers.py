@@ -7,7 +7,7 @@ import numpy as np
 
 from exponents import pairs
 from formulas import exponents_of_e, largest_exponent, nonzero, of_one, of_two, whole_line
-from points import CONSTANT, FLAT, MAX, Spec, one, two
+from points import FLAT, MAX, Spec, one, two
 
 
 def root(form, x):
@@ -123,7 +123,6 @@ SPECS = (
             two((-2.0, -1.0), -0.5, (-0.25, 0), (-0.25, 0, 0)),
             two((-2.0, 0.5), 0, *FLAT),
         ),
-        unsupported=CONSTANT,
         formula=power,
         domain=bases_and_exponents,
         lost=6e5,  # a power times the square of a logarithm

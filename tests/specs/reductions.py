@@ -7,7 +7,7 @@ import mpmath
 import safeops as so
 import slice_formulas as swept
 from derivatives import SECOND
-from points import CONSTANT, OwnSpec
+from points import OwnSpec
 from slice_formulas import Scaled, Sweep
 from slices import NONE, PART, WEIGHTS, Row, Slice, SliceSpec, V
 
@@ -70,7 +70,6 @@ def rows(sum_, mean_, var_, std_, prod_, max_, min_):
             mean,
             lambda x: sum(x) / len(x),
             pieces,
-            unsupported=CONSTANT,
         ),
         Row(
             var_.__name__,
@@ -78,7 +77,6 @@ def rows(sum_, mean_, var_, std_, prod_, max_, min_):
             plain_var,
             var,
             (*pieces, Slice(((0.1, 0.1, 0.1),))),
-            unsupported=CONSTANT,
         ),
         Row(
             f"{var_.__name__}, correction=1",
@@ -86,7 +84,6 @@ def rows(sum_, mean_, var_, std_, prod_, max_, min_):
             plain_var,
             lambda x: var(x, 1),
             (*pieces, Slice(((0.1, nan, nan),), (True, False, False), nan)),
-            unsupported=CONSTANT,
         ),
         Row(
             std_.__name__,
@@ -94,7 +91,6 @@ def rows(sum_, mean_, var_, std_, prod_, max_, min_):
             lambda xp, x, where: xp.sqrt(plain_var(xp, x, where)),
             lambda x: mpmath.sqrt(var(x)),
             (*pieces, Slice(((0.1, 0.1, 0.1),), flat=0.0), Slice(((0.1, 0.1, nan),), PART, 0.0)),
-            unsupported=CONSTANT,
         ),
         Row(
             max_.__name__,
@@ -155,7 +151,6 @@ QUANTILES = (
         plain_quantile,
         lambda x: quantile(x, 0.5),
         SPARSE,
-        unsupported=CONSTANT,
     ),
     Row(
         "nanquantile",
@@ -164,7 +159,6 @@ QUANTILES = (
         # The first of n is at 1 / (2 n), below which there is no other.
         lambda x: quantile(x, max(len(x) * 0.25 - 0.5, 0.0) / max(len(x) - 1, 1)),
         SPARSE,
-        unsupported=CONSTANT,
     ),
     Row(
         "nanpercentile",
@@ -172,7 +166,6 @@ QUANTILES = (
         plain_quantile,
         lambda x: quantile(x, 0.75),
         SPARSE,
-        unsupported=CONSTANT,
     ),
 )
 
@@ -198,7 +191,7 @@ def running(op, formula, empty):
             Slice(((0.0, 4.0, 0.0),)),
             Slice((NANS,), NONE, empty * sum(WEIGHTS)),
         ),
-        unsupported=CONSTANT | SLOW,
+        unsupported=SLOW,
     )
 
 
@@ -211,7 +204,6 @@ def options(name, formula, naive, slices, **more):
         naive,
         formula,
         slices,
-        unsupported=CONSTANT,
     )
 
 

@@ -6,7 +6,6 @@ import mpmath
 
 import safeops as so
 import slice_formulas as swept
-from points import CONSTANT
 from slice_formulas import Sweep
 from slices import NONE, PART, Row, Slice, SliceSpec, V, norm
 
@@ -41,7 +40,6 @@ SPECS = (
                 lambda x: [t * min(1, 2 / norm(x)) if any(x) else t for t in x],
                 (Slice((V,)), Slice(((0.0, 0.0, 0.0),)), Slice(((0.3, -1.0, 1.5),))),
                 absent=0.0,
-                unsupported=CONSTANT,
             ),
             Row(
                 "safe_clip_by_norm, radii",
@@ -59,7 +57,6 @@ SPECS = (
                     Slice((V, (inf, inf, inf))),
                 ),
                 absent=0.0,
-                unsupported=CONSTANT,
             ),
         ),
         (Sweep(swept.clipped, call=lambda x: so.safe_clip_by_norm(x, 1, axis=-1)),),
@@ -82,7 +79,6 @@ SPECS = (
                     Slice(((inf, nan, 1e30),), NONE, 0),
                 ),
                 absent=0.0,
-                unsupported=CONSTANT,
             ),
         ),
         # Terms of slopes of 1e-36, at the top of float32, are flushed to 0: in forward mode of JAX
@@ -108,7 +104,6 @@ SPECS = (
                     Slice(((0.1, 0.1, 0.1), V), flat=0),
                     Slice((V, V), NONE, 0),
                 ),
-                unsupported=CONSTANT,
             ),
         ),
         (

@@ -5,7 +5,7 @@ from math import e, inf, log
 
 from mpmath import mp
 
-from points import CONSTANT, FLAT, Spec, one, two
+from points import FLAT, Spec, one, two
 
 SINH, COSH = math.sinh(1), math.cosh(1)
 
@@ -49,7 +49,6 @@ SPECS = (
             two((0.0, 0.0), -inf, *FLAT),
             two((0.0, -1.0), -inf, *FLAT),
         ),
-        unsupported=CONSTANT,
         mpmath=lambda x, p: (x**p - 1) / p if p else mp.log(x),
     ),
     Spec(
@@ -67,7 +66,6 @@ SPECS = (
             two((-1.0, 1.0), 0, (1, -1), None),
             two((1.0, -1.0), inf, *FLAT),
         ),
-        unsupported=CONSTANT,
         mpmath=lambda y, p: (1 + p * y) ** (1 / p) if p else mp.exp(y),
     ),
     Spec(
@@ -80,7 +78,6 @@ SPECS = (
             two((3.0, 0.0), 0, *FLAT),
             two((0.0, 0.0), 0, *FLAT),
         ),
-        unsupported=CONSTANT,
         mpmath=lambda x, y: (x - y) / (mp.log(x) - mp.log(y)) if x != y else x,
     ),
 )

@@ -154,6 +154,8 @@ def in_torch(mode):
     torch.compiler.reset()
     # A trace with unknown sizes donates its buffers, but create_graph needs them (2.13).
     torch._functorch.config.donated_buffer = False
+    # The cache hands forward mode inside of another a tensor that it cannot write to (2.13).
+    torch._dynamo.config.fake_tensor_cache_enabled = False
     if torch_from(2, 9) and not torch_from(2, 10):  # guards in C++ round a number: limits.md
         torch._dynamo.config.enable_cpp_symbolic_shape_guards = False
 

@@ -11,13 +11,6 @@ from safeops._dispatch import backend_of
 MAX = 1.7976931348623157e308  # float64
 TINY = 2.2250738585072014e-308  # float64, the smallest normal number
 EPS = 2.0**-52  # float64
-# For operations that multiply by a scale.
-CONSTANT = {
-    ("torch", "compile"): (
-        ("fwd-fwd",),
-        "torch.compile traces no jvp of a jvp of ``x * c`` with a constant tensor c (torch 2.13)",
-    ),
-}
 
 
 class Point(NamedTuple):
