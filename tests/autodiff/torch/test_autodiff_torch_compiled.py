@@ -188,9 +188,9 @@ def test_masks_of_transposed_cotangents(compiled):
 # The compiler.
 
 
-# Not of `amax`: once inductor of torch 2.13 has compiled one, masked or not, a jvp of a jvp of a
-# softmax is no longer traced in that process, also after a reset.
-@pytest.mark.parametrize("part", ["10729: where and sqrt", "maximum", "4132: y[0] = 0"])
+@pytest.mark.parametrize(
+    "part", ["10729: where and sqrt", "amax of log", "maximum", "4132: y[0] = 0"]
+)
 def test_inductor(compiled, part):
     """What the compiler of PyTorch makes has the right gradient."""
     program, point, wanted = REPORTED[part]
