@@ -8,12 +8,12 @@ are the conventions of `scipy.spatial.transform`.
 
 from functools import partial
 
-from safeops._core.types import Axis, T
+from safeops._core.types import Array, Axis, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._doors import show
 from safeops._ops import rigid, vectors
 from safeops._ops.precision import in_float32
-from safeops._ops.slices import drop_axes, require_axes
+from safeops._ops.slices import drop_axes, require_axes, with_same_slices
 from safeops._ops.vectors import require_shape
 
 __all__ = [
@@ -334,9 +334,7 @@ def safe_angle(a: T, b: T, /, *, axis: Axis = -1) -> T:
     >>> safe_angle(np.asarray([1.0, 0.0]), np.asarray([[1.0, 1e-9], [2.0, 0.0], [-1.0, 0.0]]))
     array([1.00000000e-09, 0.00000000e+00, 3.14159265e+00])
     """
-    xp, a, b = promote(a, b)
-    require_axes(a, axis)
-    require_axes(b, axis)
+    xp, a, b = _entered(a, b, axis)
     angle = in_float32(xp, partial(vectors.angle, xp, axis=axis))(a, b)
     return drop_axes(xp, angle, axis, keepdims=False)
 
@@ -369,11 +367,17 @@ def squared_angle(a: T, b: T, /, *, axis: Axis = -1) -> T:
     >>> squared_angle(np.asarray([2.0, 0.0]), np.asarray([[1.0, 0.0], [0.0, 1.0]]))
     array([0.       , 2.4674011])
     """
-    xp, a, b = promote(a, b)
-    require_axes(a, axis)
-    require_axes(b, axis)
+    xp, a, b = _entered(a, b, axis)
     square = in_float32(xp, partial(vectors.squared_angle, xp, axis=axis))(a, b)
     return drop_axes(xp, square, axis, keepdims=False)
+
+
+def _entered(a: Array, b: Array, axis: Axis) -> tuple[Namespace, Array, Array]:
+    """Return the namespace, and vectors of as many entries."""
+    xp, *arrays = promote(a, b)
+    for x in arrays:
+        require_axes(x, axis)
+    return xp, *with_same_slices(xp, arrays, axis)
 
 
 @fast_path

@@ -8,7 +8,15 @@ from safeops._core.types import Array, Axis, Condition, DType, IsArray, Namespac
 from safeops._dispatch import backend_of, fast_path
 from safeops._ops.division import reciprocal, safe_div
 from safeops._ops.powers import safe_pow, safe_sqrt
-from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, is_empty, scale_of
+from safeops._ops.slices import (
+    count,
+    drop_axes,
+    enter_number,
+    enter_slices,
+    is_empty,
+    scale_of,
+    with_same_slices,
+)
 
 
 @reduces
@@ -259,7 +267,8 @@ def safe_cosine_similarity(
     array([1., 0.])
     """
     xp, dtype, keep, vectors = enter_slices(x, y, where=where)
-    x, y = (_direction(xp, _kept(xp, keep, v), axis, 2, 0.0) for v in vectors)
+    kept = with_same_slices(xp, [_kept(xp, keep, v) for v in vectors], axis)
+    x, y = (_direction(xp, v, axis, 2, 0.0) for v in kept)
     return _finish(xp, xp.sum(x * y, axis=axis, keepdims=True), dtype, axis, keepdims)
 
 

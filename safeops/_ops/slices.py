@@ -1,6 +1,7 @@
 """What norms, softmax and reductions do with slices: masks, empty slices, dropped axes."""
 
 import math
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -24,6 +25,22 @@ def enter_slices(
     if dtype_name(dtype) in NARROW:
         arrays = [xp.astype(x, xp.float32) for x in arrays]
     return xp, dtype, keep, arrays
+
+
+def with_same_slices(xp: Namespace, arrays: Sequence[Array], axis: Axis) -> Sequence[Array]:
+    """Return arrays whose slices have the same entries: broadcast, unless they have."""
+    first, *others = shapes = [x.shape for x in arrays]
+    if any(getattr(shape, "rank", 0) is None for shape in shapes):
+        return xp.broadcast_arrays(*arrays)
+    least = min(len(shape) for shape in shapes)
+    axes = range(least) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    of_one_rank = all(len(shape) == len(first) for shape in others)
+    same = all(-least <= a < (least if of_one_rank else 0) for a in axes) and all(
+        first[a] is not None and shape[a] is not None and first[a] == shape[a]
+        for shape in others
+        for a in axes
+    )
+    return arrays if same else xp.broadcast_arrays(*arrays)
 
 
 def enter_number(wanted: str, option: Any) -> float:

@@ -9,7 +9,15 @@ from safeops._core.types import Array, Axis, Condition, DType, IsArray, Namespac
 from safeops._dispatch import backend_of, fast_path, promote_mask, refuse_none
 from safeops._ops.logs import safe_logaddexp
 from safeops._ops.powers import safe_exp
-from safeops._ops.slices import count, drop_axes, enter_number, enter_slices, length, scale_of
+from safeops._ops.slices import (
+    count,
+    drop_axes,
+    enter_number,
+    enter_slices,
+    length,
+    scale_of,
+    with_same_slices,
+)
 from safeops._ops.where import double_where, is_nan, stop_gradient
 
 LONGEST = 31  # doublings of a length that is not known
@@ -403,6 +411,8 @@ def _rows(
     """Return the slices, and factors or labels in their dtype; a factor of 0 makes no peak."""
     others = [y for y in (factors, labels) if y is not None]
     xp, dtype, keep, (x, *others) = enter_slices(x, *others, where=where)
+    if labels is not None:
+        x, *others = with_same_slices(xp, (x, *others), axis)
     zero = x == -math.inf
     if keep is None:
         absent = zero

@@ -8,6 +8,7 @@ import pytest
 import safeops as so
 from assertions import assert_close
 from frameworks import asarray, to_numpy
+from safeops import rotations
 from safeops._backends import load
 from whole import gradient_in, pytest_generate_tests
 
@@ -112,6 +113,71 @@ def test_a_slice_without_a_factor_has_no_slope(way):
     gradient = gradient_in(way, lambda x: so.safe_logsumexp(x, axis=-1, b=b), x)
 
     assert_close(gradient, [[0, 0, 0], [0.25, 0.25, 0.5]], 1e-14)
+
+
+# Two arrays whose slices have other entries.
+
+
+def cosine(x, y, axis):
+    """Return the cosine of the angle between slices."""
+    products = (np.sum(a * b, axis) for a, b in ((x, y), (x, x), (y, y)))
+    xy, xx, yy = products
+    return xy / np.sqrt(xx * yy)
+
+
+def cross_entropy(x, labels, axis):
+    """Return the cross entropy of the softmax."""
+    return np.sum(labels * (np.log(np.sum(np.exp(x), axis, keepdims=True)) - x), axis)
+
+
+OF_TWO = {
+    "safe_cosine_similarity": (so.safe_cosine_similarity, cosine),
+    "safe_angle": (rotations.safe_angle, lambda *args: np.arccos(cosine(*args))),
+    "squared_angle": (rotations.squared_angle, lambda *args: np.arccos(cosine(*args)) ** 2),
+    "safe_correlation": (
+        so.safe_correlation,
+        lambda x, y, axis: cosine(*(z - z.mean(axis, keepdims=True) for z in (x, y)), axis),
+    ),
+    "safe_distance": (so.safe_distance, lambda x, y, axis: np.sum((x - y) ** 2, axis) ** 0.5),
+    "safe_kl_divergence": (
+        so.safe_kl_divergence,
+        lambda p, q, axis: np.sum(p * np.log(p / q), axis),
+    ),
+    "safe_cross_entropy": (so.safe_cross_entropy, cross_entropy),
+}
+# An entry of one array along the axis is beside all entries of the other.
+PAIRS = [((4, 1), (4, 5), -1), ((1, 5), (4, 1), 1), ((1,), (4, 5), -1), ((5,), (4, 5), 0)]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("name", OF_TWO)
+def test_slices_are_those_of_the_broadcast_arrays(name, pair, turned, framework):
+    """A slice of one entry is as many entries as it stands beside, in value and slope."""
+    op, formula = OF_TWO[name]
+    *shapes, axis = pair
+    rng = np.random.default_rng(0)
+    x, y = (rng.uniform(0.1, 0.9, shape) for shape in (shapes[::-1] if turned else shapes))
+    beside = np.broadcast_arrays(x, y)
+    if name == "safe_correlation" and any(np.ptp(z, axis).min() == 0 for z in beside):
+        pytest.skip("a constant slice has no correlation")
+
+    found = op(asarray(framework, x), asarray(framework, y), axis=axis)
+
+    assert_close(to_numpy(found), formula(*beside, axis), 1e-12)
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_slopes_are_those_of_the_broadcast_arrays(name, way):
+    """The slope of a slice of one entry is the sum over the entries that it stands beside."""
+    op, xp = OF_TWO[name][0], load(way[0]).xp
+    rng = np.random.default_rng(0)
+    x, y = rng.uniform(0.1, 0.9, (4, 1)), asarray(way[0], rng.uniform(0.1, 0.9, (4, 5)))
+
+    found = gradient_in(way, lambda x: op(x, y, axis=-1), x)
+    wide = gradient_in(way, lambda x: op(*xp.broadcast_arrays(x, y), axis=-1), x)
+
+    assert_close(found, wide, 1e-12, atol=1e-13)
 
 
 # Products.
