@@ -38,10 +38,13 @@ def det(xp: Namespace, a: Array) -> Array:
         fault = fault + undefined(xp, of.matrix, within, power)
     one = xp.where(xp.isinf(one), 0.0, one)
     two = xp.where(xp.logical_or(diagonal, xp.isinf(two)), 0.0, two)
-    own = xp.sum(xp.where(diagonal, e, 0.0), axis=-1)
+    # With ``E = R + D``, where D is 0, it is less what R gives: the square of R, which is rounding,
+    # may leave the range where no derivative does.
+    change = e - stop(e)
+    own, twice = (xp.sum(xp.where(diagonal, x, 0.0), axis=-1) for x in (change, e + stop(e)))
     first = xp.sum(scaled_by_real(one, own), axis=-1)
-    x, y = pairs(xp, own)
-    minors = scaled_by_real(two, x * y - e * xp.matrix_transpose(e))
+    (x, _), (_, y) = pairs(xp, own), pairs(xp, twice)
+    minors = scaled_by_real(two, x * y - change * xp.matrix_transpose(e + stop(e)))
     series = first + xp.sum(minors, axis=(-2, -1)) / 2.0
     turn = xp.linalg.det(of.left) * xp.linalg.det(adjoint(xp, of.right))
     with backend_of(a).quiet():

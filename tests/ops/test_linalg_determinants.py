@@ -71,6 +71,15 @@ def test_a_determinant_is_right_wherever_it_is_in_range(numbers, right, autodiff
     np.testing.assert_allclose(found, np.diag(right), rtol=1e-12)
 
 
+def test_the_square_of_rounding_may_leave_the_range(autodiff_framework):
+    """A value and a gradient in range are numbers, for rows far apart in size."""
+    a = np.random.default_rng(3).normal(size=(8, 2, 2)) * [[1e250], [1e-250]]  # rounding is 1e234
+
+    found = slopes(autodiff_framework, lambda a: linalg.safe_det(a) ** 2 / 2.0, a)
+
+    assert np.isfinite(found).all()  # of the size 1e250
+
+
 def test_what_leaves_the_range_is_no_number(autodiff_framework):
     """A gradient out of range is no finite number."""
     backend = load(autodiff_framework)
