@@ -442,3 +442,15 @@ def test_a_batch_of_norms_has_one_branch():
 
     assert "stablehlo.case" in slope(so.safe_norm)
     assert "stablehlo.case" not in slope(branch)
+
+
+@pytest.mark.parametrize("apart", [1e18, 1e22, 1e25])
+def test_a_determinant_of_rows_far_apart_in_size(apart):
+    """The steps are taken where a multiplier of rows is flushed to 0, as it is beyond 1e19."""
+    import jax.numpy as jnp
+
+    a = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32) * np.float32([[apart], [1 / apart]])
+
+    value = so.linalg.safe_det(jnp.asarray(a))
+
+    np.testing.assert_allclose(value, np.linalg.det(a.T.astype(float)), rtol=1e-5)

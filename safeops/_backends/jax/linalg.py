@@ -24,10 +24,14 @@ def _factors(a: Array) -> tuple[Array, Array, Array, Array]:
     factors, pivots, order = jax.lax.linalg.lu(a)
     moved = pivots != jnp.arange(a.shape[-1], dtype=pivots.dtype)
     turn = jnp.where(moved, -1, jnp.ones(moved.shape, a.dtype))
-    value = jnp.prod(turn * jnp.diagonal(factors, axis1=-2, axis2=-1), -1)
+    pivot = jnp.diagonal(factors, axis1=-2, axis2=-1)
+    value = jnp.prod(turn * pivot, -1)
     size, bound = jnp.abs(value), limits(jnp, value)
     inside = (size >= bound.smallest_normal / bound.eps) & (size <= bound.max)
-    return value, inside, factors, order
+    # A multiplier of rows that is flushed to 0 takes with it what is not small beside a pivot.
+    least = bound.smallest_normal / bound.eps * jnp.sum(jnp.abs(factors), (-2, -1))
+    kept = jnp.min(jnp.abs(pivot), -1) >= least
+    return value, inside & kept, factors, order
 
 
 def _value(steps: Function, a: Array) -> Array:
