@@ -7,6 +7,7 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.precision import in_float32, with_slope_of
+from safeops._ops.series import SINE, power_series
 from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, LENGTH, SINC, turned, usual
 from safeops._ops.where import double_where, is_nan, stop_gradient
 
@@ -244,7 +245,7 @@ def sinc(x: T, /) -> T:
 
 def _sinc(xp: Namespace, x: Array) -> Array:
     near = xp.abs(x) < 1 / math.pi
-    return double_where(xp, near, (x,), _sinc_series, partial(_sine_over, xp))
+    return double_where(xp, near, (x,), partial(_sinc_series, xp), partial(_sine_over, xp))
 
 
 def _sine_over(xp: Namespace, x: Array) -> Array:
@@ -255,14 +256,9 @@ def _sine_over(xp: Namespace, x: Array) -> Array:
     return xp.where(odd, -sine, sine)
 
 
-def _sinc_series(x: Array) -> Array:
-    """Return sin(t) / t, t = pi * x in [-1, 1], by Horner's rule; the next term is below 1e-19."""
+def _sinc_series(xp: Namespace, x: Array) -> Array:
     t = math.pi * x
-    square = t * t
-    total = 1.0 - square / (18 * 19)
-    for n in range(16, 0, -2):
-        total = 1.0 - square / (n * (n + 1)) * total
-    return total
+    return power_series(xp, t * t, SINE)
 
 
 def _arc_sine(xp: Namespace, x: Array) -> Array:

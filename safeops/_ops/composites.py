@@ -7,7 +7,7 @@ from safeops._core.dtypes import LN2, limits, near_log2
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
-from safeops._ops.series import HYPERBOLIC, polynomial
+from safeops._ops.series import HYPERBOLIC, power_series
 from safeops._ops.usual import LOG_SECH2, usual
 from safeops._ops.where import double_where
 
@@ -225,7 +225,7 @@ def _log_sinhc(xp: Namespace, x: Array) -> Array:
 
     def near(x: Array) -> Array:
         square = x * x
-        return xp.log1p(square * polynomial(square, HYPERBOLIC[1:]))
+        return xp.log1p(square * power_series(xp, square, HYPERBOLIC[1:]))
 
     def far(x: Array) -> Array:
         size = xp.abs(x)

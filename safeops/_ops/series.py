@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from safeops._core.types import Array
+from safeops._core.dtypes import limits
+from safeops._core.types import Array, Namespace
 
 # How many terms: the first one left out is below 1e-17 where a series is used, and so are its
 # first two derivatives.
@@ -40,3 +41,14 @@ def polynomial(x: Array, coefficients: Sequence[float]) -> Array:
     for coefficient in reversed(rest):
         total = coefficient + x * total
     return total
+
+
+def power_series(
+    xp: Namespace, x: Array, coefficients: Sequence[float], bound: float = 1.0
+) -> Array:
+    """Return a series up to a size of x, without the terms that x, of its dtype, does not need."""
+    # What is left out is below a rounding in two derivatives too. Each term costs a compiler three
+    # steps for an entry, of value and slope, and float32 needs half of those of float64.
+    least = limits(xp, x).eps * 2.0**-14
+    sizes = ((n + 1) * (n + 2) * abs(c) * bound**n for n, c in enumerate(coefficients))
+    return polynomial(x, coefficients[: sum(size > least for size in sizes)])
