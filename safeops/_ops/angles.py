@@ -276,13 +276,10 @@ def _arc(xp: Namespace, x: Array) -> Array:
     The frameworks' slope has ``1 - x**2``, which cancels near the ends. This one is a product, so
     that an infinite cotangent makes it infinite: a sum of two terms would be ``inf - inf``.
     """
-    return double_where(xp, _is_small(xp, x), (x,), xp.asin, partial(_chord, xp), placeholder=0.5)
-
-
-def _chord(xp: Namespace, x: Array) -> Array:
-    left = x < 0
-    arc = -2.0 * xp.asin(xp.sqrt(0.5 - 0.5 * xp.where(left, -x, x)))
-    return xp.where(left, -arc, arc)
+    small, size = _is_small(xp, x), xp.where(x < 0, -x, x)
+    chord = xp.sqrt(0.5 - 0.5 * xp.where(small, 0.0, size))
+    sign = xp.where(x < 0, 2.0, xp.full_like(x, -2.0))
+    return xp.where(small, 1.0, sign) * xp.asin(xp.where(small, x, chord))
 
 
 def _area_tangent(xp: Namespace, x: Array) -> Array:
