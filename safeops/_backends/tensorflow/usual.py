@@ -16,6 +16,7 @@ from safeops._backends.tensorflow.dtypes import finfo
 from safeops._backends.tensorflow.elementwise import where as select
 from safeops._backends.tensorflow.private import has_dtensors, in_xla, is_accumulated
 from safeops._backends.tensorflow.rules import pulled_by, short, tried
+from safeops._core.dtypes import is_positive_zero
 from safeops._core.types import Array, Function
 
 _LENGTHS = (1e-9, 1e9)  # whose squares are in range
@@ -94,6 +95,79 @@ def _log_sum(
     return _dropped(f(x), axis, keepdims=keepdims)
 
 
+def _length(steps: Function, x: Any, /, *, axis: Any, ord: float) -> Array | None:  # noqa: A002  (of the house)
+    """Lengths along an axis, kept, if none is out of the ordinary."""
+    if ord != 2 or not _are_plain(x) or not _has_axis(x, axis):  # noqa: PLR2004  (the Euclidean norm)
+        return None
+
+    def run(x: Array) -> tuple[Array]:
+        return (tf.sqrt(_total(x * x, axis)),)
+
+    def pull(cotangent: Array, found: Sequence[Array], x: Array) -> list[Array]:
+        return [x / found[0] * cotangent]
+
+    f = tried(lambda x: steps(x, axis=axis, ord=ord), run, pull, _all_usual)
+    return _beside_zeros(f, x, axis)
+
+
+def _root_mean_square(
+    steps: Function, x: Any, /, *, axis: Any = None, keepdims: bool = False, where: Any = None
+) -> Array | None:
+    """Roots of mean squares along an axis, if none is out of the ordinary."""
+    if where is not None or not _are_plain(x) or not _has_axis(x, axis):
+        return None
+
+    def run(x: Array) -> tuple[Array]:
+        return (tf.sqrt(_total(x * x, axis) / tf.cast(tf.shape(x)[axis], x.dtype)),)
+
+    def pull(cotangent: Array, found: Sequence[Array], x: Array) -> list[Array]:
+        number = tf.cast(tf.shape(x)[axis], x.dtype)
+        return [x / found[0] * (cotangent / number)]
+
+    f = tried(lambda x: steps(x, axis=axis, keepdims=True), run, pull, _all_usual)
+    return _dropped(_beside_zeros(f, x, axis), axis, keepdims=keepdims)
+
+
+def _direction(
+    steps: Function,
+    x: Any,
+    /,
+    *,
+    axis: Any = -1,
+    ord: Any = 2,  # noqa: A002  (of the house)
+    fill_value: Any = 0.0,
+) -> Array | None:
+    """Slices over their lengths, if none of these is out of the ordinary."""
+    plain = type(ord) is int and ord == 2 and is_positive_zero(fill_value)  # noqa: PLR2004  (as above)
+    if not plain or not _are_plain(x) or not _has_axis(x, axis):
+        return None
+
+    def run(x: Array) -> tuple[Array, Array]:
+        length = tf.sqrt(_total(x * x, axis))
+        return x / length, length
+
+    def pull(cotangent: Array, found: Sequence[Array], _: Array) -> list[Array]:
+        unit, length = found
+        return [(cotangent - unit * _total(unit * cotangent, axis)) / length]
+
+    f = tried(lambda x: steps(x, axis=axis), run, pull, lambda _, length: _all_usual(length))
+    return _beside_zeros(f, x, axis)
+
+
+def _all_usual(lengths: Array) -> Array:
+    return _all_within(lengths, *_LENGTHS)
+
+
+def _beside_zeros(f: Function, x: Array, axis: int) -> Array:
+    """Return f of slices, and 0 for those of zeros, to which nothing comes: see `_log_sum`."""
+    zero = _are_zero(x, axis)
+
+    def filled(fill: float, x: Array) -> Array:
+        return tf.cond(tf.reduce_any(zero), lambda: select(zero, fill, x), lambda: tf.identity(x))
+
+    return filled(0.0, f(filled(1.0, x)))
+
+
 def _cosine_similarity(
     steps: Function,
     x: Any,
@@ -120,7 +194,7 @@ def _cosine_similarity(
         return [(v - cosine * u) * scales[0], (u - cosine * v) * scales[1]]
 
     def is_usual(_: Array, *lengths: Array) -> Array:
-        return tf.logical_and(*(_all_within(x, *_LENGTHS) for x in lengths))
+        return tf.logical_and(*map(_all_usual, lengths))
 
     out = tried(lambda x, y: steps(x, y, axis=axis, keepdims=True), run, pull, is_usual)(x, y)
     # As in the logarithm of a sum: nothing comes to slices of which one is 0. Beside NaN it is NaN.
@@ -174,7 +248,10 @@ def _determinant(steps: Function, a: Any, /) -> Array | None:
 
 
 OF_STEPS: dict[str, Function] = {
+    "_length": _length,
     "safe_cosine_similarity": _cosine_similarity,
     "safe_det": _determinant,
     "safe_logsumexp": _log_sum,
+    "safe_normalize": _direction,
+    "safe_rms": _root_mean_square,
 }
