@@ -1,9 +1,7 @@
 """Products and quotients that are defined at zero."""
 
-from functools import partial
-
 from safeops._core.dtypes import limits
-from safeops._core.types import Array, IsArray, Namespace, T
+from safeops._core.types import Array, IsArray, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
 from safeops._ops.where import double_where
@@ -105,7 +103,7 @@ def safe_mul(x: T | complex, y: T | complex, /) -> T:
     xp, x, y = promote(x, y, complex_too=True)
     zero = xp.abs(y) < limits(xp, y).smallest_nonzero
     filled = xp.logical_and(zero, xp.logical_not(xp.isfinite(x)))
-    return double_where(xp, filled, (x, y), 0.0, xp.multiply)
+    return xp.multiply(xp.where(filled, 0.0, x), xp.where(filled, 1.0, y))
 
 
 @fast_path
@@ -138,15 +136,8 @@ def xdivy(x: T | complex, y: T | complex, /) -> T:
     bound = limits(xp, x)
     x_zero = xp.abs(x) < bound.smallest_nonzero
     filled = xp.logical_and(x_zero, xp.abs(y) < bound.smallest_normal)
-    return double_where(xp, filled, (x, y), 0.0, in_float32(xp, partial(_divide, xp)))
-
-
-def _divide(xp: Namespace, x: Array, y: Array) -> Array:
-    """Return the quotient; division by 0 gives inf."""
-    if not hasattr(xp, "quotient"):
-        return xp.divide(x, y)
-    zero = xp.abs(y) < limits(xp, y).smallest_normal
-    return double_where(xp, zero, (x, y), xp.divide, xp.quotient)
+    inside = xp.where(filled, 0.0, x), xp.where(filled, 1.0, y)
+    return in_float32(xp, backend_of(x).formulas.get("quotient", xp.divide))(*inside)
 
 
 def reciprocal(x: Array) -> Array:

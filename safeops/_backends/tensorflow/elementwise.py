@@ -84,6 +84,23 @@ def quotient(x: Any, y: Any, /) -> Array:
     return tf.raw_ops.DivNoNan(x=x, y=y)
 
 
+def quotient_or_infinite(x: Array, y: Array) -> Array:
+    """Quotient; division by 0 gives inf."""
+    return short(_quotient_or_infinite, divide, _pulled_quotient)(x, y)
+
+
+def _quotient_or_infinite(x: Array, y: Array) -> Array:
+    zero = abs_(y) < tf.constant(float(finfo(y).smallest_normal), abs_(y).dtype)
+    x_at, y_at = where(zero, x, 1.0), where(zero, y, 1.0)
+    x_off, y_off = where(zero, 1.0, x), where(zero, 1.0, y)
+    return where(zero, divide(x_at, y_at), quotient(x_off, y_off))
+
+
+def _pulled_quotient(cotangent: Array, out: Array, _: Array, y: Array) -> tuple[Array, Array]:
+    y = tf.math.conj(y)
+    return cotangent / y, -cotangent * (tf.math.conj(out) / y)
+
+
 def hypot(x: Any, y: Any, /) -> Array:
     """
     Length of the vector (x, y), with slopes that are right over the whole range; NaN at the origin.
@@ -303,4 +320,4 @@ isfinite = _test(tf.math.is_finite, of_integers=True, of_parts=tf.logical_and)
 
 PRODUCTS: dict[str, Function] = {
     f.__name__: f for f in (exponent, log_product, log1p_product, entropy)
-}
+} | {"quotient": quotient_or_infinite}
