@@ -7,9 +7,20 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.precision import in_float32, with_slope_of
-from safeops._ops.series import SINE, power_series
-from safeops._ops.usual import ARC_COSINE, ARC_SINE, AREA_TANGENT, LENGTH, SINC, turned, usual
+from safeops._ops.series import SINE, economized, polynomial
+from safeops._ops.usual import (
+    ANGLE,
+    ARC_COSINE,
+    ARC_SINE,
+    AREA_TANGENT,
+    LENGTH,
+    SINC,
+    turned,
+    usual,
+)
 from safeops._ops.where import double_where, is_nan, stop_gradient
+
+_SINE = economized(SINE)
 
 
 @fast_path
@@ -179,7 +190,8 @@ def safe_atan2(y: T | complex, x: T | complex, /) -> T:
     array([0.        , 1.57079633])
     """
     xp, y, x = promote(y, x)
-    return double_where(xp, _is_origin(xp, x, y), (y, x), 0.0, in_float32(xp, partial(_angle, xp)))
+    formula = in_float32(xp, usual(xp, partial(_angle, xp), ANGLE))
+    return double_where(xp, _is_origin(xp, x, y), (y, x), 0.0, formula)
 
 
 @fast_path
@@ -245,7 +257,7 @@ def sinc(x: T, /) -> T:
 
 def _sinc(xp: Namespace, x: Array) -> Array:
     near = xp.abs(x) < 1 / math.pi
-    return double_where(xp, near, (x,), partial(_sinc_series, xp), partial(_sine_over, xp))
+    return double_where(xp, near, (x,), _sinc_series, partial(_sine_over, xp))
 
 
 def _sine_over(xp: Namespace, x: Array) -> Array:
@@ -256,9 +268,9 @@ def _sine_over(xp: Namespace, x: Array) -> Array:
     return xp.where(odd, -sine, sine)
 
 
-def _sinc_series(xp: Namespace, x: Array) -> Array:
+def _sinc_series(x: Array) -> Array:
     t = math.pi * x
-    return power_series(xp, t * t, SINE)
+    return polynomial(t * t, _SINE)
 
 
 def _arc_sine(xp: Namespace, x: Array) -> Array:

@@ -7,9 +7,11 @@ from safeops._core.dtypes import LN2, limits, near_log2
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import backend_of, fast_path, promote
 from safeops._ops.precision import in_float32
-from safeops._ops.series import HYPERBOLIC, power_series
-from safeops._ops.usual import LOG_SECH2, usual
+from safeops._ops.series import HYPERBOLIC, economized, polynomial
+from safeops._ops.usual import LOG_EXPM1, LOG_OF_REST, LOG_SECH2, usual
 from safeops._ops.where import double_where
+
+_HYPERBOLIC = economized(HYPERBOLIC.terms[1:])
 
 
 @fast_path
@@ -162,7 +164,11 @@ def log_expm1(x: T, /) -> T:
     >>> log_expm1(np.asarray([0.0, 1.0, 20.0]))
     array([       -inf,  0.54132485, 20.        ])
     """
-    return _above_zero(x, lambda xp, x: _formula(x, "log_expm1", partial(_log_expm1, xp))(x))
+
+    def formula(xp: Namespace, x: Array) -> Array:
+        return _formula(x, "log_expm1", usual(xp, partial(_log_expm1, xp), LOG_EXPM1))(x)
+
+    return _above_zero(x, formula)
 
 
 def _above_zero(x: Array, formula: Function) -> Array:
@@ -179,7 +185,7 @@ def _formula(x: Array, name: str, formula: Function) -> Function:
 
 def log_of_rest(xp: Namespace, x: Array) -> Array:
     """Return ``log(1 - exp(-x))`` of positive numbers."""
-    return _formula(x, "log_of_rest", partial(_log_of_rest, xp))(x)
+    return _formula(x, "log_of_rest", usual(xp, partial(_log_of_rest, xp), LOG_OF_REST))(x)
 
 
 def _log_of_rest(xp: Namespace, x: Array) -> Array:
@@ -225,7 +231,7 @@ def _log_sinhc(xp: Namespace, x: Array) -> Array:
 
     def near(x: Array) -> Array:
         square = x * x
-        return xp.log1p(square * power_series(xp, square, HYPERBOLIC[1:]))
+        return xp.log1p(square * polynomial(square, _HYPERBOLIC))
 
     def far(x: Array) -> Array:
         size = xp.abs(x)

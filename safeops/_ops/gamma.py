@@ -7,23 +7,27 @@ from safeops._core.dtypes import limits
 from safeops._core.types import Array, Function, Namespace, T
 from safeops._dispatch import fast_path, promote
 from safeops._ops.precision import in_float32
-from safeops._ops.series import BERNOULLI, polynomial
+from safeops._ops.series import BERNOULLI, economized, polynomial
+from safeops._ops.usual import Usual, usual
 from safeops._ops.where import is_inf, stop_gradient
 
 # ``lgamma(x) / ((x - 1) * (x - 2))`` in powers of x - 2, for x from 1 to 3: Chebyshev's series,
 # computed with 50 digits. The first term left out is below 1e-18.
-_NEAR = (
-    *(0.42278433509846713, -0.1003173016743539, 0.03296500062115574),
-    *(-0.012384192193374355, 0.004998641164703877, -0.0021081308338291313),
-    *(0.0009153769220606788, -0.0004057073999387517, 0.0001825526419770573),
-    *(-8.30950999467849e-05, 3.816886281372433e-05, -1.76618554743359e-05),
-    *(8.22234752455359e-06, -3.846514242663473e-06, 1.8074596187759183e-06),
-    *(-8.554816957122729e-07, 4.055632887824375e-07, -1.861315818147291e-07),
-    *(8.745972665553556e-08, -5.2038665332275675e-08, 2.6247261052647615e-08),
-    *(-7.860744687083056e-10, -7.603161817337265e-10, -8.952022836709702e-09),
-    *(4.927878685807231e-09, 2.4694237633377504e-09, -1.38994451662441e-09),
-    *(-8.190037783551156e-10, 4.2453673576593125e-10),
+_NEAR = economized(
+    (
+        *(0.42278433509846713, -0.1003173016743539, 0.03296500062115574),
+        *(-0.012384192193374355, 0.004998641164703877, -0.0021081308338291313),
+        *(0.0009153769220606788, -0.0004057073999387517, 0.0001825526419770573),
+        *(-8.30950999467849e-05, 3.816886281372433e-05, -1.76618554743359e-05),
+        *(8.22234752455359e-06, -3.846514242663473e-06, 1.8074596187759183e-06),
+        *(-8.554816957122729e-07, 4.055632887824375e-07, -1.861315818147291e-07),
+        *(8.745972665553556e-08, -5.2038665332275675e-08, 2.6247261052647615e-08),
+        *(-7.860744687083056e-10, -7.603161817337265e-10, -8.952022836709702e-09),
+        *(4.927878685807231e-09, 2.4694237633377504e-09, -1.38994451662441e-09),
+        *(-8.190037783551156e-10, 4.2453673576593125e-10),
+    )
 )
+_NEAR_SLOPE = economized([n * c for n, c in enumerate(_NEAR.terms)][1:])
 _START = 8.0  # of Stirling's series, whose last term is below 1e-16 there
 _SERIES = 10
 # What Stirling's formula leaves of the logarithm, times x, in powers of ``1 / x**2``.
@@ -73,7 +77,8 @@ def safe_lgamma(x: T, /) -> T:
     """
     xp, x = promote(x)
     pole = _is_pole(xp, x)
-    value = in_float32(xp, partial(_reflected, xp, log_gamma, _log_sine))(xp.where(pole, 1.0, x))
+    formula = usual(xp, partial(_log_gamma, xp), Usual(_log_gamma, _log_gamma_slopes))
+    value = in_float32(xp, formula)(xp.where(pole, 1.0, x))
     return xp.where(pole, math.inf, value)
 
 
@@ -135,6 +140,18 @@ def _reflected(xp: Namespace, of_positive: Function, of_sine: Function, x: Array
     inside = xp.where(below, x, 0.5)
     distance = inside - stop_gradient(xp.round(inside))
     return of_sine(xp, below, value, math.pi * distance)
+
+
+def _log_gamma(xp: Namespace, x: Array) -> Array:
+    return _reflected(xp, log_gamma, _log_sine, x)
+
+
+def _log_gamma_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    middle = xp.abs(x - 1.5) < 0.5  # noqa: PLR2004  (its zero, where digamma has fewer digits)
+    above = xp.where(middle, x - 1.0, 0.0)
+    near = above * (above - 1.0) * polynomial(above - 1.0, _NEAR_SLOPE)
+    near = near + (2.0 * above - 1.0) * polynomial(above - 1.0, _NEAR)
+    return (xp.where(middle, near, _reflected(xp, digamma, _cotangent, x)),)
 
 
 def _log_sine(xp: Namespace, below: Array, value: Array, angle: Array) -> Array:

@@ -9,9 +9,11 @@ from safeops._dispatch import fast_path, promote
 from safeops._ops.division import reciprocal
 from safeops._ops.powers import power_at_zero, safe_pow
 from safeops._ops.precision import in_float32
-from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, power_series
-from safeops._ops.usual import BOXCOX, EXPREL, LOGARITHMIC_MEAN, usual
+from safeops._ops.series import EXPONENTIAL, HYPERBOLIC, LOGARITHM, TANGENT, economized, polynomial
+from safeops._ops.usual import BOXCOX, EXPREL, INV_BOXCOX, LOGARITHMIC_MEAN, usual
 from safeops._ops.where import double_where, stop_gradient
+
+_TANGENT = economized(TANGENT, 1 / 16)
 
 
 @fast_path
@@ -148,7 +150,7 @@ def inv_boxcox(y: T | complex, lmbda: IsArray | complex, /) -> T:
     array([2.71828183, 2.        ])
     """
     xp, y, lmbda = promote(y, lmbda)
-    return in_float32(xp, partial(_inv_boxcox, xp))(y, lmbda)
+    return in_float32(xp, usual(xp, partial(_inv_boxcox, xp), INV_BOXCOX))(y, lmbda)
 
 
 @fast_path
@@ -196,7 +198,7 @@ def _exprel(xp: Namespace, x: Array) -> Array:
     outside = xp.where(xp.logical_or(xp.logical_or(near, over), end), 1.0, x)
     far = xp.divide(xp.exp(outside / 2.0), outside) * xp.exp(outside / 2.0) - reciprocal(outside)
     far = xp.where(end, 0.0, xp.where(over, xp.exp(xp.where(over, x, 0.0)), far))
-    return xp.where(near, power_series(xp, xp.where(near, x, 0.0), EXPONENTIAL), far)
+    return xp.where(near, polynomial(xp.where(near, x, 0.0), EXPONENTIAL), far)
 
 
 def _sinhc(xp: Namespace, x: Array) -> Array:
@@ -206,7 +208,7 @@ def _sinhc(xp: Namespace, x: Array) -> Array:
     half = xp.divide(xp.exp(outside / 2.0), 2.0 * outside)
     far = half * xp.exp(outside / 2.0) - xp.exp(-outside) / (2.0 * outside)
     inside = xp.where(near, x, 0.0)
-    series = power_series(xp, inside * inside, HYPERBOLIC)
+    series = polynomial(inside * inside, HYPERBOLIC)
     infinite = xp.exp(xp.abs(xp.where(over, x, 0.0)))
     return xp.where(near, series, xp.where(over, infinite, far))
 
@@ -239,7 +241,7 @@ def _boxcox_of_nonzero(xp: Namespace, x: Array, lmbda: Array) -> Array:
     apart = xp.logical_not(near)
     inside = xp.log(xp.where(apart, 1.0, x))  # safeops: ignore[SO001]  (as above)
     finite = xp.where(inside == math.inf, 1.0, inside)
-    series = inside * power_series(xp, xp.where(near, lmbda, 0.0) * finite, EXPONENTIAL)
+    series = inside * polynomial(xp.where(near, lmbda, 0.0) * finite, EXPONENTIAL)
     # Of two factors, x**lmbda / lmbda is finite also where x**lmbda overflows. The slopes of half a
     # power are 0 for a large x with a small lmbda: there x is halved, and not lmbda.
     middle = xp.logical_and(lmbda > 0, lmbda < 2)  # noqa: PLR2004  (2**lmbda is more)
@@ -272,9 +274,7 @@ def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
     most = 2.0 ** math.ceil(math.log2(math.log(limits(xp, y).max)))
     scale = xp.where(small, most, xp.ones_like(y))
     low, order = xp.where(near, y, 0.0), xp.where(near, lmbda, 0.0)
-    bend = (
-        (scale * order) * low * power_series(xp, xp.where(near, product, 0.0), LOGARITHM[1:], 0.125)
-    )
+    bend = (scale * order) * low * polynomial(xp.where(near, product, 0.0), LOGARITHM)
     series = low + low * bend * (1.0 / scale)
     log = xp.log1p(xp.where(steep, product, 0.0)) / xp.where(steep, lmbda, 1.0)
     ends = xp.where(far, y, 0.0) - xp.where(far, lmbda, 0.0)
@@ -313,7 +313,7 @@ def _mean_of_nonzero(xp: Namespace, x: Array, y: Array) -> Array:
     part = (0.5 * a - 0.5 * b) / middle  # safeops: ignore[SO001]  (0 for unlike signs alone: NaN)
     near = xp.logical_and(xp.logical_and(x > 0, y > 0), xp.abs(part) < 0.25)  # noqa: PLR2004  (of the series)
     inside = xp.where(near, part, 0.0)
-    series = scale * (middle / power_series(xp, inside * inside, TANGENT, 0.0625))
+    series = scale * (middle / polynomial(inside * inside, _TANGENT))
     log = stop_gradient(
         xp.log(xp.where(near, 2.0, a / left)) - xp.log(xp.where(near, 1.0, b / left))
     )

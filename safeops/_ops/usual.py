@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial, reduce
 from typing import NamedTuple
 
-from safeops._core.dtypes import dtype_name
+from safeops._core.dtypes import LN2, dtype_name, limits, near_log2
 from safeops._core.types import Array, Function, Namespace
 from safeops._dispatch import backend_of
 from safeops._ops.where import stop_gradient
@@ -27,7 +27,7 @@ class Usual(NamedTuple):
 
     value: Function
     slopes: Function
-    boxes: Sequence[Box] = ()
+    boxes: Sequence[Box] | Function = ()  # or the condition itself
 
 
 def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
@@ -42,28 +42,35 @@ def usual(xp: Namespace, steps: Function, short: Usual) -> Function:
 
 
 def _inside(xp: Namespace, short: Usual, *args: Array) -> Array:
+    if callable(short.boxes):
+        return short.boxes(xp, *args)
     pairs = zip(short.boxes, args, strict=True)
     return reduce(xp.logical_and, [(x >= low) & (x <= high) for (low, high), x in pairs])
 
 
-def _over_larger(xp: Namespace, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-    """Return both over the size of the larger, the sum of the squares, and this size."""
-    a, b = xp.abs(x), xp.abs(y)
-    larger = xp.where(a < b, b, a)
-    u, v = x / larger, y / larger
-    return u, v, u * u + v * v, larger
+def _square(x: Array, y: Array) -> Array:
+    return x * x + y * y
+
+
+def _is_square_usual(xp: Namespace, x: Array, y: Array) -> Array:
+    return xp.logical_and(_square(x, y) >= 1e-18, _square(x, y) <= 1e18)  # noqa: PLR2004  (powers are in range)
 
 
 def _length(xp: Namespace, x: Array, y: Array) -> Array:
-    _, _, square, larger = _over_larger(xp, x, y)
-    # Beside NaN the length is none, also of an infinite coordinate.
-    return xp.where(larger == math.inf, xp.abs(x) + xp.abs(y), larger * xp.sqrt(square))
+    return xp.sqrt(_square(x, y))
 
 
-def _length_slopes(xp: Namespace, _: Array, x: Array, y: Array) -> tuple[Array, Array]:
-    u, v, square, larger = _over_larger(xp, x, y)
-    root = xp.where(larger == math.inf, 1.0, xp.sqrt(square))  # of inf the slope is NaN
-    return u / root, v / root
+def _length_slopes(_: Namespace, out: Array, x: Array, y: Array) -> tuple[Array, Array]:
+    return x / out, y / out
+
+
+def _angle(xp: Namespace, y: Array, x: Array) -> Array:
+    return xp.atan2(y, x)
+
+
+def _angle_slopes(_: Namespace, _out: Array, y: Array, x: Array) -> tuple[Array, Array]:
+    square = _square(x, y)
+    return x / square, -y / square
 
 
 def _off_zero(xp: Namespace, x: Array) -> Array:
@@ -127,6 +134,36 @@ def turned(xp: Namespace, x: Array) -> tuple[Array, Array]:
     return math.pi * (x - turns), xp.floor(half) < half
 
 
+def _rest(xp: Namespace, x: Array) -> tuple[Array, Array, Array]:
+    """Return ``exp(-x)``, one less that, and what the difference has lost."""
+    # By tanh of x, half of which may be subnormal: TensorFlow's expm1 takes five times as long.
+    low, power = x < LN2, xp.exp(-x)
+    rest = xp.where(low, xp.tanh(x) * ((1.0 + power * power) / (1.0 + power)), 1.0 - power)
+    return power, rest, xp.where(low, 0.0, 1.0 - rest - power)
+
+
+def _log_of_rest(xp: Namespace, x: Array) -> Array:
+    _, rest, lost = _rest(xp, x)
+    return xp.log(rest) + lost / rest
+
+
+def _log_of_rest_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    power, rest, _ = _rest(xp, x)
+    return (power / rest,)
+
+
+def _log_expm1(xp: Namespace, x: Array) -> Array:
+    middle, left = near_log2(limits(xp, x).eps)
+    away = x - middle
+    near = xp.abs(away) < 0.25  # noqa: PLR2004  (as in the steps)
+    half = xp.tanh(0.5 * xp.where(near, away, 0.0))
+    return xp.where(near, xp.log1p(half / (0.25 - 0.25 * half) + left), x + _log_of_rest(xp, x))
+
+
+def _log_expm1_slopes(xp: Namespace, _: Array, x: Array) -> tuple[Array]:
+    return (1.0 / _rest(xp, x)[1],)
+
+
 def _sinc(xp: Namespace, x: Array) -> Array:
     x = _off_zero(xp, x)
     rest, odd = turned(xp, x)
@@ -179,6 +216,24 @@ def _mean_slopes(xp: Namespace, out: Array, x: Array, y: Array) -> tuple[Array, 
     return first, xp.where(far, (of_y - 1.0) / over, (1.0 - share) * of_y)
 
 
+def _log_of_power(xp: Namespace, y: Array, lmbda: Array) -> tuple[Array, Array, Array]:
+    """Return the base, its logarithm, and the logarithm of the power."""
+    product = _off_zero(xp, lmbda * y)
+    log = xp.log1p(product)
+    return 1.0 + product, log, y * (log / product)
+
+
+def _inv_boxcox(xp: Namespace, y: Array, lmbda: Array) -> Array:
+    return xp.exp(_log_of_power(xp, y, lmbda)[2])
+
+
+def _inv_boxcox_slopes(xp: Namespace, out: Array, y: Array, lmbda: Array) -> tuple[Array, Array]:
+    base, log, whole = _log_of_power(xp, y, lmbda)
+    of_y = out / base
+    far = (of_y * y - out * whole) / _off_zero(xp, lmbda)
+    return of_y, xp.where(_is_far(xp, log), far, -_share(xp, log) * whole * (of_y * y))
+
+
 def _log_sech2(xp: Namespace, x: Array) -> Array:
     size = xp.abs(x)
     inside = _lesser(xp, size, 40.0)  # beyond, the logarithm is a line
@@ -222,10 +277,15 @@ RELATIVE_ENTROPY = Usual(_entropy, _entropy_slopes, ((1e-18, 1e18),) * 2)
 EXPREL = Usual(_exprel, _exprel_slopes, ((-1e15, 80.0),))
 SINC = Usual(_sinc, _sinc_slopes, ((-1e6, 1e6),))
 BOXCOX = Usual(_boxcox, _boxcox_slopes, (_BASE, _ORDER))
+# No number next to the pole, and no power out of range.
+INV_BOXCOX = Usual(_inv_boxcox, _inv_boxcox_slopes, ((-0.4, 64.0), (0.0, 2.0)))
 LOGARITHMIC_MEAN = Usual(_mean, _mean_slopes, (_BASE, _BASE))
 LOG_SECH2 = Usual(_log_sech2, _log_sech2_slopes)
+LOG_OF_REST = Usual(_log_of_rest, _log_of_rest_slopes)
+LOG_EXPM1 = Usual(_log_expm1, _log_expm1_slopes)
 LOGIT = Usual(_logit, _logit_slopes)
 ARC_SINE = Usual(lambda xp, x: xp.asin(x), partial(_arc_slopes, 1.0))
 ARC_COSINE = Usual(lambda xp, x: xp.acos(x), partial(_arc_slopes, -1.0))
 AREA_TANGENT = Usual(lambda xp, x: xp.atanh(x), _area_slopes)
-LENGTH = Usual(_length, _length_slopes)
+LENGTH = Usual(_length, _length_slopes, _is_square_usual)
+ANGLE = Usual(_angle, _angle_slopes, _is_square_usual)
