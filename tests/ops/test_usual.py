@@ -44,6 +44,19 @@ def test_a_number_outside_changes_no_other(name, dtype, autodiff_framework):
     np.testing.assert_allclose(short, steps[:, :-1], rtol=64 * eps, atol=4 * eps)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", ["log1mexp", "log_expm1"])
+def test_a_logarithm_of_the_least_numbers(name, dtype, autodiff_framework):
+    """It is that of the number, of which a half is subnormal."""
+    least = np.finfo(dtype).smallest_normal
+    sizes = least * np.array([1.0, 1.5, 2.0, 3.0, 8.0], dtype)
+
+    value, slope = found(name, [sizes], dtype, autodiff_framework)
+
+    np.testing.assert_allclose(value, np.log(sizes), rtol=4 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(slope, 1 / sizes, rtol=4 * np.finfo(dtype).eps)
+
+
 def found(name, args, dtype, framework):
     """Return the value of a function, compiled, and its slopes."""
     backend, op = load(framework), getattr(so, name)

@@ -20,7 +20,7 @@ _MOST = 1e3
 
 
 def _factors(a: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the determinant, whether it is in range, triangular factors, and the rows' order."""
+    """Return the determinant, whether it is right, triangular factors, and the rows' order."""
     factors, pivots, order = jax.lax.linalg.lu(a)
     moved = pivots != jnp.arange(a.shape[-1], dtype=pivots.dtype)
     turn = jnp.where(moved, -1, jnp.ones(moved.shape, a.dtype))
