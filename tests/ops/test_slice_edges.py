@@ -167,15 +167,22 @@ def test_slices_are_those_of_the_broadcast_arrays(name, pair, turned, framework)
     assert_close(to_numpy(found), formula(*beside, axis), 1e-12)
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("name", OF_TWO)
-def test_slopes_are_those_of_the_broadcast_arrays(name, way):
-    """The slope of a slice of one entry is the sum over the entries that it stands beside."""
+def test_slopes_are_those_of_the_broadcast_arrays(name, turned, way):
+    """Slopes of either array are those behind a broadcast by the caller."""
     op, xp = OF_TWO[name][0], load(way[0]).xp
     rng = np.random.default_rng(0)
-    x, y = rng.uniform(0.1, 0.9, (4, 1)), asarray(way[0], rng.uniform(0.1, 0.9, (4, 5)))
+    # Lengths and shifts of a slice of one entry have slope 0: the other slice tells ways apart.
+    x, y = (rng.uniform(0.1, 0.9, shape) for shape in ((4, 1), (4, 5)))
+    one, other = (y, x) if turned else (x, y)
+    fixed = asarray(way[0], other)
 
-    found = gradient_in(way, lambda x: op(x, y, axis=-1), x)
-    wide = gradient_in(way, lambda x: op(*xp.broadcast_arrays(x, y), axis=-1), x)
+    def of_pair(x, y):
+        return op(y, x, axis=-1) if turned else op(x, y, axis=-1)
+
+    found = gradient_in(way, lambda x: of_pair(x, fixed), one)
+    wide = gradient_in(way, lambda x: of_pair(*xp.broadcast_arrays(x, fixed)), one)
 
     assert_close(found, wide, 1e-12, atol=1e-13)
 
